@@ -5,10 +5,14 @@
 #               the commit
 # make check-all  the same suites with all their cases and longer fuzzing, on every instruction set and CUDA
 #               architecture, and in a build by Clang without sanitizers: up to an hour on two cores
+# make wheel    the Python module with the libraries that it needs as one file in dist/
+# make site     the pages of docs/ as a site with a search, in build-site/site (needs mkdocs)
 # make install  install under PREFIX (default /usr/local; DESTDIR is honoured)
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# Tests that run at once: one more than cores, since some tests wait (for deadlines, connections, processes) most of the time.
+TESTS ?= $(shell expr $(JOBS) + 1)
 CMAKE_FLAGS ?=
 
 # MAKEFLAGS of this make must not reach Ninja's children.
@@ -68,19 +72,25 @@ TWS_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo twinspeed)
 check: packages
 	@$(MAKE) --no-print-directory build-check build-sanitize
 	@echo "== tests, plain and under the sanitizers; random cases of TWS_SEED=$(TWS_SEED)"
-	@TWS_SEED='$(TWS_SEED)' tests/run.sh $(BUILD)-tests $(CHECK) $(BUILD)-sanitize -- -j $(JOBS) -LE slow
+	@TWS_SEED='$(TWS_SEED)' tests/run.sh $(BUILD)-tests $(CHECK) $(BUILD)-sanitize -- -j $(TESTS) -LE slow
 
 check-all: packages
 	@$(MAKE) --no-print-directory build-all build-all-sanitize build-all-clang
 	@echo "== all cases of the tests, plain, under the sanitizers and built by Clang"
-	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(JOBS)
+	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(TESTS)
+
+site:
+	docs/site/build.sh $(BUILD)-site
+
+wheel: build
+	python3 library/python/make_wheel.py $(BUILD) dist
 
 install: build
 	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests,$(BUILD)-$(tree))
+	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests site,$(BUILD)-$(tree))
 
-.PHONY: all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
+.PHONY: wheel site all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
 .PHONY: check check-all install clean
 .NOTPARALLEL:

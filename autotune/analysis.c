@@ -79,7 +79,7 @@ static void turn_number(turner *t, const char *name, int64_t winner, int64_t val
   turn(t, name, from, to, turned);
 }
 
-/* Half and double of an axis. */
+/* Varies an axis to half and to double its degree. */
 static void turn_axis(turner *t, const char *name, size_t offset) {
   const tws_variant *w = &t->out->winner.variant;
   int given;
@@ -97,7 +97,7 @@ static void turn_axis(turner *t, const char *name, size_t offset) {
   }
 }
 
-/* Half and double of the replicas that share experts. */
+/* Varies the expert-parallel degree to half and to double. */
 static void turn_experts(turner *t) {
   const tws_variant *w = &t->out->winner.variant;
   const int given = at_least_one(w->expert);
@@ -159,7 +159,7 @@ static int beats(const tws_tune_request *request, const tws_tune_candidate *a, c
   const double x = tws_tune_throughput(a), y = tws_tune_throughput(b);
   const double p = tws_tune_cost(request, &a->variant, x), q = tws_tune_cost(request, &b->variant, y);
   if (x < y || a->needed_bytes > b->needed_bytes || p > q) return 0;
-  return x > y || a->needed_bytes < b->needed_bytes || p < q || a < b; /* of equals the first */
+  return x > y || a->needed_bytes < b->needed_bytes || p < q || a < b; /* among equal candidates the first */
 }
 
 static tws_code find_pareto(const tws_tune_request *request, const tws_tune_result *result, tws_tune_analysis *out,

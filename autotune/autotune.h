@@ -1,12 +1,12 @@
-/* The tuner: which configuration trains a network fastest on a machine.
+/* The tuner searches for the configuration that trains a network fastest on a cluster.
  *
- *   every point of the space -> memory and time at least (bounds) -> plans of those that may be best -> simulation
+ *   each point of the space -> lower bounds of memory and time -> plans of the promising points -> simulation
  *
- * Points are looked at best first (autotune/frontier.h): a bound only ever rules out, and what is reported was planned.
- * A space of few points is planned as a whole.
+ * The search is best-first (autotune/frontier.h): a bound can only exclude a point, and every reported candidate has a
+ * plan. In a small space every point is planned.
  *
- * The result is deterministic: equal requests give equal tables, whatever the number of processes. Nothing here prints
- * or launches: autotune/measure.h runs the winners. */
+ * The result is deterministic: equal requests yield equal tables with any number of processes. Nothing in this file
+ * prints or starts processes of a job: autotune/measure.h runs the winners. */
 #ifndef TWS_AUTOTUNE_H
 #define TWS_AUTOTUNE_H
 
@@ -19,50 +19,52 @@
 enum { TWS_TUNE_LIST = 32, TWS_TUNE_SCHEDULES = 16, TWS_TUNE_REASONS = 32 };
 #define TWS_TUNE_MAX_POINTS (INT64_C(1) << 36)
 
-/* An empty list means "all that make sense", as stated. */
+/* A search space. An empty list stands for the default values that the comment next to it states. */
 typedef struct tws_tune_space {
-  int64_t global_batch;       /* sequences a step; 0: free, micro batch x accumulation x ranks decide */
+  int64_t global_batch;       /* sequences per step; 0: free, the product of micro batch, accumulation and replicas */
   int stages[4], stage_count; /* 0, 1, 2, 3 */
   int64_t micro[TWS_TUNE_LIST];
   int micro_count;   /* fixed batch: its divisors; free: powers of two */
   int64_t max_micro; /* 0: 64 when free, unlimited under a fixed batch */
-  int64_t min_micro; /* smaller ones are left out, unless they are listed */
-  /* num > 0, free batch on GPUs: of all devices the points that DeepSpeed's autotuner would run (its fast mode), were
-   * its experiments as estimated; params, activation_bytes 0: as estimated. stages, accumulation and the machine are
-   * filled in. */
+  int64_t min_micro; /* smaller micro batches are excluded, unless they are listed */
+  /* num > 0, with a free batch on GPUs: the space consists of the points that DeepSpeed's autotuner would run in its
+   * fast mode on all devices, with estimates in place of its experiments. params and activation_bytes may be 0 (then
+   * they are estimated); the tuner sets stages, accumulation and the machine. */
   tws_ds_tuning deepspeed;
   int64_t accumulation[TWS_TUNE_LIST];
-  int accumulation_count; /* free batch only: 1; of a pipeline four times its stages */
+  int accumulation_count; /* free batch only: 1; for a pipeline four times its stages */
   tws_recompute recompute[3];
   int recompute_count; /* none, selective, full */
   int ranks[TWS_TUNE_LIST];
-  int ranks_count; /* divisors of the cluster's devices that fill whole nodes */
+  int ranks_count; /* divisors of the cluster's number of devices that fill whole nodes */
   int threads[TWS_TUNE_LIST];
-  int threads_count; /* hosts: divisors of the cores a rank can have to itself */
+  int threads_count; /* hosts: divisors of the number of cores that one rank can use alone */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
   int every_feature; /* also points that the job's runtime cannot run (job/features.h) */
-  /* Axes of ranks besides replicas. Empty lists are what the configuration says, or, when `axes` is set: all legal
-   * pipelines; tensor ranks within a node, with and without sequence_parallel; sequence ranks that share a node with
-   * the tensor ranks, for sequences of 8192 tokens or more where no list of ZeRO's knobs is given; 1f1b,
-   * interleaved with two chunks, zb-h1; all devices; and no ZeRO stage where nothing is left to divide, no pipeline
-   * with fewer micro-batches than stages. */
+  /* Parallel axes other than data parallelism. An empty list keeps the configuration's value, or, if `axes` is set,
+   * stands for: every legal number of pipeline stages; tensor ranks within a node, with and without
+   * sequence_parallel; sequence ranks within a node together with the tensor ranks, for sequences of 8192 tokens or
+   * more if no list of ZeRO knobs is given; the schedules 1f1b, interleaved with two chunks, and zb-h1. With `axes`
+   * all devices are used, ZeRO stages that have nothing to partition are excluded, and so are pipelines with fewer
+   * micro-batches than stages. */
   int axes;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
   int sequence[TWS_TUNE_LIST], sequence_count;
   tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
-  int sequence_parallel[2], sequence_parallel_count; /* 0: whole tokens, 1: tokens are split where weights are not */
-  /* Of models of experts. Empty: the configuration's, with `axes` also all degrees up to a node's devices that divide
-   * experts and replicas. */
+  int sequence_parallel[2], sequence_parallel_count; /* 0: each rank has all tokens; 1: tokens are split where weights
+                                                      * are not */
+  /* Mixture-of-experts models. Empty: the configuration's value; with `axes` also all degrees up to a node's devices
+   * that divide the numbers of experts and of replicas. */
   int expert[TWS_TUNE_LIST], expert_count;
   double capacity[TWS_TUNE_LIST];
   int capacity_count; /* twinspeed.expert_capacity_factor */
-  /* Values of TWS_EXCHANGE_KEYS. Empty: the configuration's, with `axes` on several nodes also groups of a node's
-   * ranks, of the first two keys at stage 3 and of the third with experts on more nodes than one, unless one of the
-   * lists below is given. */
+  /* Values of TWS_EXCHANGE_KEYS. Empty: the configuration's value; with `axes` on several nodes also groups of one
+   * node's ranks, for the first two keys at stage 3 and for the third with experts on more than one node, unless one of
+   * the lists below is given. */
   int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT];
-  /* Empty: the configuration's. */
+  /* Empty: the configuration's value. */
   int overlap[2], overlap_count;                 /* tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
   int offload_unsaid; /* the list was not named: the configuration offloads, and the search tries it without */
@@ -75,22 +77,22 @@ typedef struct tws_tune_space {
 typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
   TWS_TUNE_NO_DEVICE_MEMORY,
-  TWS_TUNE_NO_HOST_MEMORY, /* or room on a node's disk */
-  TWS_TUNE_NOT_SUPPORTED   /* the plan refused it: reason says why */
+  TWS_TUNE_NO_HOST_MEMORY, /* or no space on a node's disk */
+  TWS_TUNE_NOT_SUPPORTED   /* the plan was refused; `reason` says why */
 } tws_tune_verdict;
 
 typedef struct tws_tune_candidate {
   tws_variant variant;
-  int64_t number; /* of the point in its space */
+  int64_t number; /* number of the point in its space */
   uint64_t print; /* tws_bound.print */
   char name[TWS_VARIANT_NAME];
   tws_tune_verdict verdict;
-  char reason[160];                     /* of a rejection, in classes that can be counted */
-  int implied;                          /* rejected without a plan: needed_bytes are what it needs at least */
+  char reason[160];                     /* why the candidate is rejected, in classes that can be counted */
+  int implied;                          /* rejected without a plan: needed_bytes is a lower bound */
   int rough;                            /* step_s and the ledger of the estimate are lower bounds */
-  double needed_bytes, available_bytes; /* of one rank, in the tier that decides */
+  double needed_bytes, available_bytes; /* of one rank, in the tier that is exceeded */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
-  double samples;                       /* sequences a step of the whole job */
+  double samples;                       /* sequences per step of the whole job */
   double simulated_s;                   /* 0: not simulated */
   tws_sim_result simulation;
   double measured_s, measured_spread_s; /* 0: not measured (autotune/measure.h) */
@@ -102,35 +104,37 @@ typedef enum tws_tuner {
   TWS_TUNER_RANDOM       /* in an order drawn from the seed */
 } tws_tuner;
 
-/* What "best" means. */
+/* The objective of a search. */
 typedef enum tws_goal {
   TWS_GOAL_THROUGHPUT, /* samples/s */
-  TWS_GOAL_LATENCY,    /* seconds of a step */
-  TWS_GOAL_FLOPS,      /* of the model, a second and device */
-  TWS_GOAL_MEMORY,     /* bytes of the fullest rank */
-  TWS_GOAL_COST,       /* money for a token, by the cluster's price of a device-hour */
+  TWS_GOAL_LATENCY,    /* seconds per step */
+  TWS_GOAL_FLOPS,      /* model FLOPs per second and device */
+  TWS_GOAL_MEMORY,     /* peak bytes of the fullest rank */
+  TWS_GOAL_COST,       /* money per token, by the cluster's price of a device-hour */
   TWS_GOALS
 } tws_goal;
 
 typedef struct tws_tune_request {
-  tws_job *job;           /* open; batch keys and the stage of its configuration are replaced by those of each point */
-  const tws_sim_api *sim; /* NULL: the longest path decides alone */
+  tws_job *job;           /* open; the batch keys and the ZeRO stage of its configuration are replaced by those of each
+                           * point */
+  const tws_sim_api *sim; /* NULL: candidates are ranked by the longest path alone */
   tws_fidelity fidelity;
   tws_tune_space space;
   tws_tuner tuner;
   tws_goal goal;      /* tws_tune_order() */
-  int trials;         /* simulations at most; 0: 12 */
-  int early_stopping; /* stop after so many trials without a better one; 0: never */
+  int trials;         /* maximum number of simulations; 0: 12 */
+  int early_stopping; /* stop after this many trials without an improvement; 0: never */
   uint64_t seed;
-  double memory_bytes;    /* limit of one device instead of the machine's; 0: the machine's */
+  double memory_bytes;    /* memory limit of one device; 0: the device's own */
   tws_progress *progress; /* may be NULL */
   const tws_log *log;     /* may be NULL */
-  int list_up_to;         /* a space of so many points is planned as a whole; 0: TWS_TUNE_FEW; -1: none is */
-  int workers;            /* processes that look at points, plan and simulate; 0: one for each core */
-  double budget_s;        /* look no further after so long, in an order drawn from the seed; 0: no limit */
-  const char *state;      /* file that keeps what was found out; of part k > 0 with ".k" behind; NULL: none */
-  int resume;             /* go on from it */
-  int part, parts;        /* this process looks at a part; part 0 gathers what the others find through their files */
+  int list_up_to;         /* a space of at most this many points is planned completely; 0: TWS_TUNE_FEW; -1: never */
+  int workers;            /* processes that compute bounds, plans and simulations; 0: one per core */
+  double budget_s;        /* time limit; the order of points is then drawn from the seed; 0: no limit */
+  const char *state;      /* file of the search's state, with the suffix ".k" for part k > 0; NULL: none */
+  int resume;             /* continue from the state file */
+  int part, parts;        /* this process searches one of `parts` parts; part 0 merges the results of the others from
+                           * their files */
 } tws_tune_request;
 
 typedef struct tws_tune_rejection {
@@ -138,27 +142,27 @@ typedef struct tws_tune_rejection {
   int64_t count;
 } tws_tune_rejection;
 
-/* Where the points of a space went: considered is the sum of those up to left. */
+/* Counts of the points of a space by outcome: `considered` is the sum of the members from `illegal` to `left`. */
 typedef struct tws_tune_swept {
   int64_t considered;
-  int64_t illegal;       /* no such division, batch or combination, or not worth trying where none was named */
-  int64_t equal;         /* a knob without effect: the same plan as another point's */
-  int64_t refused;       /* by the plan */
-  int64_t too_large;     /* for the device, its host or disk */
-  int64_t ruled_out;     /* no better than the best, by their bounds */
-  int64_t planned;       /* fit, and their steps are known */
-  int64_t left;          /* not looked at within the budget */
-  double left_better;    /* how much better what is left could be, at most: 0.1 is 10 %; -1: not known */
-  int64_t bounds, plans; /* that were made */
+  int64_t illegal;       /* not a legal division, batch or combination, or excluded from the defaults */
+  int64_t equal;         /* a knob without effect: another point has the same plan */
+  int64_t refused;       /* refused by the plan */
+  int64_t too_large;     /* exceeds the device, its host or the disk */
+  int64_t ruled_out;     /* excluded by a bound: not better than the best plan */
+  int64_t planned;       /* fits, and its plan gives the step's time */
+  int64_t left;          /* not evaluated within the budget */
+  double left_better;    /* upper bound of the relative improvement among points left (0.1: 10 %); -1: not known */
+  int64_t bounds, plans; /* numbers that were computed */
   double search_s, plan_s;
-  double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* of all processes together */
+  double search_cpu_s, plan_cpu_s, simulate_cpu_s; /* CPU seconds, summed over all processes */
 } tws_tune_swept;
 
 struct tws_tune_result;
-/* Configurations of the space: points that are legal and stand for themselves. */
+/* Returns the number of distinct configurations of the space: legal points whose plan no other point has. */
 int64_t tws_tune_points(const struct tws_tune_result *result);
 
-/* What became of the points that were considered: each of them went one of these ways. */
+/* Outcome number `way` of the points that were considered, as a count and a description; each point has one outcome. */
 enum { TWS_SWEPT_WAYS = 7 };
 typedef struct tws_swept_way {
   int64_t count;
@@ -167,39 +171,42 @@ typedef struct tws_swept_way {
 tws_swept_way tws_tune_swept_way(const tws_tune_swept *swept, int way);
 
 typedef struct tws_tune_result {
-  tws_tune_candidate *candidates; /* fitting ones first: simulated by their simulated, then by estimated throughput */
+  tws_tune_candidate *candidates; /* fitting candidates first: simulated ones by simulated throughput, then the others
+                                   * by estimated throughput */
   int count, fits, simulated;
   tws_tune_rejection *rejections; /* most frequent first */
   int rejection_count;
-  int smallest;                  /* nothing fits: the candidate that needs least memory; else -1 */
-  double estimate_s, simulate_s; /* what the search itself took */
-  int every;                     /* all points were planned; else candidates are the best, and if none fits what came
-                                  * closest */
+  int smallest;                  /* if nothing fits: the candidate that needs the least memory; else -1 */
+  double estimate_s, simulate_s; /* seconds that the search took */
+  int every;                     /* 1: every point was planned; 0: candidates are the best points, or, if nothing fits,
+                                  * those closest to fitting */
   tws_tune_swept swept;
 } tws_tune_result;
 
-/* Simulations where no number is given; points of a space that is planned as a whole. */
+/* Default number of simulations; largest space that is planned completely. */
 enum { TWS_TUNE_TRIALS = 12, TWS_TUNE_FEW = 384 };
-/* TWS_INVALID for an empty or oversized space. Nothing that fits is not an error: result->fits is then 0. */
+/* Runs the search. TWS_INVALID: the space is empty or too large. It is no error if nothing fits: result->fits is 0
+ * then. */
 tws_code tws_tune(const tws_tune_request *request, tws_tune_result **out, tws_error *err);
 void tws_tune_result_destroy(tws_tune_result *result);
-/* Removes the files that keep where the search stands. */
+/* Removes the files of the search's state. */
 void tws_tune_forget(const tws_tune_request *request);
 
-/* Whether the model's states (weights, gradients, optimizer) are more than one device holds, so that ranks have to
- * share a replica or its states: when to set space.axes for somebody who has not said. Never on a host. */
+/* Returns 1 if the model's states (weights, gradients, optimizer) exceed one device, so that ranks must share a replica
+ * or its states: the case to set space.axes if the user gave no choice. Always 0 on a host. */
 int tws_tune_needs_axes(const tws_tune_request *request);
-/* Devices that the states take when nothing of them is held twice: fewer cannot do. 1 on a host. */
+/* Lower bound of the number of devices: the states divided by a device's memory, without replication. 1 on a host. */
 double tws_tune_least_devices(const tws_tune_request *request);
 
 /* The points of a space, in order; the caller frees *points with tws_free. */
-int tws_tune_has_points(const tws_tune_request *request); /* 0: there is none, or the space is wrong */
+int tws_tune_has_points(const tws_tune_request *request); /* 0: the space is empty or invalid */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
-/* Whether a point fits and the longest path of its plan, or why it is rejected. */
+/* Plans a candidate: sets its verdict with the reason, and the longest path of its plan if it fits. */
 tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
 
-double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s: measured is not used here */
+double tws_tune_throughput(const tws_tune_candidate *candidate); /* samples/s, simulated or estimated; measurements are
+                                                                  * not used */
 /* The same in tokens/s of the whole job. */
 double tws_tune_tokens_per_s(const tws_tune_request *request, const tws_tune_candidate *candidate);
 

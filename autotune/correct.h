@@ -1,11 +1,11 @@
-/* What trials say of a profile: how much longer each kind of operation took in training than it was predicted to. */
+/* Correction of a profile by trials: for each kind of operation the ratio of its measured to its simulated seconds. */
 #ifndef TWS_AUTOTUNE_CORRECT_H
 #define TWS_AUTOTUNE_CORRECT_H
 
 #include "autotune/experiment.h"
 #include "sim/sim.h"
 
-/* Seconds of one step by kind, simulated: what tws_experiment.kind_s measures. */
+/* Simulates one step and returns its seconds by kind of operation, as tws_experiment.kind_s measures them. */
 tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity,
                              double kinds[TWS_EXPERIMENT_KINDS], double *step_s, tws_error *err);
 
@@ -13,7 +13,8 @@ tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fid
 typedef struct tws_kind_sums {
   double simulated[TWS_EXPERIMENT_KINDS], measured[TWS_EXPERIMENT_KINDS];
 } tws_kind_sums;
-/* measured / simulated of each kind that took a thousandth of the whole, within 1/8 .. 8. Returns how many. */
+/* Sets the ratio measured / simulated of each kind that took at least a thousandth of the total, clamped to 1/8 .. 8.
+ * Returns the number of kinds that were set. */
 int tws_correction_of(const tws_kind_sums *sums, tws_profile_correction *out);
 
 #endif

@@ -42,8 +42,8 @@ tws_code tws_crew_start(tws_crew *crew, int count, void (*body)(void *user, int 
     const pid_t pid = fork();
     if (pid < 0) {
       tws_crew_end(crew, 1, NULL, NULL);
-      return tws_fail(err, TWS_ENVIRONMENT, "use fewer --workers", "no process for worker %d of the search",
-                      crew->count);
+      return tws_fail(err, TWS_ENVIRONMENT, "use fewer --workers",
+                      "the process of worker %d of the search could not be started", crew->count);
     }
     if (pid == 0) {
       signal(SIGINT, SIG_DFL);
@@ -75,7 +75,7 @@ tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err) {
     wait4(crew->pids[i], &status, 0, &use);
     if (cpu_s) *cpu_s += seconds_of(&use);
     if (code == TWS_OK && !stop && (!WIFEXITED(status) || WEXITSTATUS(status)))
-      code = tws_fail(err, TWS_ENVIRONMENT, NULL, "worker %d of the search ended before its work", i);
+      code = tws_fail(err, TWS_ENVIRONMENT, NULL, "worker %d of the search exited before its work was done", i);
   }
   crew->count = 0;
   return code;
@@ -83,7 +83,7 @@ tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err) {
 
 /* ---- a list ---- */
 
-typedef struct slot { /* an answer lies behind it */
+typedef struct slot { /* header of a slot; the answer's bytes follow it in memory */
   _Alignas(16) atomic_int done;
   tws_code code;
   tws_error err;
@@ -100,7 +100,7 @@ static slot *slot_of(const shared *s, int item) {
   return (slot *)(void *)(s->slots + (size_t)item * s->slot_bytes);
 }
 
-/* What one item needed is given back, so that the processes do not all keep the most that any item takes. */
+/* Returns freed memory to the system, so that the workers do not all retain the largest amount that any item needed. */
 static void give_back(void) {
 #ifdef __GLIBC__
   malloc_trim(0);
@@ -125,7 +125,7 @@ static tws_code read_answers(shared *s, const tws_crew *crew, int *stop, tws_err
     while (!atomic_load(&own->done)) {
       const int left = tws_crew_left(crew);
       if (!left && !atomic_load(&own->done))
-        return tws_fail(err, TWS_ENVIRONMENT, NULL, "the workers of the search ended before their work");
+        return tws_fail(err, TWS_ENVIRONMENT, NULL, "the workers of the search exited before their work was done");
       if (left) usleep(2000);
     }
     if (own->code != TWS_OK) {

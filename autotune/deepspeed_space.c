@@ -56,7 +56,8 @@ static double experiment(void *user, int stage, int64_t micro, int64_t accumulat
   return c.verdict == TWS_TUNE_FITS ? tws_tune_throughput(&c) : 0;
 }
 
-/* What a second sequence takes at stage 3, where DeepSpeed looks at a forward pass of the first. */
+/* Returns the bytes that the activations of a second sequence need at stage 3, where DeepSpeed measures a forward pass
+ * of the first. */
 static tws_code activations_of(const tws_tune_request *request, double *bytes, tws_error *err) {
   double needed[2];
   for (int i = 0; i < 2; i++) {

@@ -6,8 +6,8 @@
 #include "autotune/autotune.h"
 
 int tws_tune_is_deepspeeds(const tws_tune_request *request);
-/* In the order in which it would run them, each once; the caller frees *points with tws_free. TWS_INVALID: there are
- * none. */
+/* Returns each point once, in the order in which DeepSpeed would run them; the caller frees *points with tws_free.
+ * TWS_INVALID: there are none. */
 tws_code tws_tune_deepspeeds(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
 #endif

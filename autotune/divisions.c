@@ -9,16 +9,16 @@
 #include "autotune/crew.h"
 #include "base/random.h"
 
-/* ---- what is shared ---- */
+/* ---- shared memory ---- */
 
-typedef struct closest { /* a point that does not fit, and how many times more it needs than there is */
+typedef struct closest { /* a point that does not fit, and its needed bytes divided by the available bytes */
   int64_t number;
   double excess;
 } closest;
 
 struct tws_found_list {
-  atomic_llong count, next; /* next: family to be looked at */
-  atomic_llong considered;  /* points, for those who watch */
+  atomic_llong count, next; /* next: the next family to examine */
+  atomic_llong considered;  /* points examined, for the progress display */
   closest closest[TWS_CREW_MOST][TWS_CLOSEST];
   int closest_count[TWS_CREW_MOST];
   int64_t numbers[];
@@ -114,7 +114,7 @@ static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate 
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
-/* The class's slot, its own or an empty one that is now its own; NULL: there is no room for it. */
+/* Returns the slot of the class: its existing one, or an empty one that it claims; NULL: the table is full. */
 static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
   for (uint64_t i = 0; i < STATE_PROBES; i++) {
     state_slot *slot = &table->slots[(class + i) % STATE_SLOTS];
@@ -124,7 +124,7 @@ static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
   return NULL;
 }
 
-/* candidate->reason says why there are none. */
+/* candidate->reason says why the states have no plan */
 static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *always, tws_need *end, tws_error *err) {
   state_slot *slot = slot_of(d->table, tws_points_state_class(&c->variant));
   if (slot && atomic_load(&slot->ready)) {
@@ -137,7 +137,7 @@ static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *al
   }
   TWS_TRY(lower_state(d->points->request, c, always, end, err));
   if (!slot) return TWS_OK;
-  slot->always = *always; /* whoever else was at it writes the same */
+  slot->always = *always; /* concurrent workers write the same values */
   slot->end = *end;
   if (c->verdict == TWS_TUNE_NOT_SUPPORTED) memcpy(slot->refusal, c->reason, sizeof slot->refusal);
   atomic_store(&slot->ready, 1);
@@ -152,7 +152,7 @@ static int judge_needs(const tws_capacity *capacity, const tws_need *a, const tw
   return c->verdict == TWS_TUNE_FITS;
 }
 
-/* What a point needs at least, and whether there is as much. active NULL: of its states alone. */
+/* Judges a point by the lower bound of its memory. active NULL: the bound of its states alone. */
 static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_need *active, tws_tune_candidate *c,
                             tws_error *err) {
   const tws_tune_request *request = d->points->request;
@@ -183,7 +183,7 @@ typedef struct looker {
   tws_tally *tally;
   double until_s;
   int64_t families;
-  tws_job *job; /* of the division before, which differs in its batch alone; or NULL */
+  tws_job *job; /* of the previous division, if the next one differs from it in the batch alone; or NULL */
   tws_variant of;
 } looker;
 
@@ -198,7 +198,8 @@ static void note_closest(looker *w, int64_t number, const tws_tune_candidate *c)
   if (*count < TWS_CLOSEST) (*count)++;
 }
 
-/* The job of a division, whose batch is set in `config`: of divisions that differ in it alone one is derived. */
+/* Returns the job of a division, with its batch set in `config`; divisions that differ in the batch alone share one
+ * derived job. */
 static tws_code job_of(looker *w, tws_tune_candidate *c, tws_config *config, int *refused, tws_error *err) {
   const tws_variant *v = &c->variant;
   tws_variant like = *v;
@@ -219,7 +220,7 @@ static tws_code job_of(looker *w, tws_tune_candidate *c, tws_config *config, int
   return TWS_OK;
 }
 
-/* What the passes of a division take and need, by the first of its points that may be lowered. */
+/* Computes the bounds of a division's passes, time and memory, from the first of its points that can be lowered. */
 static tws_code bound_division(looker *w, int64_t division, tws_tune_candidate *c, tws_error *err) {
   tws_division_bound *record = &w->d->records[division];
   tws_config config;
@@ -237,17 +238,17 @@ static tws_code bound_division(looker *w, int64_t division, tws_tune_candidate *
   record->step_s = passes.step_s;
   record->active = need_of(&passes.ledger);
   atomic_thread_fence(memory_order_seq_cst);
-  record->known = TWS_DIVISION_BOUNDED; /* the last: a search may be killed */
+  record->known = TWS_DIVISION_BOUNDED; /* written last, so that a killed search leaves no incomplete record */
   return TWS_OK;
 }
 
-/* Of a division the first point whose states fit is lowered. */
+/* Examines one point. The first point of a division whose states fit is lowered to bound the division's passes. */
 static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, int implied, int *left, tws_error *err) {
   const int64_t division = number / w->d->points->knobs;
   const tws_division_bound *record = &w->d->records[division];
   tws_tune_candidate c;
   TWS_TRY(judge_point(w->d, v, NULL, &c, err));
-  if (c.verdict == TWS_TUNE_FITS && implied) { /* a smaller micro batch was too large */
+  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division with a smaller micro batch was too large */
     c.verdict = TWS_TUNE_NO_DEVICE_MEMORY;
     snprintf(c.reason, sizeof c.reason, "device memory: mostly %s", tws_category_name(TWS_CATEGORY_ACTIVATION));
   } else if (c.verdict == TWS_TUNE_FITS) {
@@ -263,7 +264,8 @@ static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, i
   return TWS_OK;
 }
 
-/* *implied: no point of a division with a smaller micro batch fits beside its activations. */
+/* *implied: no point of a division with a smaller micro batch fits together with its activations, so that larger ones
+ * do not fit either. */
 static tws_code look_at_division(looker *w, int64_t division, int *implied, tws_error *err) {
   const tws_points *p = w->d->points;
   tws_variant v;
@@ -289,8 +291,8 @@ static tws_code look_at_division(looker *w, int64_t division, int *implied, tws_
   return TWS_OK;
 }
 
-/* Which family comes as number `i`: with a limit in an order that is drawn, so that what is looked at is spread over
- * the space. */
+/* Returns the family to examine as number `i`. With a time limit the order is a random permutation, so that the
+ * families examined are spread over the space. */
 static int64_t family_at(const looker *w, int64_t i) {
   const tws_tune_request *request = w->d->points->request;
   return request->budget_s > 0 ? (int64_t)tws_random_permute(request->seed, (uint64_t)w->families, (uint64_t)i) : i;
@@ -346,7 +348,7 @@ static tws_code run_workers(lookers *l, int workers, double *cpu_s, tws_error *e
   tws_progress *progress = p->request->progress;
   tws_crew crew;
   TWS_TRY(tws_crew_start(&crew, workers, work, l, err));
-  if (progress) tws_progress_begin(progress, "looking at divisions", (double)p->points);
+  if (progress) tws_progress_begin(progress, "examining divisions", (double)p->points);
   while (tws_crew_left(&crew)) {
     if (progress) tws_progress_update(progress, (double)atomic_load(&l->all.d->found->considered));
     usleep(2000);

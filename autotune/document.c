@@ -7,7 +7,7 @@
 
 /* ---- text ---- */
 
-/* As HTML, XML and SVG want it; control characters have no place in either. */
+/* Escapes the special characters of HTML, XML and SVG; control characters are dropped, since neither allows them. */
 static void add_escaped(tws_text *out, const char *text) {
   for (; *text; text++) {
     const unsigned char c = (unsigned char)*text;
@@ -149,7 +149,7 @@ static void add_label(tws_text *svg, double x, double y, const char *anchor, con
   tws_text_add(svg, "</text>\n");
 }
 
-/* 1, 2 or 5 times a power of ten: at most ten steps up to `end`. */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, with at most ten ticks up to `end`. */
 static double tick_of(double end) {
   double tick = pow(10, floor(log10(end / 10)));
   while (end / tick > 10) tick *= end / tick > 25 ? 5 : 2;
@@ -160,7 +160,7 @@ typedef struct axis {
   double begin, end, tick;
 } axis;
 
-/* Values that lie close together, far from 0, are shown without what is between. */
+/* Chooses the range of an axis. If the values are close together and far from 0, the axis does not begin at 0. */
 static axis axis_of(double least, double most) {
   const double room = least > 0.5 * most ? 0.3 * (most - least) : 0;
   axis a = {0, most * 1.08, tick_of(most * 1.08)};
@@ -218,7 +218,7 @@ static void add_points(tws_text *svg, const tws_mark *marks, int count, const ax
   }
 }
 
-/* Labels in the order of the marks, each where none is yet. */
+/* Draws the labels in the order of the marks, each only where it overlaps no earlier one. */
 static void add_labels(tws_text *svg, const tws_mark *marks, int count, const axis *x_axis, const axis *y_axis) {
   enum { MOST = 64, LINE = 14 };
   double left[MOST], right[MOST], at[MOST];
@@ -259,7 +259,7 @@ void tws_figure_points(const tws_mark *marks, int count, const char *x_title, co
   tws_text_add(svg, "</svg>\n");
 }
 
-/* Of the longest text in this size, about. */
+/* Approximate width of the longest text in this font size. */
 static double width_of(const char *const *texts, int count) {
   size_t longest = 0;
   for (int i = 0; i < count; i++)

@@ -33,7 +33,7 @@ void tws_experiment_free(tws_experiment *experiment) {
 void tws_experiment_times(tws_experiment *e, double *median_s, double *spread_s) {
   *median_s = *spread_s = 0;
   if (e->count == 0) return;
-  *median_s = tws_sample_median(e->step_s, e->count); /* sorts: the order of steps does not matter here */
+  *median_s = tws_sample_median(e->step_s, e->count); /* sorts the steps in place; their order is not used */
   *spread_s = e->step_s[e->count - 1 - e->count / 4] - e->step_s[e->count / 4];
 }
 
@@ -50,7 +50,7 @@ static const char *path_of(const tws_experiment_setup *setup, const char *name, 
 
 /* ---- the record ---- */
 
-/* What a record is of: model and plan, data, and the steps that were measured. */
+/* Fingerprint of the inputs of a record: model and plan, data, and the measured steps. */
 static tws_code key_of(const tws_experiment_setup *setup, const tws_job *job, char *key, size_t size, tws_error *err) {
   tws_fingerprint print;
   TWS_TRY(tws_job_fingerprint(job, &print, err));
@@ -180,7 +180,8 @@ static void add_job(command *c, const char *verb, const tws_experiment_setup *se
   add(c, "--ranks", ranks);
 }
 
-/* What the configuration says, or what was assumed where it does not: so that the command says it, too. */
+/* Adds options for the dtype and the sequence length, so that the command states them even where the configuration
+ * leaves them to defaults. */
 static void add_assumed(command *c, const tws_job *job) {
   char tokens[24];
   snprintf(tokens, sizeof tokens, "%lld", (long long)tws_job_sequence(job));
@@ -194,7 +195,7 @@ static tws_code finish_command(command *c, tws_error *err) {
   return TWS_OK;
 }
 
-/* As a shell reads it. */
+/* Quotes the arguments for a shell. */
 static void quote(const char *word, tws_text *out) {
   const char *plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:+@%";
   if (*word && word[strspn(word, plain)] == '\0') {
@@ -228,15 +229,16 @@ tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job
   add(&predict, "--runtime", runtime);
   add(&predict, "--collectives", setup->spec->collectives);
   if (setup->fidelity) add(&predict, "--fidelity", setup->fidelity);
-  if (strcmp(runtime, "twinspeed") != 0) return write_line(&predict, out, err); /* others are not run from here */
+  /* the tuner cannot run other runtimes */
+  if (strcmp(runtime, "twinspeed") != 0) return write_line(&predict, out, err);
   TWS_TRY(write_line(&train, out, err));
   tws_text_add(out, "# predicted by: ");
   return write_line(&predict, out, err);
 }
 
-/* ---- what came of it ---- */
+/* ---- outcomes ---- */
 
-/* The program's own words in what a run said, else the last line that says anything. */
+/* Extracts twinspeed's own error from the output of a run, else its last non-empty line. */
 static void read_reason(const char *path, char *reason, size_t size) {
   static const char own[] = "twinspeed: ";
   char *text, *rest = NULL;
@@ -252,8 +254,8 @@ static void read_reason(const char *path, char *reason, size_t size) {
   tws_free(text);
 }
 
-/* Processes that the kernel has killed in this memory control group because its limit was met; 0 where it does not
- * say. */
+/* Number of processes that the kernel has killed in this memory control group because its limit was exceeded; 0 if it
+ * is not known. */
 static int64_t killed_for_memory(void) {
   int64_t count = 0;
   char line[128];
@@ -268,20 +270,21 @@ static tws_outcome judge(const tws_child_end *end, int64_t killed, char *reason,
   char said[200];
   snprintf(said, sizeof said, "%.199s", reason);
   if (killed > 0) {
-    snprintf(reason, size, "the kernel killed %ld process%s of it: out of memory", killed, killed > 1 ? "es" : "");
+    snprintf(reason, size, "the kernel killed %ld process%s of the run: out of memory", killed, killed > 1 ? "es" : "");
     return TWS_OUTCOME_OUT_OF_MEMORY;
   }
   if (end->timed_out) {
-    snprintf(reason, size, "no end after %.0f s%s%s", end->seconds, *said ? ": " : "", said);
+    snprintf(reason, size, "still running after the limit of %.0f s%s%s", end->seconds, *said ? ": " : "", said);
     return TWS_OUTCOME_HUNG;
   }
   if (end->signal) {
     snprintf(reason, size, "ended by signal %d (%s)%s%s", end->signal, strsignal(end->signal), *said ? ": " : "", said);
     return TWS_OUTCOME_FAILED;
   }
-  if (!*said) snprintf(reason, size, "ended with status %d, and said nothing", end->status);
+  if (!*said) snprintf(reason, size, "exited with status %d without output", end->status);
   if (end->status == tws_code_exit(TWS_HANG)) return TWS_OUTCOME_HUNG;
-  /* The engine says no when a training would not fit; a rank that gets no memory fails like any other, and says why. */
+  /* The engine exits with TWS_NO if a training would not fit; a rank whose allocation fails exits with an error that
+   * says so. */
   const int of_memory =
       end->status == tws_code_exit(TWS_NO) || strstr(said, "cannot allocate") || strstr(said, "out of memory");
   return of_memory ? TWS_OUTCOME_OUT_OF_MEMORY : TWS_OUTCOME_FAILED;
@@ -312,7 +315,8 @@ static int kind_of(const char *label) {
   return -1;
 }
 
-/* The rank that is last at a collective waits for nobody. */
+/* Adds an event to the record. Collectives count by the rank with the shortest time in them: it arrived last and waited
+ * for no other rank. */
 static void add_event(const tws_event *event, int kind, double seconds, double *least, tws_experiment *e, int ranks) {
   if (event->stream == TWS_STREAM_COMPUTE) e->phase_s[event->phase] += seconds / ranks;
   if (kind >= 0 && kind < TWS_KERNEL_COUNT) e->kind_s[kind] += seconds / ranks;
@@ -361,7 +365,8 @@ static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, 
 
 /* ---- a run ---- */
 
-/* Trials have folders of their own below the monitor's: their curves are not those of one training. */
+/* Each trial has a folder of its own within the monitor's folder, because its loss curve is not part of another
+ * training. */
 static void add_monitor(command *c, const char *section, const tws_monitor_section *values, const char *name) {
   if (values->enabled)
     add(c, "--set", tws_arena_printf(c->arena, "%s.job_name=%s/%s", section, values->job_name, name));
@@ -377,7 +382,7 @@ static tws_code start(const tws_experiment_setup *setup, const tws_job *job, con
   add(&c, "--steps", tws_arena_printf(c.arena, "%lld", (long long)setup->last_step + 1));
   add(&c, "--result", result);
   add(&c, "--trace", trace);
-  /* A rank that hangs is named by the engine's own watch; the limit of the whole run is the last resort. */
+  /* The engine's watchdog names a rank that hangs; the time limit of the whole run is the last resort. */
   add(&c, "--deadline", tws_arena_printf(c.arena, "%.17g", setup->limit_s / 2));
   add_monitor(&c, "tensorboard", &job->config->tensorboard, name);
   add_monitor(&c, "csv_monitor", &job->config->csv_monitor, name);
@@ -414,6 +419,6 @@ tws_code tws_experiment_run(const tws_experiment_setup *setup, const tws_job *jo
     }
   }
   tws_remove_file(result);
-  tws_remove_file(trace); /* large; what is wanted of it is in the record */
+  tws_remove_file(trace); /* large, and the record already has its figures */
   return write_record(setup, job, name, e, err);
 }

@@ -94,7 +94,7 @@ static int has_file(int folder, const char *name) {
   return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* A list of names in a folder that the user named, and the folder, which closedir() closes too. */
+/* Opens a folder that the user named and lists it; closedir() closes both. */
 static DIR *list_folder(const char *path, int *fd) {
   *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *list = *fd >= 0 ? fdopendir(*fd) : NULL;
@@ -107,7 +107,7 @@ static void remove_experiment(int folder, const char *name) {
   if (experiment < 0) return;
   for (int i = 0; i < EXPERIMENT_FILES; i++) unlinkat(experiment, experiment_files[i], 0);
   close(experiment);
-  unlinkat(folder, name, AT_REMOVEDIR); /* stays when somebody keeps other files in it */
+  unlinkat(folder, name, AT_REMOVEDIR); /* fails, and keeps the folder, if it contains other files */
 }
 
 static int is_experiment(int folder, const char *name) {
@@ -117,7 +117,8 @@ static int is_experiment(int folder, const char *name) {
   return is;
 }
 
-/* Experiments of an earlier search: found by their exp.json. Returns how many; removes them when asked to. */
+/* Finds the experiments of an earlier search by their exp.json. Returns their number; removes them if `remove` is
+ * set. */
 static int earlier_results(const char *path, int remove) {
   int folder;
   DIR *list = list_folder(path, &folder);
@@ -132,7 +133,7 @@ static int earlier_results(const char *path, int remove) {
   return count;
 }
 
-/* Files EXPERIMENTS/<name>.json of an earlier search, by their names: "z2_gas4_...". */
+/* Finds files EXPERIMENTS/<name>.json of an earlier search by the form of their names: "z2_gas4_...". */
 static void remove_descriptions(const char *path) {
   int folder;
   DIR *list = list_folder(path, &folder);
@@ -144,23 +145,24 @@ static void remove_descriptions(const char *path) {
   closedir(list);
 }
 
-/* What the user names may be a link to a folder; what the search makes in it may not: it would write elsewhere. */
+/* A folder that the user names may be a symbolic link; a folder that the search creates within it must not be one,
+ * since files would be written to the link's target. */
 static tws_code make_folder(const char *path, int follow, tws_error *err) {
   struct stat info;
   if (mkdir(path, 0777) == 0) return TWS_OK;
   if (errno == EEXIST && (follow || (lstat(path, &info) == 0 && S_ISDIR(info.st_mode)))) return TWS_OK;
-  return tws_fail(err, TWS_IO, "choose folders that can be made: --results DIR, --experiments DIR", "%s: %s", path,
+  return tws_fail(err, TWS_IO, "choose writable folders: --results DIR, --experiments DIR", "%s: %s", path,
                   strerror(errno));
 }
 
-/* To ask before the work. */
+/* Checks the folders before the search starts. */
 static tws_code tune_folders_check(const tws_tune_folders *folders, tws_error *err) {
   if (strlen(folders->results) > LONGEST_FOLDER ||
       (folders->experiments && strlen(folders->experiments) > LONGEST_FOLDER))
     return tws_fail(err, TWS_INVALID, NULL, "the name of the result folder is too long");
   if (folders->earlier == TWS_EARLIER_REFUSE && earlier_results(folders->results, 0) > 0)
     return tws_fail(err, TWS_USAGE,
-                    "--force overwrites them; --resume goes on from them; --results DIR names another folder",
+                    "--force overwrites them; --resume continues from them; --results DIR names another folder",
                     "%s: holds the results of an earlier search", folders->results);
   return TWS_OK;
 }
@@ -182,7 +184,7 @@ tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err) 
 
 /* ---- experiments ---- */
 
-/* DeepSpeed's keys with its units (microseconds, samples/s), then ours. */
+/* DeepSpeed's keys with its units (microseconds, samples/s), then Twinspeed's own. */
 static cJSON *metrics_json(const tws_tune_candidate *c, const tws_tune_request *request) {
   cJSON *json = cJSON_CreateObject();
   const tws_path_result *path = &c->estimate.path;

@@ -1,14 +1,14 @@
-/* Folders as DeepSpeed's autotuner leaves them: what each experiment is, and what came of it. */
+/* Folders in the layout of DeepSpeed's autotuner: the configuration and the result of each experiment. */
 #ifndef TWS_AUTOTUNE_FOLDERS_H
 #define TWS_AUTOTUNE_FOLDERS_H
 
 #include "autotune/autotune.h"
 
-/* What to do with the results of an earlier search in the folder. */
+/* Treatment of an earlier search's results in the folder. */
 typedef enum tws_tune_earlier {
-  TWS_EARLIER_REFUSE,  /* TWS_USAGE */
-  TWS_EARLIER_REPLACE, /* the experiments that it holds are removed */
-  TWS_EARLIER_KEEP     /* their records are read: a search goes on */
+  TWS_EARLIER_REFUSE,  /* fail with TWS_USAGE */
+  TWS_EARLIER_REPLACE, /* remove its experiments */
+  TWS_EARLIER_KEEP     /* read its records: the search is resumed */
 } tws_tune_earlier;
 
 typedef struct tws_tune_folders {
@@ -18,21 +18,21 @@ typedef struct tws_tune_folders {
   const char *data;         /* NULL: nothing is trained */
 } tws_tune_folders;
 
-/* The folder of results alone, for what a search keeps while it works; earlier results stay. */
+/* Creates the folder of results alone, for the state file of a running search; earlier results stay. */
 tws_code tws_tune_folders_make(const tws_tune_folders *folders, tws_error *err);
-/* Makes them, and does with earlier results what is to be done. */
+/* Creates the folders and treats earlier results as `earlier` says. */
 tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err);
 
-/* EXPERIMENTS/<name>.json, and RESULTS/<name>/ with exp.json, ds_config.json, metrics.json and cmd.txt. */
+/* Writes EXPERIMENTS/<name>.json, and RESULTS/<name>/ with exp.json, ds_config.json, metrics.json and cmd.txt. */
 tws_code tws_tune_write_experiment(const tws_tune_candidate *candidate, const tws_tune_request *request,
                                    const tws_tune_folders *folders, int id, tws_error *err);
-/* A configuration with a variant's settings, as a file. */
+/* Writes the configuration of a variant. */
 tws_code tws_tune_write_config(const tws_tune_request *request, const tws_variant *variant, const char *path,
                                tws_error *err);
-/* cmd.txt of a configuration; nothing where folders->spec is NULL. */
+/* Writes cmd.txt of a configuration; does nothing if folders->spec is NULL. */
 tws_code tws_tune_write_command(const tws_tune_request *request, const tws_variant *variant,
                                 const tws_tune_folders *folders, const char *config, const char *path, tws_error *err);
-/* Takes json, also when it fails. */
+/* Writes and destroys `json`, which is destroyed on failure too. */
 tws_code tws_tune_write_json(cJSON *json, const char *path, tws_error *err);
 cJSON *tws_tune_variant_json(const tws_variant *variant);
 #endif

@@ -9,22 +9,22 @@
 
 enum { BATCH = 32, BATCH_OF_PLANS = 8 };
 
-/* ---- what is to be looked at ---- */
+/* ---- the priority queue ---- */
 
 typedef enum level {
-  DIVISION, /* by what its passes take on the first stage */
-  PIPELINE, /* likewise, but by what the layers of all stages take, with the fill and the drain */
+  DIVISION, /* score bounded by its passes on the first stage */
+  PIPELINE, /* score bounded by the layers of all stages, with warm-up and drain */
   POINT,
   BOUNDED
 } level;
 typedef struct entry {
-  double score;   /* promised */
-  int64_t number; /* of the point; of a division's first that may fit */
-  uint64_t print; /* of one that is bounded: points of a division with equal ones have the same plan */
+  double score;   /* upper bound of the score */
+  int64_t number; /* number of the point; for a division, of its first point that may fit */
+  uint64_t print; /* fingerprint of a BOUNDED entry: points of a division with equal fingerprints have the same plan */
   level level;
 } entry;
 
-/* Plans that have been made. */
+/* A plan that has been built. */
 typedef struct made {
   int64_t division;
   uint64_t print;
@@ -32,10 +32,10 @@ typedef struct made {
 
 typedef struct frontier {
   tws_search *s;
-  entry *heap; /* the best first */
+  entry *heap; /* binary heap, the highest bound first */
   size_t count, capacity;
   entry batch[BATCH];
-  made *made; /* a hash table of `slots` places */
+  made *made; /* a hash table of `slots` slots */
   size_t made_count, slots;
 } frontier;
 
@@ -66,7 +66,7 @@ static entry pop(frontier *f) {
   return best;
 }
 
-/* ---- what was found ---- */
+/* ---- results ---- */
 
 static int by_score(const tws_search *s, const tws_tune_candidate *a, const tws_tune_candidate *b) {
   const double x = tws_tune_score(s->request, a), y = tws_tune_score(s->request, b);
@@ -91,7 +91,7 @@ static double excess_of(const tws_tune_candidate *c) {
   return c->available_bytes > 0 ? c->needed_bytes / c->available_bytes : 1e300;
 }
 
-/* All of them where all are listed; else those that came closest to fitting. */
+/* Adds a candidate that does not fit: all of them if every point is listed, else those closest to fitting. */
 static tws_code add_reject(tws_search *s, const tws_tune_candidate *c, tws_error *err) {
   const int refused = c->verdict == TWS_TUNE_NOT_SUPPORTED;
   *(refused ? &s->tally->refused : &s->tally->too_large) += 1;
@@ -110,13 +110,13 @@ static tws_code add_reject(tws_search *s, const tws_tune_candidate *c, tws_error
   return TWS_OK;
 }
 
-/* Whether something that promises so much may still be among the best. */
+/* Returns 1 if an entry with this bound may still be among the best. */
 static int may_be_best(const tws_search *s, double score) {
   if (s->every || s->fit_count < s->wanted) return 1;
   return score >= tws_tune_score(s->request, &s->fits[s->wanted - 1]) * (1 - 1e-12);
 }
 
-/* ---- plans that are made already ---- */
+/* ---- plans already built ---- */
 
 static made *made_slot(made *table, size_t slots, const made *m) {
   size_t at = (size_t)(m->print ^ (uint64_t)m->division * UINT64_C(0x9e3779b97f4a7c15)) % slots;
@@ -136,7 +136,7 @@ static tws_code grow_made(frontier *f, tws_error *err) {
   return TWS_OK;
 }
 
-/* *is_new 0: another point of the division has the same plan, and has been planned. */
+/* Records a plan. *is_new 0: a point of the same division with the same plan has been planned already. */
 static tws_code note_plan(frontier *f, const entry *e, int *is_new, tws_error *err) {
   const made m = {e->number / f->s->points->knobs, e->print ? e->print : 1};
   if (2 * (f->made_count + 1) > f->slots) TWS_TRY(grow_made(f, err));
@@ -147,7 +147,7 @@ static tws_code note_plan(frontier *f, const entry *e, int *is_new, tws_error *e
   return TWS_OK;
 }
 
-/* ---- looking at one more closely ---- */
+/* ---- refinement ---- */
 
 static tws_code look_closer(void *user, int item, void *answer, tws_error *err) {
   const frontier *f = user;
@@ -164,16 +164,17 @@ static tws_code look_closer(void *user, int item, void *answer, tws_error *err) 
   return TWS_OK;
 }
 
-/* In the order in which they were taken from the frontier. */
+/* Inserts a refined entry; called in the order in which entries were removed from the queue, which keeps the result
+ * independent of the workers. */
 static tws_code read_answer(void *user, int item, const void *answer, int *stop, tws_error *err) {
   frontier *f = user;
   tws_search *s = f->s;
   const entry *e = &f->batch[item];
   tws_tune_candidate c;
   (void)stop;
-  memcpy(&c, answer, sizeof c); /* of another process: */
+  memcpy(&c, answer, sizeof c); /* the pointer is from another process, so it is set again: */
   c.estimate.path.bottleneck = c.estimate.path.text;
-  if (e->level == DIVISION) { /* of memory nothing new is known; and what is refused is, point by point */
+  if (e->level == DIVISION) { /* this bound says nothing on memory; whether the plan refuses is decided per point */
     c.needed_bytes = 0;
     const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
                                 ? e->score
@@ -185,7 +186,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   s->swept->bounds += e->level == POINT;
   if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
   if (e->level == BOUNDED) return add_fit(s, &c, err);
-  /* in an order that was asked for, a bound is no reason to come later */
+  /* in a requested order a bound must not change an entry's position */
   const double score = tws_tune_score(s->request, &c);
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
   return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, c.print, BOUNDED}, err);
@@ -193,7 +194,8 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
 
 /* ---- the search ---- */
 
-/* The points of a division that may fit: with `first` the first of them alone, else all, which promise what it does. */
+/* Expands a division into its points that may fit; with `first` only the first of them is returned. Each point inherits
+ * the division's bound. */
 static tws_code expand(frontier *f, const entry *e, int64_t *first, tws_error *err) {
   tws_search *s = f->s;
   const int64_t begin = e->number - e->number % s->points->knobs;
@@ -214,7 +216,7 @@ static int has_stages(const tws_search *s, int64_t number) {
   return tws_points_variant(s->points, number).pipeline > 1;
 }
 
-/* What is looked at next: the entries that promise most. */
+/* Removes the next batch from the queue: the entries with the highest bounds. */
 static tws_code take_batch(frontier *f, int *count, tws_error *err) {
   int plans = 0;
   *count = 0;
@@ -238,7 +240,7 @@ static tws_code take_batch(frontier *f, int *count, tws_error *err) {
   return TWS_OK;
 }
 
-/* In an order that is asked for instead of by what points promise. */
+/* Score that encodes a requested order (gridsearch or random) instead of a bound. */
 static double order_score(const tws_search *s, int64_t place, int64_t points) {
   const tws_tune_request *request = s->request;
   if (request->tuner == TWS_TUNER_RANDOM)
@@ -264,7 +266,7 @@ static int list_point(void *user, int64_t number, const tws_variant *variant) {
   return l->code == TWS_OK;
 }
 
-/* What its passes promise: of memory only that of points is known. */
+/* Upper bound of a division's score from its passes; the memory is bounded per point. */
 static double division_score(const tws_search *s, int64_t division) {
   tws_variant v;
   const tws_division_bound *record = &s->divisions->records[division];
@@ -273,7 +275,7 @@ static double division_score(const tws_search *s, int64_t division) {
   c.samples = tws_variant_samples(&v);
   c.estimate.step_s = record->step_s;
   c.needed_bytes = (double)record->active.bytes[TWS_TIER_DEVICE];
-  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* of flops, too */
+  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* in flops, too */
   return record->step_s > 0 ? tws_tune_score(s->request, &c) : 1e300;
 }
 
@@ -298,13 +300,13 @@ static int is_out_of_time(const tws_search *s) {
   return s->until_s > 0 && tws_clock_s() >= s->until_s;
 }
 
-/* How many are wanted are there; and where something is left, how much better it could be at most. */
+/* Shows the number of best points found, and an upper bound of the possible improvement. */
 static void show(const tws_search *s, const frontier *f, tws_progress *progress) {
   char what[96] = "planning the best";
   if (s->fit_count && f->count && f->heap[0].score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED) {
     const double better = f->heap[0].score / tws_tune_score(s->request, &s->fits[0]) - 1;
     if (better > 0)
-      snprintf(what, sizeof what, "planning the best: what is left is at most %.1f %% better", 100 * better);
+      snprintf(what, sizeof what, "planning the best: other points are at most %.1f %% better", 100 * better);
     else
       snprintf(what, sizeof what, "planning the best: the best is known");
   }
@@ -329,7 +331,8 @@ static tws_code search(frontier *f, tws_error *err) {
   return TWS_OK;
 }
 
-/* What was not looked at because it is not among the best, or because there was no time. */
+/* Counts the points that were not examined because they cannot be among the best, or because the time limit was
+ * reached. */
 static tws_code count_rest(frontier *f, tws_error *err) {
   tws_search *s = f->s;
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
@@ -372,7 +375,7 @@ static double missing_of(const tws_tune_candidate *c) {
   return c->needed_bytes - c->available_bytes;
 }
 
-/* Those that came closest by what they need at least, to be planned. */
+/* Adds the rejected points that are closest to fitting by their bounds, so that they are planned. */
 static tws_code add_closest(tws_search *s, tws_error *err) {
   int64_t numbers[TWS_CLOSEST];
   const int count = s->divisions ? tws_divisions_closest(s->divisions, numbers) : 0;
@@ -392,7 +395,8 @@ tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
   enum { MOST = 64 };
   TWS_TRY(add_closest(s, err));
   for (int planned = 0; planned < MOST; planned++) {
-    tws_tune_candidate *closest = NULL; /* by what is known: a plan needs no less than its bound */
+    /* A plan needs no less than its bound: the closest candidate is planned until the closest one has a plan. */
+    tws_tune_candidate *closest = NULL;
     for (int i = 0; i < s->reject_count; i++) {
       tws_tune_candidate *c = &s->rejects[i];
       if (c->verdict != TWS_TUNE_NOT_SUPPORTED && (!closest || missing_of(c) < missing_of(closest))) closest = c;

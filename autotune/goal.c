@@ -8,7 +8,7 @@ const char *tws_goal_name(tws_goal objective) {
   return names[objective];
 }
 
-/* A price is the same for all candidates, so cost is device-seconds of a sample. */
+/* The price is the same for all candidates, so that the cost is proportional to device-seconds per sample. */
 double tws_goal_score(tws_goal objective, const tws_scored *s) {
   if (!(s->step_s > 0)) return 0;
   switch (objective) {

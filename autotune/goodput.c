@@ -1,9 +1,9 @@
 #include "autotune/goodput.h"
 
-/* Seconds to start ranks again, unless given: a minute. */
+/* Default seconds to restart the ranks: one minute. */
 static const double restart_s = 60.0;
 
-/* Of a variant whose step takes so long. */
+/* Advice on saving for a variant with a given step time. */
 static tws_code advise(const tws_tune_report *report, const tws_variant *variant, double step_s, double between_s,
                        tws_saving_advice *advice, tws_error *err) {
   tws_job *job;

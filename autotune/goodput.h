@@ -1,5 +1,5 @@
-/* What failures leave of the speed of the best of a search: how often each of them saves, and the tokens a second that
- * remain. */
+/* Goodput under failures of the best candidates of a search: the best interval between checkpoints, and the remaining
+ * tokens per second. */
 #ifndef TWS_AUTOTUNE_GOODPUT_H
 #define TWS_AUTOTUNE_GOODPUT_H
 
@@ -8,21 +8,23 @@
 
 enum { TWS_GOODPUT_ROWS = 5 };
 typedef struct tws_goodput_row {
-  const tws_tune_candidate *of; /* of the result */
-  double step_s;                /* simulated, or else its longest path */
+  const tws_tune_candidate *of; /* a candidate of the result */
+  double step_s;                /* simulated, or else the longest path */
   tws_saving_advice advice;
-  double tokens_per_s; /* of the whole job, what failures leave of them */
+  double tokens_per_s; /* goodput of the whole job */
 } tws_goodput_row;
 
 typedef struct tws_goodput {
   double between_failures_s, restart_s; /* restart_s: from a failure until training continues */
-  double step_s;                        /* of the winner, as its analysis has it */
+  double step_s;                        /* of the winner, from its analysis */
   tws_saving_advice winner;
-  tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first of the result, in its order: what is left may be in another */
+  tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first candidates of the result, in its order; their goodputs may be in
+                                           * another order */
   int count;
 } tws_goodput;
 
-/* between_s: between failures of the whole job, seconds. Of a report with an analysis, which lives as long as *out. */
+/* Computes the goodput for a report with an analysis, which must outlive *out. between_s: mean seconds between failures
+ * of the whole job. */
 tws_code tws_goodput_find(const tws_tune_report *report, double between_s, tws_goodput *out, tws_error *err);
 
 #endif

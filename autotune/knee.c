@@ -9,8 +9,8 @@
 
 static const struct {
   const char *name, *unit;
-  size_t offset; /* of the cluster's figure */
-  double factor; /* from the parameter's units to the cluster's */
+  size_t offset; /* offset of the figure in the cluster */
+  double factor; /* conversion factor from the parameter's units to the cluster's */
 } parameters[] = {{"net.bandwidth", "bit/s", offsetof(tws_cluster, inter.bandwidth), 0.125},
                   {"net.latency", "s", offsetof(tws_cluster, inter.latency_s), 1},
                   {"link.bandwidth", "B/s", offsetof(tws_cluster, intra.bandwidth), 1},
@@ -19,7 +19,7 @@ static const struct {
                   {"data.rate", "samples/s", offsetof(tws_cluster, samples_per_s), 1}};
 enum { PARAMETERS = sizeof parameters / sizeof *parameters, USUAL = 8 };
 
-/* ---- what is asked for ---- */
+/* ---- parsing ---- */
 
 static double scale_of(char letter) {
   static const char letters[] = "umkKMGTP";
@@ -36,13 +36,14 @@ static const char *read_number(const char *text, double *value, char *letter) {
   return end;
 }
 
-/* "100..800G": the letter of the end goes for both where the first number has none. */
+/* "100..800G": the suffix applies to both numbers if the first has none. */
 static int read_range(const char *text, tws_knee_sweep *out) {
   char first, last;
   const char *dots = strstr(text, ".."), *at;
   char low[32];
   if (!dots || (size_t)(dots - text) >= sizeof low) return 0;
-  snprintf(low, sizeof low, "%.*s", (int)(dots - text), text); /* "100..": the number would take a point along */
+  /* stops before "..": strtod would read "100." and leave one dot */
+  snprintf(low, sizeof low, "%.*s", (int)(dots - text), text);
   at = read_number(low, &out->low, &first);
   if (!at || *at) return 0;
   at = read_number(dots + 2, &out->high, &last);
@@ -86,9 +87,9 @@ const char *tws_knee_unit(const tws_knee_sweep *sweep) {
 
 /* ---- the knee ---- */
 
-/* Index of the knee of a curve over values in rising order, or -1: the point farthest from its chord, both axes from 0
- * to 1 and values by their logarithms (Satopää and others, "Finding a kneedle in a haystack", 2011), where it bends by
- * more than a twentieth. */
+/* Returns the index of the knee of a curve over increasing values, or -1. The knee is the point with the largest
+ * distance from the curve's chord, with both axes normalized to 0..1 and values on a logarithmic scale (Satopää and
+ * others, "Finding a kneedle in a haystack", 2011); a distance below one twentieth is no knee. */
 static int knee_index(const double *values, const double *heights, int count) {
   double low = INFINITY, high = 0, farthest = 0.05;
   int knee = -1;

@@ -8,7 +8,7 @@
 #include "launch/launch.h"
 #include "traces/measurements.h"
 
-/* Of the ranking that was repeated, so many of the first are run that were not. */
+/* Number of top candidates of the corrected ranking that are run if they were not run before. */
 enum { RUN_AGAIN = 3 };
 
 typedef struct session {
@@ -16,10 +16,10 @@ typedef struct session {
   const tws_tune_measuring *how;
   tws_tune_trials *trials;
   double started_s;
-  int id; /* of the next experiment */
+  int id; /* number of the next experiment */
 } session;
 
-/* As measured; 0: not. */
+/* Measured score; 0: not measured. */
 static double score_of(const session *s, const tws_tune_trial *trial) {
   tws_scored scored = trial->scored;
   scored.step_s = trial->step_s;
@@ -56,8 +56,8 @@ static int find_trial(const tws_tune_trials *trials, const char *name) {
 static void say(const session *s, const tws_tune_trial *trial) {
   const tws_experiment *e = &trial->experiment;
   if (e->outcome == TWS_OUTCOME_MEASURED)
-    tws_log_write(s->how->log, TWS_LOG_INFO, "%s: %.4g s a step%s", trial->name, trial->step_s,
-                  trial->reused ? ", as measured before" : "");
+    tws_log_write(s->how->log, TWS_LOG_INFO, "%s: %.4g s per step%s", trial->name, trial->step_s,
+                  trial->reused ? ", measured by an earlier search" : "");
   else
     tws_log_write(s->how->log, TWS_LOG_WARNING, "%s: %s: %s", trial->name, tws_outcome_name(e->outcome), e->reason);
 }
@@ -77,7 +77,8 @@ static tws_code run_once(const session *s, tws_tune_trial *trial, tws_error *err
   tws_job_destroy(job);
   if (code != TWS_OK) return code;
   tws_experiment_times(e, &trial->step_s, &trial->spread_s);
-  if (e->outcome != TWS_OUTCOME_MEASURED) trial->step_s = trial->spread_s = 0; /* in a later run, too */
+  /* also if an earlier run of this trial succeeded */
+  if (e->outcome != TWS_OUTCOME_MEASURED) trial->step_s = trial->spread_s = 0;
   say(s, trial);
   return TWS_OK;
 }
@@ -94,7 +95,7 @@ static tws_code run_candidate(session *s, const tws_tune_candidate *c, tws_error
   return run_once(s, trial, err);
 }
 
-/* ---- the first round: what the tuner chooses ---- */
+/* ---- first round: the trials that the tuner chooses ---- */
 
 static tws_code next_of(const session *s, const tws_tune_result *result, tws_trial_point *points, int *tried, int *next,
                         tws_error *err) {
@@ -126,9 +127,10 @@ static tws_code first_round(session *s, const tws_tune_result *result, tws_error
   return code;
 }
 
-/* ---- correcting ---- */
+/* ---- correction of the profile ---- */
 
-/* Ranks that take turns on a core are quick at what they do and wait for each other: their split says nothing. */
+/* Returns 1 if a trial's times by kind are usable. If several ranks share a core, waiting for the core is counted as
+ * waiting for collectives, and the split by kind is meaningless. */
 static int tells_of_kinds(const tws_tune_trial *trial) {
   const int threads = trial->variant.threads > 0 ? trial->variant.threads : 1;
   return trial->step_s > 0 && trial->variant.ranks * threads <= tws_launch_cores();
@@ -170,8 +172,8 @@ static tws_code sum_kinds(const session *s, tws_kind_sums *sums, tws_error *err)
   return TWS_OK;
 }
 
-/* A traced step that something else on the machine held up tells nothing of the others: what predicts the trials worse
- * than before is taken back. */
+/* Corrects the profile. If the corrected profile predicts the trials worse than before, the correction is undone: the
+ * traced step was disturbed by other load on the machine. */
 static tws_code correct_profile(const session *s, tws_error *err) {
   tws_tune_trials *trials = s->trials;
   tws_kind_sums sums = {0};
@@ -190,7 +192,7 @@ static tws_code correct_profile(const session *s, tws_error *err) {
   trials->correction = (tws_profile_correction){0};
   tws_job_correct_profile(s->request->job, &trials->correction);
   for (int t = 0; t < trials->count; t++) trials->all[t].corrected_s = 0;
-  tws_log_write(s->how->log, TWS_LOG_INFO, "what the trials say of single operations does not predict them better");
+  tws_log_write(s->how->log, TWS_LOG_INFO, "the correction by the trials does not predict them better and is not used");
   return TWS_OK;
 }
 
@@ -217,7 +219,7 @@ static tws_code later_rounds(const session *s, tws_error *err) {
   const int count = s->trials->count;
   for (int round = 1; round < s->how->rounds; round++)
     for (int i = 0; i < count && !is_out_of_time(s); i++) {
-      tws_tune_trial *trial = &s->trials->all[(i + round * 5) % count]; /* another neighbour in each round */
+      tws_tune_trial *trial = &s->trials->all[(i + round * 5) % count]; /* a different preceding trial in each round */
       if (trial->experiment.outcome != TWS_OUTCOME_MEASURED || trial->experiment.runs > round) continue;
       tws_log_write(s->how->log, TWS_LOG_INFO, "round %d of %d: %s", round + 1, s->how->rounds, trial->name);
       TWS_TRY(run_once(s, trial, err));
@@ -225,7 +227,8 @@ static tws_code later_rounds(const session *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* What a run says of the trial by the search's objective: the smaller, the better. `costs` has room for `most` runs. */
+/* Converts the runs of a trial to costs by the search's objective, smaller is better. `costs` has room for `most`
+ * runs. */
 static tws_racer racer_of(const session *s, const tws_tune_trial *trial, double *costs, int most) {
   const tws_experiment *e = &trial->experiment;
   tws_tune_trial one = *trial;
@@ -237,7 +240,7 @@ static tws_racer racer_of(const session *s, const tws_tune_trial *trial, double 
   return racer;
 }
 
-/* What is still as good as the fastest is told apart by further runs. */
+/* Repeats runs of the trials that may be as good as the fastest, until the race is decided. */
 static tws_code race(const session *s, tws_error *err) {
   const int count = s->trials->count, most = s->how->rounds + s->how->race;
   tws_racer *racers = tws_calloc((size_t)count + 1, sizeof *racers);

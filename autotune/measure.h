@@ -1,5 +1,5 @@
-/* The best of a search, really run: the trials that the tuner chooses, what they say of the profile, and the ranking
- * again with what they said. */
+/* Runs the best configurations of a search: the tuner chooses trials, their measurements correct the profile, and the
+ * ranking is computed again with the corrected profile. */
 #ifndef TWS_AUTOTUNE_MEASURE_H
 #define TWS_AUTOTUNE_MEASURE_H
 
@@ -13,50 +13,51 @@ typedef struct tws_tune_measuring {
   tws_experiment_setup setup;
   const tws_tune_folders *folders;
   tws_trial_rule rule;
-  int rounds;      /* of each trial; later ones are interleaved, so that a disturbance does not hit one of them alone */
-  int race;        /* runs beyond these, at most, of each that may still be the fastest (autotune/race.h) */
-  double budget_s; /* no run begins after so long; 0: never mind */
+  int rounds;         /* runs per trial; runs of different trials are interleaved, so that a disturbance does not affect
+                    * one trial alone */
+  int race;           /* maximum number of further runs of each trial that may still be the fastest (autotune/race.h) */
+  double budget_s;    /* no run starts after this time; 0: no limit */
   const tws_log *log; /* may be NULL */
 } tws_tune_measuring;
 
 typedef struct tws_tune_trial {
   char name[TWS_VARIANT_NAME];
   tws_variant variant;
-  tws_scored scored;               /* sequences a step, memory and flops; as predicted */
-  double samples;                  /* sequences a step of the whole job */
-  double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not */
-  double step_s, spread_s;         /* measured: median and interquartile range; 0: not */
-  int reused;                      /* from the record of an earlier search */
+  tws_scored scored;               /* sequences per step, memory and flops; as predicted */
+  double samples;                  /* sequences per step of the whole job */
+  double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not predicted */
+  double step_s, spread_s;         /* measured: median and interquartile range; 0: not measured */
+  int reused;                      /* read from the record of an earlier search */
   tws_experiment experiment;
 } tws_tune_trial;
 
 typedef struct tws_tune_trials {
   tws_tune_trial *all; /* in the order in which they were run */
   int count;
-  int best; /* by the objective, of those that were measured; or -1 */
+  int best; /* best measured trial by the objective; -1: none */
   size_t capacity;
   int corrected; /* kinds of operations whose costs were corrected */
   tws_profile_correction correction;
   double error_before, error_after; /* median error of the predicted step of trials, relative, by the two profiles */
 } tws_tune_trials;
 
-/* Runs trials out of *result, corrects the profile of request->job by them, searches again (*result is then another)
- * and runs what now leads and was not run. Trials that fail in any way are rows with a reason, and no error. The
- * folders of `setup` exist; experiments are added to them. Free *out in any case. */
+/* Runs trials of *result, corrects the profile of request->job by them, searches again (which replaces *result), and
+ * runs the new leaders that were not run yet. A failed trial is a row with a reason, and no error. The folders of
+ * `setup` must exist; experiments are added to them. The caller frees *out in any case. */
 tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measuring *how, tws_tune_result **result,
                           tws_tune_trials *out, tws_error *err);
 void tws_tune_trials_free(tws_tune_trials *trials);
-double tws_tune_trial_throughput(const tws_tune_trial *trial); /* measured samples/s; 0: not */
+double tws_tune_trial_throughput(const tws_tune_trial *trial); /* measured samples/s; 0: not measured */
 /* The same in tokens/s of the whole job. */
 double tws_tune_trial_tokens_per_s(const tws_tune_request *request, const tws_tune_trial *trial);
 
-/* Whether what was predicted to be the fastest of the measured trials is that. Steps that vary by more than two trials
- * differ cannot say which of the two is faster. */
+/* Comparison of the pick (the measured trial that was predicted to be fastest) with the fastest measured one. If the
+ * spread of the steps exceeds the difference of two trials, the measurement cannot order them. */
 typedef struct tws_tune_pick {
   const tws_tune_trial *pick, *best; /* of the trials; NULL: none */
-  int measured;                      /* how many were */
-  double spread;                     /* of the steps of a run, the largest, relative */
-  double share;                      /* of the best one's throughput that the pick reaches */
+  int measured;                      /* number of measured trials */
+  double spread;                     /* largest relative spread of the steps of a run */
+  double share;                      /* throughput of the pick divided by that of the best */
 } tws_tune_pick;
 tws_tune_pick tws_tune_pick_of(const tws_tune_trials *trials);
 

@@ -48,7 +48,7 @@ static int by_space(const void *left, const void *right) {
                       (double)b->accumulation};
   for (size_t i = 0; i < sizeof x / sizeof *x; i++)
     if (x[i] != y[i]) return compare(x[i], y[i]);
-  /* what the space varies besides: any order will do that is always the same */
+  /* ties in the other dimensions are broken by any fixed order */
   return compare(-(*(const tws_trial_point *const *)left)->predicted,
                  -(*(const tws_trial_point *const *)right)->predicted);
 }
@@ -67,7 +67,8 @@ static tws_code nth_of_space(const tws_trial_point *points, int count, int n, in
 
 enum { FEATURES = 9 };
 
-/* In units over which configurations become unlike: doubling a batch or an axis is half of one, a stage one. */
+/* Coordinates of a configuration in the kernel's length scales: doubling a batch or an axis is half a unit, a change of
+ * the stage one unit. */
 static void features_of(const tws_variant *v, double x[FEATURES]) {
   const double logs[] = {(double)v->micro, (double)v->accumulation, v->ranks, v->threads, v->pipeline, v->tensor,
                          v->sequence};
@@ -84,19 +85,19 @@ static double kernel_of(const tws_variant *a, const tws_variant *b) {
   return exp(-0.5 * square);
 }
 
-/* What predictions are off by: y = ln(measured / predicted throughput). */
+/* Error of a prediction: y = ln(measured / predicted throughput). */
 typedef struct surrogate {
   const tws_trial_point *points;
   const int *tried;
   int count;
-  gsl_matrix *factor; /* Cholesky, of the kernel's matrix with the noise of a measurement */
+  gsl_matrix *factor; /* Cholesky factor of the kernel matrix plus the measurement noise */
   gsl_vector *weight, *solved, *along;
   double mean, variance, best; /* best: ln of the largest measured throughput */
 } surrogate;
 
-/* Steps of one configuration vary by a few percent from run to run, whatever the configuration. */
+/* Standard deviation of one configuration's step time from run to run: a few percent. */
 static const double noise = 0.02, least_deviation = 0.05;
-/* A trial that failed counts as one that is slower than all others, so that its like are not tried next. */
+/* A failed trial counts as slower than all others, so that similar configurations are not tried next. */
 static const double failed = -0.7;
 
 static double off_by(const surrogate *s, int trial, double worst) {
@@ -143,7 +144,7 @@ static tws_code fit(surrogate *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Expected improvement of the logarithm of the throughput over the best that was measured. */
+/* Expected improvement of the logarithm of the throughput over the best measurement. */
 static double improvement(const surrogate *s, const tws_trial_point *p) {
   double mean = s->mean, variance = s->variance;
   for (int i = 0; i < s->count; i++) {

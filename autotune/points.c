@@ -18,7 +18,7 @@ static int is_host(const tws_points *p) {
   return tws_profile_backend(p->request->job->profile) == TWS_BACKEND_HOST;
 }
 
-/* Of a node. */
+/* Ranks within one node. */
 static int cores_of(const tws_points *p) {
   const tws_cluster *cluster = &p->request->job->cluster;
   const int cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(p->request->job->profile);
@@ -34,7 +34,7 @@ static int add_ranks(tws_points *p, int ranks) {
   return 0;
 }
 
-/* Whole nodes, or parts of one node that divide it. */
+/* Numbers of ranks that fill whole nodes, or divide one node. */
 static void default_ranks(tws_points *p) {
   const tws_cluster *cluster = &p->request->job->cluster;
   const int devices = cluster->devices_per_node, world = devices * cluster->nodes;
@@ -65,7 +65,7 @@ static tws_code fill_ranks(tws_points *p, tws_error *err) {
   return TWS_OK;
 }
 
-/* Cores that a rank can have to itself. */
+/* Number of cores that one rank can use alone. */
 static int own_cores(const tws_points *p, int ranks) {
   const tws_node_mapping mapping = tws_node_mapping_of(&p->request->job->cluster, 1, ranks);
   const int own = cores_of(p) / tws_mapping_most_on_node(&mapping);
@@ -79,7 +79,7 @@ static void add_threads(tws_points *p, int threads) {
   if (*count < TWS_POINTS_THREADS) p->threads[(*count)++] = threads;
 }
 
-/* Of a host rank: powers of two, and all cores that a rank can have to itself. 0 on devices. */
+/* Threads of a host rank: powers of two, and the number of cores that one rank can use alone. 0 on devices. */
 static void fill_threads(tws_points *p) {
   const tws_tune_space *given = &p->request->space;
   if (!is_host(p)) {
@@ -108,7 +108,7 @@ static int by_size(const void *left, const void *right) {
 
 /* ---- batches that elasticity chooses ---- */
 
-/* One of each number of ranks and of replicas that divides it. */
+/* Lists one entry for each number of ranks and each number of replicas that divides it. */
 static tws_code fill_elastic(tws_points *p, tws_error *err) {
   size_t capacity = 0;
   tws_error first = {0};
@@ -123,7 +123,7 @@ static tws_code fill_elastic(tws_points *p, tws_error *err) {
       if (code == TWS_MEMORY || tws_reserve(&p->elastic, &capacity, (size_t)p->elastic_count + 1, sizeof *p->elastic))
         return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search space");
       if (code == TWS_OK) p->elastic[p->elastic_count++] = one;
-      if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why; /* of all ranks as replicas */
+      if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why; /* with all ranks as replicas */
     }
   if (p->elastic_count) return TWS_OK;
   return tws_fail(err, TWS_INVALID, first.hint[0] ? first.hint : NULL, "the search space is empty: %s", first.message);
@@ -135,7 +135,7 @@ static const tws_elastic_point *elastic_of(const tws_points *p, const tws_varian
   return NULL;
 }
 
-/* Those that it chooses, of which some may be listed. */
+/* Sets the micro batches that elasticity chooses, restricted to those that the user listed. */
 static tws_code fill_elastic_micro(tws_points *p, tws_error *err) {
   const tws_tune_space *given = &p->request->space;
   int n = 0;
@@ -294,7 +294,7 @@ tws_variant tws_points_variant(const tws_points *p, int64_t number) {
   return variant_of(p, digit);
 }
 
-/* What does not depend on the batch. A list's first item stands for all where the list has no effect. */
+/* Checks all settings that do not depend on the batch. If a list has no effect, only its first item is kept. */
 static tws_standing family_standing(const tws_points *p, const int *d, const tws_variant *v) {
   if (v->ranks % (v->pipeline * v->tensor * v->sequence) || !threads_suit(p, v)) return TWS_POINT_ILLEGAL;
   if (v->pipeline == 1 && d[TWS_DIGIT_SCHEDULE] > 0) return TWS_POINT_EQUAL;
@@ -322,8 +322,9 @@ tws_standing tws_points_division(const tws_points *p, int64_t division, tws_vari
   return v->accumulation > 0 && tws_axes_division_legal(&p->axes, v) ? TWS_POINT_OWN : TWS_POINT_ILLEGAL;
 }
 
-/* Where nothing is divided, and nothing reduced, a stage is what goes to the host then, and comes from there: 1: what
- * is updated; 2: gradients of one rank alone, bucket by bucket; 3: parameters, too. */
+/* Normalizes the stage on one rank, where ZeRO partitions and reduces nothing and the stage only determines what is
+ * offloaded to the host. 1: optimizer states; 2: also gradients, bucket by bucket, on a single rank; 3: also
+ * parameters. */
 static int stage_of_one(const tws_variant *v, int stage, int offloads, int parameters) {
   if (stage == 3 && parameters) return 3;
   if (stage == 0 || !offloads) return 0;
@@ -338,7 +339,8 @@ static tws_standing knobs_of_one(const tws_points *p, const tws_variant *v, cons
   return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_OWN;
 }
 
-/* Exchanges of stage 3 at other stages: the first of a list that says nothing stands for all. */
+/* Returns 1 for exchanges of stage 3 at another stage, where they have no effect: only the first item of their list is
+ * kept. */
 static int has_idle_exchange(const tws_variant *v, const int *d) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
     if (i != TWS_EXCHANGE_EXPERT_NODES && v->stage != 3 && d[TWS_DIGIT_EXCHANGE + i] > 0) return 1;
@@ -358,16 +360,18 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   if (tws_variant_features(p->request->job->config, v) & ~p->features) return TWS_POINT_ILLEGAL;
   if (has_idle_exchange(v, d)) return TWS_POINT_EQUAL;
   if (!tws_axes_knobs_legal(&p->axes, v)) return TWS_POINT_ILLEGAL;
-  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* of what is gathered, or fetched */
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* limits of gathered or fetched parameters */
     if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || (sharers == 1 && !parameters))) return TWS_POINT_EQUAL;
-  if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL;   /* what the host updates are parts */
-  if (v->offload && parameters && v->stage != 3) return TWS_POINT_ILLEGAL; /* they would stay on the device */
+  /* the host updates partitions, which stage 0 does not have */
+  if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL;
+  /* offloaded parameters would stay on the device */
+  if (v->offload && parameters && v->stage != 3) return TWS_POINT_ILLEGAL;
   if (sharers == 1) return knobs_of_one(p, v, d, offloads, parameters);
   if (v->stage == 0 && (d[TWS_DIGIT_OVERLAP] > 0 || d[TWS_DIGIT_BUCKET] > 0)) return TWS_POINT_EQUAL;
   return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;
 }
 
-/* 0: visit() wants no more. */
+/* 0: visit() has ended the iteration */
 static int each_of_division(const tws_points *p, int64_t division,
                             int (*visit)(void *user, int64_t number, const tws_variant *variant), void *user) {
   tws_variant v;
@@ -407,6 +411,7 @@ int64_t tws_points_own(const tws_points *p, int64_t most) {
 
 uint64_t tws_points_state_class(const tws_variant *v) {
   uint64_t hash = TWS_FINGERPRINT_START;
+  /* the only one of the limits that affects the states: the persistence threshold */
   const int64_t said[] = {v->stage,
                           v->ranks,
                           v->threads,
@@ -418,15 +423,15 @@ uint64_t tws_points_state_class(const tws_variant *v) {
                           v->offload,
                           v->schedule.virtual_stages,
                           v->sequence_parallel,
-                          v->zero3[1]}; /* of the limits the persistence threshold alone */
+                          v->zero3[1]};
   for (size_t i = 0; i < sizeof said / sizeof *said; i++) hash = tws_fingerprint_integer(hash, said[i]);
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) hash = tws_fingerprint_integer(hash, v->exchange[i]);
   return hash ? hash : 1;
 }
 
-/* ---- why there are none ---- */
+/* ---- empty spaces ---- */
 
-/* Global batches that one sequence a rank divides, for the smallest number of replicas. */
+/* Suggests global batches that are divisible by the number of sequences, for the smallest number of replicas. */
 static void nearest_batches(const tws_points *p, char *hint, size_t size) {
   int64_t least = 0;
   const int64_t batch = p->request->space.global_batch;
@@ -444,7 +449,7 @@ static void nearest_batches(const tws_points *p, char *hint, size_t size) {
              (long long)least);
 }
 
-/* What elasticity says of as many replicas as there may be of the first ranks. */
+/* Fails with the message of elasticity for the first number of ranks, with all of them as replicas. */
 static tws_code explain_elastic(const tws_points *p, tws_error *err) {
   tws_error why = {0};
   int64_t micro, accumulation;

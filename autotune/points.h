@@ -1,10 +1,10 @@
-/* The points of a search space as numbers: the product of its lists, so that points take no memory.
+/* Points of a search space as numbers: the space is the product of its lists, and a point is a mixed-radix number whose
+ * digits select one item of each list, so that points need no memory.
  *
- * The digits of a number say which item of each list a point has. Those before TWS_DIGIT_STAGE are its division: how
- * ranks are divided among axes, the batch, recomputation; what layers compute depends on these alone. Those from there
- * on are knobs of ZeRO. Divisions that differ in the micro batch alone are neighbours, the smallest first. Where
- * DeepSpeed's own search is followed, its experiments are listed instead, each a division of its own.
- * Internal to autotune/. */
+ * The digits before TWS_DIGIT_STAGE are the point's division: parallel axes, batch and recomputation; the computation
+ * of layers depends on these alone. The digits from TWS_DIGIT_STAGE on are ZeRO knobs. Divisions that differ only in
+ * the micro batch have consecutive numbers, the smallest micro batch first. If DeepSpeed's own search is followed, the
+ * points are the list of its experiments, each a division of its own. Internal to autotune/. */
 #ifndef TWS_AUTOTUNE_POINTS_H
 #define TWS_AUTOTUNE_POINTS_H
 
@@ -49,46 +49,47 @@ typedef struct tws_points {
   int stages[4], recompute[3];
   int ranks[TWS_TUNE_LIST], threads[TWS_POINTS_THREADS];
   int count[TWS_DIGITS];
-  tws_elastic_point *elastic; /* in place of all other batches; NULL: the configuration is not elastic */
+  tws_elastic_point *elastic; /* replaces all other batches; NULL: the configuration is not elastic */
   int elastic_count;
-  tws_variant *listed;   /* DeepSpeed's experiments; NULL: the product */
-  tws_features features; /* that the job's runtime has: points that use another are illegal */
-  int64_t points;        /* of the product, or listed */
-  int64_t knobs;         /* of a division */
+  tws_variant *listed; /* DeepSpeed's experiments; NULL: the product */
+  tws_features features; /* features that the job's runtime has: points that use another are illegal */
+  int64_t points;      /* number of points of the product, or of the list */
+  int64_t knobs;       /* combinations of knobs per division */
 } tws_points;
 
-/* TWS_INVALID: the space is empty, or larger than numbers go. The request outlives it. */
+/* Fills the lists. TWS_INVALID: the space is empty, or its size exceeds TWS_TUNE_MAX_POINTS. The request must outlive
+ * `points`. */
 tws_code tws_points_fill(const tws_tune_request *request, tws_points *points, tws_error *err);
 void tws_points_free(tws_points *points);
-/* TWS_INVALID with the reason why no point of the space is a configuration. */
+/* Fails with TWS_INVALID and the reason why no point of the space is a legal configuration. */
 tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
 
 /* Returns the features that values of the lists use and the job's runtime cannot run: their points are left out. */
 tws_features tws_points_lack(const tws_points *points);
 
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
-/* Sequences of a step of the whole job. */
+/* Sequences per step of the whole job. */
 static inline double tws_variant_samples(const tws_variant *v) {
   return (double)(v->micro * v->accumulation * tws_variant_replicas(v));
 }
 
-/* ILLEGAL: no such division, batch or combination, or one that is not worth trying where none was named; EQUAL: another
- * point has the same plan. */
+/* ILLEGAL: not a legal division, batch or combination, or one that the defaults exclude. EQUAL: another point has the
+ * same plan. OWN: legal, and its plan is distinct. */
 typedef enum tws_standing { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_OWN } tws_standing;
-/* Of a family, divisions that differ in their micro batch alone: what they share. */
+/* Checks the properties that all members of a family share: divisions that differ only in their micro batch. */
 tws_standing tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
-/* Of a division: what all combinations of its knobs share. */
+/* Checks the properties that all combinations of knobs of a division share. */
 tws_standing tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
-/* Of a point of a division that stands for itself. */
+/* Checks the knobs of a point whose division is OWN. */
 tws_standing tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);
 
-/* Calls `visit` with every point that stands for itself, in order, until it returns 0. */
+/* Calls `visit` with every OWN point, in order, until it returns 0. */
 void tws_points_each(const tws_points *points, int (*visit)(void *user, int64_t number, const tws_variant *variant),
                      void *user);
-/* How many there are, counted to `most` at most. */
+/* Counts the OWN points, up to `most`. */
 int64_t tws_points_own(const tws_points *points, int64_t most);
-/* Two points with equal numbers here have equal states: what parameters, gradients and optimizer take on the first
- * stage depends on nothing else. */
+/* Hash of the settings that determine the states: points with equal values have parameters, gradients and optimizer
+ * states of equal size on the first stage. */
 uint64_t tws_points_state_class(const tws_variant *variant);
 
 #endif

@@ -7,16 +7,16 @@
 #include "traces/measurements.h"
 
 static const double confidence = 0.95, alike = 0.01;
-/* Of normal noise: its deviation by the median of its absolute values, and that of a sample's quantile by its mean's.
- */
+/* For normally distributed noise: ratio of the standard deviation to the median absolute deviation, and ratio of the
+ * standard error of a quantile to that of the mean. */
 static const double by_median = 1.4826, by_mean = 1.3;
 
 typedef struct field {
   const tws_racer *racers;
   int count;
-  double *typical;  /* ln of each one's lower quartile: other work on a machine only ever adds */
-  double deviation; /* of one run's logarithm */
-  int freedom;      /* degrees, that this rests on */
+  double *typical;  /* ln of the lower quartile of each; other load on a machine only adds time */
+  double deviation; /* standard deviation of the logarithm of one run */
+  int freedom;      /* degrees of freedom of the deviation */
 } field;
 
 static void read_field(field *f, double *scratch, double *off) {
@@ -27,7 +27,7 @@ static void read_field(field *f, double *scratch, double *off) {
     for (int k = 0; k < n; k++) scratch[k] = log(f->racers[i].run_s[k]);
     f->typical[i] = tws_sample_low(scratch, (size_t)n);
     const double median = tws_sample_median(scratch, (size_t)n);
-    /* fewer runs scatter less about their own median */
+    /* corrects the bias of few runs, which scatter less around their own median */
     for (int k = 0; n > 1 && k < n; k++) off[offs++] = fabs(scratch[k] - median) * sqrt(n / (n - 1.0));
     f->freedom += n - 1;
   }

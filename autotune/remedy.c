@@ -7,7 +7,7 @@
 #include "base/units.h"
 #include "job/features.h"
 
-/* A job with a change: the bytes that it needs and the seconds that a token takes. */
+/* A changed job: its bytes, and its seconds per token. */
 typedef struct trial {
   double need, token_s;
 } trial;
@@ -16,13 +16,13 @@ static double token_seconds(const tws_estimate *estimate) {
   return estimate->tokens_per_s > 0 ? 1 / estimate->tokens_per_s : 0;
 }
 
-/* Does it use what other software cannot run, and the job as it was given does not? */
+/* Returns 1 if the job uses features that its runtime lacks and the given job does not use. */
 static int lacks_more(const tws_job *job, const tws_job *given) {
   const int own = strcmp(tws_profile_runtime(job->profile)->name, "twinspeed") == 0;
   return !own && (tws_job_lacks(job) & ~tws_job_lacks(given)) != 0;
 }
 
-/* Would the job fit with this change? Anything that stands in the way of the answer counts as no. */
+/* Returns 1 if the job fits with this change; an error counts as 0. */
 static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out) {
   tws_job *job;
   tws_estimate estimate = {.step_s = 0};
@@ -41,8 +41,8 @@ static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out)
   return fit.fits;
 }
 
-/* A micro batch of 1 fits: so may a larger one. Of the divisors, which keep the global batch, the largest that does;
- * more need more, so the interval is halved. Gives its flags. */
+/* A micro batch of 1 fits, so a larger one may fit too. Finds by bisection the largest divisor that fits, since
+ * divisors keep the global batch and memory increases with the micro batch; writes its flags. */
 static void largest_micro(const tws_job_spec *given, const tws_change *c, const tws_job *job, trial *best, char *flags,
                           size_t size) {
   enum { MOST = 512 };
@@ -64,7 +64,7 @@ static void largest_micro(const tws_job_spec *given, const tws_change *c, const 
   }
 }
 
-/* Against the job as it was given, if only there were memory for it: "30.5 GiB, 33 % slower". */
+/* Compares with the unchanged job on devices with enough memory: "30.5 GiB, 33 % slower". */
 static void describe(const tws_job *job, const trial *with, int offloads, char *text, size_t size) {
   static const char *const what[] = {"the optimizer's states", "the optimizer's states and the parameters"};
   const char *moved = job->program == TWS_PROGRAM_EVALUATE ? "the parameters" : what[offloads == 2];
@@ -82,7 +82,7 @@ static void describe(const tws_job *job, const trial *with, int offloads, char *
     snprintf(text + length, size - (size_t)length, ", %.0f %% faster", faster);
 }
 
-/* bf16 in place of a float32 that no flag and no file asks for. */
+/* Tries bf16 in place of a float32 that neither a flag nor a file requests. */
 static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *text, size_t size) {
   tws_job_spec spec = *given;
   trial with;

@@ -1,12 +1,12 @@
-/* The smallest change of a job's settings with which it fits, found by trying. */
+/* Searches for the smallest change of a job's settings with which it fits. */
 #ifndef TWS_AUTOTUNE_REMEDY_H
 #define TWS_AUTOTUNE_REMEDY_H
 
 #include "job/fit.h"
 
-/* Of a job that is to run that program: "it fits with --recompute full: 31.4 GiB, 33 % slower", in the flags that are
- * given; slower by the time of a token than the job as it was given, if only there were memory for that. 0 when no
- * change that is tried helps, with what to do instead. */
+/* Writes "it fits with --recompute full: 31.4 GiB, 33 % slower", in the flags of the command line, for a job that
+ * `program` is to run. "Slower" compares the time per token with the unchanged job on devices with enough memory.
+ * Returns 0 if no change helps; the text then says what to do instead. */
 int tws_remedy_find(const tws_job_spec *spec, tws_program program, char *text, size_t size);
 
 #endif

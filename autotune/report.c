@@ -1,4 +1,4 @@
-/* What a search found, told in full: the same document as HTML and as Markdown. */
+/* Complete report of a search, as HTML and as Markdown. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *number_text(char *text, const char *format, double value) {
   return text;
 }
 
-/* Of no fewer than CELL bytes; no fraction is shown. */
+/* Formats a rounded number; the buffer has at least CELL bytes. */
 static const char *whole_text(char *text, double value) {
   return tws_format_integer(llround(value), text, CELL);
 }
@@ -112,7 +112,7 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
   }
   if (code == TWS_OK) {
     marks[count++] = (tws_mark){0, 0, 1, NULL, NULL, 1};
-    marks[count++] = (tws_mark){end, end, 1, NULL, NULL, 1}; /* where both agree */
+    marks[count++] = (tws_mark){end, end, 1, NULL, NULL, 1}; /* the diagonal: prediction equals measurement */
     tws_figure_points(marks, count, "predicted step, ms", "measured step, ms", svg);
   }
   tws_free(marks);
@@ -129,13 +129,13 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
-  const tws_tune_candidate *c = &r->result->candidates[0]; /* the best, where nothing was trained */
+  const tws_tune_candidate *c = &r->result->candidates[0]; /* the best candidate if nothing was trained */
   tws_format_seconds(trial ? trial->step_s : c->simulated_s > 0 ? c->simulated_s : a->winner.step_s, step, sizeof step);
   tws_document_paragraph(
       d, "The best: %s on %d rank%s: %s a step, %s, %s tokens/s; a rank needs %s.", label, a->winner.variant.ranks,
       a->winner.variant.ranks > 1 ? "s" : "", step, trial ? "measured" : "predicted",
       whole_text(count[0], tokens(r, trial ? tws_tune_trial_throughput(trial) : tws_tune_throughput(c))), bytes);
-  if (has_price(r)) tws_document_paragraph(d, "It costs %.4g for a million tokens.", a->winner.cost);
+  if (has_price(r)) tws_document_paragraph(d, "A million tokens cost %.4g.", a->winner.cost);
   const tws_tune_swept *swept = &r->result->swept;
   tws_document_paragraph(d, "%s configurations: %s planned, %s rejected, %d simulated%s.",
                          whole_text(count[0], (double)tws_tune_points(r->result)),
@@ -156,18 +156,18 @@ static void tell_own(const tws_tune_report *r, tws_document *d) {
   const tws_tune_analysis *a = r->analysis;
   char line[2][CELL];
   if (!a->has_own) return;
-  tws_document_heading(d, "Beside your configuration");
+  tws_document_heading(d, "Comparison with your configuration");
   if (!(a->own.step_s > 0) || !a->own.fits) {
     tws_document_paragraph(d, "Your configuration %s.", a->own.step_s > 0 ? "does not fit" : a->own.reason);
   } else {
     whole_text(line[0], tokens(r, a->own.throughput));
     whole_text(line[1], tokens(r, a->winner.throughput));
-    tws_document_paragraph(d, "Predicted alike: yours %s tokens/s, the best %s: %.3g times as fast.", line[0], line[1],
-                           a->winner.throughput / a->own.throughput);
+    tws_document_paragraph(d, "Both predicted by the longest path: yours %s tokens/s, the best %s: %.3g times as fast.",
+                           line[0], line[1], a->winner.throughput / a->own.throughput);
   }
   tws_text difference = {0};
   tws_variant_difference(&a->own.variant, &a->winner.variant, &difference);
-  if (!difference.length) tws_document_paragraph(d, "The two are the same.");
+  if (!difference.length) tws_document_paragraph(d, "Both configurations are equal.");
   static const char *const heads[] = {"key", "yours", "best"};
   if (difference.length) tws_document_table(d, heads, 3);
   char *rest = NULL;
@@ -206,10 +206,11 @@ static void tell_candidates(const tws_tune_report *r, tws_document *d, const int
 }
 
 static void tell_knobs(const tws_tune_analysis *a, const figures *f, tws_document *d) {
-  static const char *const heads[] = {"knob", "best", "turned to", "throughput", "memory/rank", ""};
-  tws_document_heading(d, "What each knob is worth");
-  tws_document_paragraph(d, "The best with one knob turned and the same global batch, by the longest path.");
-  tws_document_figure(d, f->knobs.data, "sensitivity.svg", "Throughput when one knob is turned");
+  static const char *const heads[] = {"knob", "best", "changed to", "throughput", "memory/rank", ""};
+  tws_document_heading(d, "Effect of each knob");
+  tws_document_paragraph(
+      d, "The best configuration with one knob changed and the same global batch, by the longest path.");
+  tws_document_figure(d, f->knobs.data, "sensitivity.svg", "Throughput when one knob is changed");
   tws_document_table(d, heads, 6);
   for (int i = 0; i < a->knob_count; i++) {
     const tws_tune_knob *k = &a->knobs[i];
@@ -241,11 +242,11 @@ static void tell_trials(const tws_tune_report *r, const figures *f, tws_document
                                       "measured",      "error", "outcome",   "reason"};
   const tws_tune_trials *trials = r->trials;
   if (!trials || trials->count == 0) return;
-  tws_document_heading(d, "What was trained");
+  tws_document_heading(d, "Trained configurations");
   tws_document_paragraph(d, "Median error of the prediction: %.1f %%.", 100 * trials->error_before);
   if (trials->corrected > 0)
     tws_document_paragraph(d, "With the profile corrected by these runs: %.1f %%.", 100 * trials->error_after);
-  tws_document_figure(d, f->trials.data, "trials.svg", "Predicted and measured steps; the line is where they agree");
+  tws_document_figure(d, f->trials.data, "trials.svg", "Predicted and measured steps; on the line they are equal");
   tws_document_table(d, heads, 8);
   for (int i = 0; i < trials->count; i++) add_trial(&trials->all[i], d);
   tws_document_table_end(d);
@@ -264,7 +265,7 @@ static void tell_trials(const tws_tune_report *r, const figures *f, tws_document
 }
 
 static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
-  static const char *const heads[] = {"configurations", "what became of them"};
+  static const char *const heads[] = {"configurations", "outcome"};
   tws_document_heading(d, "The whole space");
   tws_document_table(d, heads, 2);
   for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
@@ -279,7 +280,7 @@ static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
 static void tell_rejections(const tws_tune_result *result, tws_document *d) {
   static const char *const heads[] = {"configurations", "reason"};
   if (result->rejection_count == 0) return;
-  tws_document_heading(d, "What was rejected");
+  tws_document_heading(d, "Rejected configurations");
   tws_document_table(d, heads, 2);
   for (int i = 0; i < result->rejection_count; i++) {
     char count[CELL];
@@ -302,12 +303,12 @@ static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tw
   tell_winner(r, d);
   tell_own(r, d);
   tell_trials(r, f, d);
-  tws_document_heading(d, "The fastest");
+  tws_document_heading(d, "Fastest configurations");
   tell_candidates(r, d, NULL, r->result->fits);
   tws_document_heading(d, has_price(r) ? "Throughput, memory and cost" : "Throughput and memory");
   tws_document_paragraph(
-      d, "No other configuration is better than one of these in one respect and as good in the others.");
-  tws_document_figure(d, f->pareto.data, "pareto.svg", "All that fit; the line joins those that nothing beats");
+      d, "The Pareto set: no other configuration is better in one of these respects and as good in the others.");
+  tws_document_figure(d, f->pareto.data, "pareto.svg", "Configurations that fit; the line connects the Pareto set");
   tell_candidates(r, d, r->analysis->pareto, r->analysis->pareto_count);
   tell_knobs(r->analysis, f, d);
   if (!r->result->every) tell_swept(&r->result->swept, d);

@@ -48,7 +48,7 @@ static tws_code take_json(cJSON *json, tws_text *out, tws_error *err) {
   return out->failed ? tws_fail(err, TWS_MEMORY, 0, "no memory for the result") : TWS_OK;
 }
 
-/* ---- what was run ---- */
+/* ---- trials ---- */
 
 static cJSON *trial_json(const tws_tune_trial *trial) {
   cJSON *json = cJSON_CreateObject();
@@ -160,7 +160,7 @@ static void add_provenance(const tws_tune_request *request, cJSON *json) {
   cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
 }
 
-/* The fastest that was measured need not lead the prediction. */
+/* The fastest measured candidate may differ from the first one by prediction. */
 static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   const char *name;
   tws_tune_best(report, &name);
@@ -169,7 +169,7 @@ static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   return &report->result->candidates[0];
 }
 
-/* Where the points of the space went, and what it took: CPU seconds of all processes. */
+/* Counts of the points by outcome, and the CPU seconds of all processes. */
 static void add_swept(const tws_tune_swept *s, cJSON *json) {
   const struct {
     const char *name;
@@ -223,7 +223,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
 
 /* ---- folders ---- */
 
-/* One row of the summary; trials that failed count as experiments. */
+/* One row of the summary; failed trials count as experiments. */
 typedef struct summary_row {
   int count;
   double score, best; /* best: its throughput */
@@ -246,7 +246,7 @@ static summary_row summarise(const tws_tune_report *report, int stage) {
   summary_row row = {0};
   for (int i = 0; trials && i < trials->count; i++) {
     tws_scored scored = trials->all[i].scored;
-    scored.step_s = trials->all[i].step_s; /* as measured */
+    scored.step_s = trials->all[i].step_s; /* measured value */
     if (stage < 0 || trials->all[i].variant.stage == stage) count_row(&row, goal, &scored, trials->all[i].name);
   }
   for (int i = 0; (!trials || trials->count == 0) && i < result->fits; i++) {
@@ -258,7 +258,8 @@ static summary_row summarise(const tws_tune_report *report, int stage) {
   return row;
 }
 
-/* DeepSpeed's summary: one row per space, then the global one. A space here is a stage. */
+/* Writes DeepSpeed's summary: one row per space, then the global one. In Twinspeed's summary a space is a ZeRO
+ * stage. */
 static void write_summary(const tws_tune_report *report, tws_text *out) {
   const tws_tune_result *result = report->result;
   tws_text_add(out, "| %-12s | %15s | %15s | %-40s |\n", "tuning_space", "num_experiments", "best_metric_val",
@@ -308,8 +309,8 @@ static int was_run(const tws_tune_report *report, const char *name) {
   return 0;
 }
 
-/* Of runs that corrected the profile: the corrected one, so that what follows uses it. `path` has room for 4096 bytes;
- * it is empty where there is none, and what an earlier search left is gone. */
+/* Writes the profile that runs corrected, so that later predictions can use it. `path` has room for 4096 bytes; it is
+ * empty if there is none, and a file of an earlier search is removed. */
 static tws_code write_profile(const tws_tune_report *report, const tws_tune_folders *folders, char *path,
                               tws_error *err) {
   const tws_job *job = report->request->job;

@@ -1,4 +1,4 @@
-/* The one search: bounds rule out, plans of the best decide, simulation of these has the last word. */
+/* The search: bounds exclude points, plans select the best of the others, and simulations rank these. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,14 @@
 enum { PATH = 4096 };
 
 tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
-  const tws_swept_way all[TWS_SWEPT_WAYS] = {{s->illegal, "illegal: no such division, batch or combination"},
-                                             {s->equal, "equal to another: a knob has no effect there"},
-                                             {s->refused, "refused by the plan"},
-                                             {s->too_large, "too large for the device, its host or disk"},
-                                             {s->ruled_out, "no better than the best, by their lower bounds"},
-                                             {s->planned, "planned"},
-                                             {s->left, "not looked at within the budget"}};
+  const tws_swept_way all[TWS_SWEPT_WAYS] = {
+      {s->illegal, "illegal: the division, batch or combination is not possible"},
+      {s->equal, "equal to another configuration: a knob has no effect"},
+      {s->refused, "refused by the plan"},
+      {s->too_large, "too large for the device, its host or disk"},
+      {s->ruled_out, "no better than the best, by their lower bounds"},
+      {s->planned, "planned"},
+      {s->left, "not evaluated within the budget"}};
   return all[way];
 }
 
@@ -26,7 +27,7 @@ int64_t tws_tune_points(const tws_tune_result *result) {
   return result->swept.considered - result->swept.illegal - result->swept.equal;
 }
 
-/* ---- what the states take ---- */
+/* ---- memory of the states ---- */
 
 double tws_tune_least_devices(const tws_tune_request *request) {
   const tws_variant one = {.ranks = 1,
@@ -73,7 +74,7 @@ static int wanted_of(const tws_tune_request *request) {
   return request->trials > 0 ? request->trials : TWS_TUNE_TRIALS;
 }
 
-/* Which of the `fits` candidates at the front is simulated as number `trial`, as the tuner wants it. */
+/* Index, among the first `fits` candidates, of the one to simulate as number `trial`, by the tuner's order. */
 static int trial_index(const tws_tune_request *request, int fits, int trial) {
   if (request->tuner == TWS_TUNER_RANDOM)
     return (int)tws_random_permute(request->seed, (uint64_t)fits, (uint64_t)trial);
@@ -171,7 +172,8 @@ static tws_code fill_rejections(const tws_tally *tally, tws_tune_result *result,
   return TWS_OK;
 }
 
-/* The best, and behind them what does not fit: all of it where all is listed, or what came closest if nothing fits. */
+/* Copies the best candidates to the result, followed by those that do not fit: all if every point is listed, or, if
+ * nothing fits, those closest to fitting. */
 static tws_code fill_candidates(tws_search *s, tws_tune_result *result, tws_error *err) {
   const int fits = s->every || s->fit_count < s->wanted ? s->fit_count : s->wanted;
   const int rejects = s->every || fits == 0 ? s->reject_count : 0;
@@ -203,7 +205,7 @@ static void fill_swept(const tws_search *s, tws_tune_result *result) {
   if (!s->every)
     w->left = w->considered - w->illegal - w->equal - w->refused - w->too_large - w->ruled_out - w->planned;
   const double best = s->fit_count ? tws_tune_score(s->request, &s->fits[0]) : 0;
-  const int seen = s->every || s->tally->considered == s->points->points; /* all divisions were looked at */
+  const int seen = s->every || s->tally->considered == s->points->points; /* all divisions were examined */
   const int known = seen && best > 0 && s->left_score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED;
   w->left_better = w->left == 0 ? 0 : known ? s->left_score / best - 1 : -1;
   if (known && w->left_better < 0) w->left_better = 0;
@@ -218,7 +220,7 @@ static void state_path(const tws_tune_request *request, int part, char *path) {
     snprintf(path, PATH, "%.4000s", request->state);
 }
 
-/* What this part has found, for the one that gathers. */
+/* Writes the results of this part for the part that merges them. */
 static tws_code end_part(const tws_search *s, tws_error *err) {
   tws_state_end *end = tws_calloc(1, sizeof *end);
   if (!end) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
@@ -242,7 +244,7 @@ static tws_code add_found(tws_search *s, const tws_search_state *other, const tw
       return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
     s->fits[s->fit_count++] = c;
   }
-  /* more than its best were planned there */
+  /* that part planned more points than its best ones */
   s->swept->ruled_out += end->swept.ruled_out + end->swept.planned - end->count;
   s->swept->bounds += end->swept.bounds;
   s->swept->plans += end->swept.plans;
@@ -250,7 +252,7 @@ static tws_code add_found(tws_search *s, const tws_search_state *other, const tw
   return TWS_OK;
 }
 
-/* Waits for another part's end. Whoever started the parts ends them all when one of them dies. */
+/* Waits until another part has finished. If a part dies, the launcher that started the parts terminates all of them. */
 static tws_code add_part(tws_search *s, int part, tws_state_end *end, tws_error *err) {
   char path[PATH];
   tws_search_state other;
@@ -283,7 +285,7 @@ static tws_code look_at_divisions(tws_search *s, double started_s, tws_divisions
   const tws_tune_request *request = s->request;
   TWS_TRY(tws_divisions_open(s->points, s->state->divisions, divisions, err));
   s->divisions = divisions;
-  /* with a limit the best of what was seen are planned in its second half */
+  /* with a time limit its first half is for divisions, and its second half for plans of the best */
   const double until_s = request->budget_s > 0 ? started_s + request->budget_s / 2 : 0;
   return tws_divisions_look(divisions, s->workers, until_s, s->tally, &s->swept->search_cpu_s, err);
 }
@@ -325,7 +327,7 @@ static tws_code search_space(const tws_points *points, tws_tune_result *result, 
                   .tally = tally,
                   .swept = &result->swept};
   tws_code code = own > 0 ? TWS_OK : tws_points_explain_none(points, err);
-  const int keeps = request->state && !s.every; /* few points are looked at again */
+  const int keeps = request->state && !s.every; /* a small space is evaluated again instead */
   if (keeps) state_path(request, request->part, path);
   if (code == TWS_OK) code = tws_search_state_open(points, keeps ? path : NULL, request->resume, &state, err);
   if (code == TWS_OK) {

@@ -26,7 +26,7 @@ struct tws_state_head {
   tws_state_end end;
 };
 struct tws_state_bound {
-  uint64_t checksum; /* of what follows */
+  uint64_t checksum; /* checksum of the members after it */
   int64_t number;
   double step_s, needed_bytes, available_bytes, model_flops;
   uint64_t print;
@@ -44,7 +44,7 @@ struct tws_state_index {
 };
 enum { BOUNDS, PLANS };
 
-/* ---- what it is of ---- */
+/* ---- fingerprint ---- */
 
 static uint64_t add_list(uint64_t hash, const int *values, int count) {
   hash = tws_fingerprint_integer(hash, count);
@@ -113,7 +113,7 @@ static uint64_t add_space(uint64_t hash, const tws_points *p) {
   return add_long_list(hash, given->reduce_bucket, given->reduce_bucket_count);
 }
 
-/* So that none is gone on with that is of another search. */
+/* Fingerprint of the request, so that a search is not continued from the state of a different one. */
 static uint64_t fingerprint_of(const tws_points *p) {
   const tws_tune_request *request = p->request;
   uint64_t configuration = 0, hash = tws_fingerprint_integer(TWS_FINGERPRINT_START, sizeof(tws_tune_candidate));
@@ -132,7 +132,7 @@ static size_t round_up(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/* Where everything is in memory from `base` on, or how much there is of it. */
+/* Returns the size of the mapping; if `base` is not NULL, sets the pointers to its sections. */
 static size_t lay_out(tws_search_state *s, const tws_points *p, char *base) {
   const size_t divisions = round_up(sizeof *s->head);
   const size_t bounds = divisions + round_up((size_t)(p->points / p->knobs) * sizeof *s->divisions);
@@ -160,7 +160,8 @@ static int by_number(const void *left, const void *right) {
   return a->slot - b->slot;
 }
 
-/* Whatever is in the file may be anything: what does not have its checksum is not what was kept. */
+/* Validates a mapped file. A damaged file may contain anything: each record must have the checksum with which it was
+ * written. */
 static int is_sound(const tws_search_state *s, const tws_points *p) {
   const int bounds = atomic_load(&s->head->count[BOUNDS]), plans = atomic_load(&s->head->count[PLANS]);
   if (bounds < 0 || bounds > TWS_STATE_BOUNDS || plans < 0 || plans > TWS_STATE_PLANS) return 0;
@@ -195,7 +196,7 @@ static tws_code make_index(tws_search_state *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* 1: the file is a state of this size; its memory is that of *s. */
+/* Returns 1 if the file has the size of this state; its mapping is then set in *s. */
 static int map_file(tws_search_state *s, const tws_points *p, int file) {
   struct stat about;
   if (fstat(file, &about) || about.st_size != (off_t)s->bytes) return 0;
@@ -207,11 +208,11 @@ static int map_file(tws_search_state *s, const tws_points *p, int file) {
 
 static tws_code cannot_keep(const char *path, tws_error *err) {
   return tws_fail(err, TWS_IO, "give a folder for --results that can be written",
-                  "%s: the state of the search cannot be kept: %s", path, strerror(errno));
+                  "%s: the state of the search cannot be written: %s", path, strerror(errno));
 }
 
-/* One search at a time: the file is locked until the last of its processes has ended, which of one that was killed may
- * take a moment. */
+/* The file is locked until the last process of the search has exited, so that searches do not run concurrently on it;
+ * after a search was killed this may take a moment. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
   TWS_TRY(tws_changed_file(path, create, &s->file, err));
@@ -221,7 +222,7 @@ static tws_code lock_file(tws_search_state *s, const char *path, int create, tws
       close(s->file);
       s->file = -1;
       return tws_fail(err, TWS_IO, "wait for it, or give another folder for --results",
-                      "%s: another search is at work in this folder", path);
+                      "%s: another search is running in this folder", path);
     }
   return TWS_OK;
 }
@@ -232,11 +233,11 @@ static tws_code make_file(tws_search_state *s, const tws_points *p, const char *
   s->head->fingerprint = fingerprint_of(p);
   s->head->bytes = s->bytes;
   atomic_thread_fence(memory_order_seq_cst);
-  memcpy(s->head->magic, magic, sizeof magic); /* the last: without it nothing has begun */
+  memcpy(s->head->magic, magic, sizeof magic); /* written last: without it the file counts as empty */
   return TWS_OK;
 }
 
-/* A search was killed before it began. */
+/* The file of a search that was killed before it wrote its header. */
 static int is_blank(int file) {
   char first[sizeof magic] = "";
   static const char nothing[sizeof magic];
@@ -258,7 +259,7 @@ tws_code tws_search_state_open(const tws_points *points, const char *path, int r
     return base ? TWS_OK : no_memory(err);
   }
   if (resume) TWS_TRY(lock_file(s, path, 0, err));
-  if (s->file < 0 || is_blank(s->file)) { /* nothing to go on from */
+  if (s->file < 0 || is_blank(s->file)) { /* no usable state to continue from */
     if (s->file < 0) TWS_TRY(lock_file(s, path, 1, err));
     const tws_code code = make_file(s, points, path, err);
     if (code != TWS_OK) tws_search_state_close(s);
@@ -270,7 +271,7 @@ tws_code tws_search_state_open(const tws_points *points, const char *path, int r
   }
   tws_search_state_close(s);
   return tws_fail(err, TWS_INVALID, "leave out --resume, or give the same model, cluster and lists",
-                  "%s: the state of another search", path);
+                  "%s: the file is the state of another search", path);
 }
 
 void tws_search_state_close(tws_search_state *s) {
@@ -284,7 +285,7 @@ void tws_search_state_close(tws_search_state *s) {
   s->file = -1;
 }
 
-/* ---- what is in it ---- */
+/* ---- records ---- */
 
 static int slot_of(const tws_search_state *s, int kind, int64_t number) {
   size_t low = 0, high = s->index_count[kind];
@@ -323,7 +324,7 @@ int tws_search_state_find(const tws_search_state *s, int64_t number, int planned
 static void keep_plan(tws_search_state *s, int slot, int64_t number, const tws_tune_candidate *c) {
   struct tws_state_plan *plan = &s->plans[slot];
   plan->number = number;
-  memcpy(&plan->candidate, c, sizeof *c); /* with what is between its members, for the checksum */
+  memcpy(&plan->candidate, c, sizeof *c); /* includes the padding between members, for the checksum */
   plan->candidate.estimate.path.bottleneck = NULL;
   plan->checksum = checksum_of(plan, sizeof *plan);
 }
@@ -377,7 +378,7 @@ tws_code tws_search_state_open_part(const tws_points *points, const char *path, 
   *ready = is_of(s, points) && atomic_load(&s->head->ended);
   if (*ready && !is_sound(s, points)) {
     tws_search_state_close(s);
-    return tws_fail(err, TWS_INVALID, "search again without --resume", "%s: a damaged state", path);
+    return tws_fail(err, TWS_INVALID, "search again without --resume", "%s: the state file is damaged", path);
   }
   if (!*ready) {
     tws_search_state_close(s);

@@ -11,20 +11,20 @@
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
 
-/* Numbers of devices that the job can be divided among, in order. */
+/* Numbers of devices into which the job can be divided, in order. */
 typedef struct counts {
   int item[MOST_COUNTS], count;
 } counts;
 
 typedef struct kind_search {
   const tws_smallest_request *request;
-  tws_job *job; /* open, on this kind */
+  tws_job *job; /* open, on this kind of cluster */
   counts counts;
   tws_smallest_answer *answer;
-  double at_least; /* devices, from what was too slow */
+  double at_least; /* lower bound of the number of devices, from a step that was too slow */
 } kind_search;
 
-/* ---- what the tuner is asked ---- */
+/* ---- the tuner's request ---- */
 
 static void fill_given(const tws_job_spec *spec, const tws_config *config, tws_tune_space *space) {
   if (spec->stage >= 0) space->stages[space->stage_count++] = (int)spec->stage;
@@ -37,7 +37,7 @@ static void fill_given(const tws_job_spec *spec, const tws_config *config, tws_t
   if (space->micro_count && space->micro[0] > space->max_micro) space->max_micro = space->micro[0];
 }
 
-/* Axes that were given, with a flag or as more than one rank of the configuration; sequences as they are. */
+/* Copies the axes that were given by a flag or with more than one rank in the configuration; sequences are kept. */
 static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tune_space *space) {
   const tws_variant given = tws_variant_given(config);
   space->sequence[space->sequence_count++] = given.sequence;
@@ -51,8 +51,9 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
       given.pipeline > 1 || spec->schedule ? given.schedule : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
 }
 
-/* Pipelines and tensor ranks where the job says none and a device is too small for the states; sequences are not
- * divided, and of the schedules the plain one: whoever has the machine asks the tuner for more. */
+/* Builds the tuner's request. If the job states no axes and the states exceed a device, pipelines and tensor ranks are
+ * searched; sequence parallelism is not, and only the default schedule is used: the verb tune offers more for a given
+ * machine. */
 static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   tws_tune_request ask = {.job = s->job, .seed = 1};
   tws_tune_space *space = &ask.space;
@@ -65,13 +66,13 @@ static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   return ask;
 }
 
-/* The settings that need least. */
+/* Restricts the space to the settings with the least memory. */
 static void narrow_to_least(const tws_config *config, tws_tune_space *space) {
   if (!space->recompute_count) space->recompute[space->recompute_count++] = TWS_RECOMPUTE_FULL;
   if (!space->micro_count && !tws_config_is_elastic(config)) space->micro[space->micro_count++] = 1;
 }
 
-/* As many whole nodes as it takes, or a part of one. */
+/* Sets the cluster to the number of whole nodes that contain `devices`, which may fill a fraction of one node. */
 static void use_devices(kind_search *s, int devices) {
   tws_cluster *cluster = &s->job->cluster;
   cluster->nodes = (devices + cluster->devices_per_node - 1) / cluster->devices_per_node;
@@ -87,7 +88,8 @@ static int is_timed(const kind_search *s) {
   return s->request->within_s > 0 || s->request->tokens_per_s > 0;
 }
 
-/* Why not; and no device computes faster than its peak, so that a step that is too slow says how many it takes. */
+/* Records why this number of devices fails. A step that is too slow gives a lower bound of the number of devices, since
+ * no device computes faster than its peak. */
 static void note_failure(kind_search *s, const tws_tune_result *result, int devices) {
   tws_smallest_answer *a = s->answer;
   const tws_tune_candidate *best = &result->candidates[0];
@@ -105,7 +107,7 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
-/* Whether any setting fits: they are planned until one does. */
+/* Returns whether any setting fits: settings are planned until one does. */
 static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
   tws_variant *points = NULL;
   int count = 0;
@@ -121,8 +123,8 @@ static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err)
   return code;
 }
 
-/* Whether so many devices do. With `settle` all settings are tried and the best are kept; else, where only memory
- * counts, those that need least. */
+/* Searches with this number of devices and sets *does if they suffice. With `settle` all settings are searched and the
+ * best is kept; else, without a time limit, only the settings with the least memory. */
 static tws_code try_devices(kind_search *s, int devices, int settle, int *does, tws_error *err) {
   tws_tune_result *result;
   use_devices(s, devices);
@@ -132,10 +134,10 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   s->answer->tried++;
   if (devices > s->answer->most) s->answer->most = devices;
   if (!settle && !is_timed(s)) return find_fit(&ask, does, err);
-  ask.list_up_to = -1; /* the fastest alone is asked for, unless a step has to be short */
+  ask.list_up_to = -1; /* only the fastest is needed, unless a step has a time limit */
   ask.trials = is_timed(s) ? 0 : 1;
   TWS_TRY(tws_tune(&ask, &result, err));
-  /* by throughput; of a free batch a slower one may have the shorter step */
+  /* sorted by throughput; with a free batch a candidate with less throughput may have a shorter step */
   for (int i = 0; i < result->fits && !*does; i++) {
     *does = fast_enough(s, &result->candidates[i]);
     if (*does) s->answer->best = result->candidates[i];
@@ -154,13 +156,14 @@ static int can_be_divided(kind_search *s, int devices) {
   return tws_tune_has_points(&ask);
 }
 
-/* Numbers of nodes that are tried first: all to 16, then eight to each doubling, which batches and layers divide. */
+/* Numbers of nodes that are tried first (rungs): all up to 16, then eight per doubling that batches and layers can be
+ * divided by. */
 static int is_rung(int nodes) {
   while (nodes >= 16 && nodes % 2 == 0) nodes /= 2;
   return nodes < 16;
 }
 
-/* Parts of a node that divide it, then rungs of whole nodes: from what the states alone take. */
+/* Lists fractions of a node that divide it, then rungs of whole nodes, from the lower bound by the states. */
 static void list_counts(kind_search *s, int most_nodes) {
   tws_cluster *cluster = &s->job->cluster;
   const int own = cluster->devices_per_node;
@@ -175,7 +178,7 @@ static void list_counts(kind_search *s, int most_nodes) {
   }
 }
 
-/* The first of the counts that does, or 0. A rung that fails only by its time says how many it takes at least. */
+/* Returns the first of the counts that suffices, or 0. A rung that fails only by its time raises the lower bound. */
 static tws_code first_that_does(kind_search *s, const counts *list, int *devices, tws_error *err) {
   int does = 0;
   *devices = 0;
@@ -187,7 +190,7 @@ static tws_code first_that_does(kind_search *s, const counts *list, int *devices
   return TWS_OK;
 }
 
-/* Rungs first, then what lies between the one that does and the one before it. */
+/* Tries the rungs first, then all numbers between the first that suffices and the rung before it. */
 static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws_error *err) {
   const int own = s->job->cluster.devices_per_node;
   counts *between = tws_calloc(1, sizeof *between);
@@ -195,7 +198,7 @@ static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws
   list_counts(s, most_nodes);
   tws_code code = first_that_does(s, &s->counts, devices, err);
   const int found = *devices;
-  int below = found > own ? found / own : 1; /* parts of a node are all rungs */
+  int below = found > own ? found / own : 1; /* every fraction of a node is a rung */
   while (--below > 0 && !is_rung(below)) {
   }
   for (int nodes = below + 1; code == TWS_OK && nodes * own < found; nodes++)
@@ -215,7 +218,7 @@ static void cluster_word(const kind_search *s, char *word, size_t size) {
     snprintf(word, size, "%s:%d", s->answer->cluster, s->answer->nodes);
 }
 
-/* What another verb is given for this very job. */
+/* Writes the arguments for another verb about this very job. */
 static tws_code write_arguments(kind_search *s, tws_error *err) {
   const char *argv[ARGUMENTS];
   char cluster[300];
@@ -261,7 +264,7 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
   if (!s->counts.count)
     snprintf(a->reason, sizeof a->reason, "no number of devices up to %d holds its states and divides its batch",
              most_nodes * s->job->cluster.devices_per_node);
-  if (!devices && s->counts.count && !is_timed(s)) { /* why the most of them do not */
+  if (!devices && s->counts.count && !is_timed(s)) { /* records why the largest number fails */
     int does;
     return try_devices(s, s->counts.item[s->counts.count - 1], 1, &does, err);
   }
@@ -270,11 +273,11 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
 
 /* ---- all kinds ---- */
 
-/* A name as it was given: how many nodes there are at most, and the name without them. */
+/* Splits a given name into the maximum number of nodes and the name without it. */
 static int nodes_given(char *name) {
   char *colon = strchr(name, ':');
   if (!colon || strchr(name, '/')) return 0;
-  int nodes = 0; /* what follows the number is the cluster's to read */
+  int nodes = 0; /* a suffix after the number is part of the cluster's name */
   const char *rest;
   *colon = '\0';
   tws_text_int(colon + 1, &rest, 0, INT32_MAX, &nodes);
@@ -315,8 +318,8 @@ static int by_devices(const void *left, const void *right) {
   return strcmp(a->cluster, b->cluster);
 }
 
-/* Those with several GPUs: the single ones are parts of these. Boxes and instances are asked for by name. Of as many
- * equal GPUs a node the first: clouds rent what others sell. */
+/* Selects clusters with several GPUs per node, since single GPUs are fractions of these. Instances and boxes must be
+ * named. Among clusters with equally many equal GPUs per node the first is taken: clouds rent the same hardware. */
 static int list_builtin(char names[][256]) {
   tws_cluster listed[TWS_SMALLEST_KINDS];
   int count = 0;
@@ -356,7 +359,7 @@ static tws_code check_request(const tws_smallest_request *request, tws_error *er
   tws_config_destroy(config);
   if (request->within_s > 0 && !batch)
     return tws_fail(err, TWS_USAGE, "--set train_batch_size=512, or a configuration that has it",
-                    "--within: a step of which batch?");
+                    "--within: the configuration has no batch to which the limit applies");
   return TWS_OK;
 }
 
@@ -384,7 +387,7 @@ int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption lis
   tws_job_spec spec = *request->spec;
   tws_job *job;
   int kept = 0;
-  spec.cluster = "dgx-a100"; /* any kind: there may be a list of them */
+  spec.cluster = "dgx-a100"; /* any kind of cluster, since there may be a list */
   if (tws_job_open(&spec, &job, NULL) != TWS_OK) return 0;
   const int count = tws_job_assumed(job, list);
   for (int i = 0; i < count; i++)

@@ -31,7 +31,7 @@ static int largest_of(const tws_tune_request *request) {
   return most;
 }
 
-/* What the configuration says. */
+/* Copies the configuration's values. */
 static void fill_given(const tws_config *config, tws_axes_space *axes) {
   tws_variant given = tws_variant_given(config);
   axes->pipeline[0] = given.pipeline;
@@ -39,13 +39,14 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->sequence[0] = given.sequence;
   axes->schedules[0] = given.schedule;
   axes->sequence_parallel[0] = given.sequence_parallel;
-  axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: nothing is said of them */
+  axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: the configuration has no value */
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
       axes->sequence_parallel_count = axes->expert_count = axes->capacity_count = 1;
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) axes->exchange_count[i] = 1;
 }
 
-/* None, and ranks of a node, where there are more nodes and the configuration says nothing. */
+/* Fills the numbers of ranks for exchanges within a node: none, and each divisor of a node's devices, if the cluster
+ * has several nodes and the configuration has no value. */
 static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int nodes) {
   const int given = config->zero.secondary_ranks > 1 || config->zero.shard_ranks > 0 || config->expert_node_ranks > 0;
   const int alone = config->zero.quantized_gradients || config->zero.offload_optimizer || config->zero.offload_param;
@@ -55,15 +56,15 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
       if (axes->devices % ranks == 0) axes->exchange[i][axes->exchange_count[i]++] = 1 + ranks;
 }
 
-/* Whoever names lists of ZeRO's knobs asks for a large space already: of sequence ranks, neighbours and experts too
- * only what is named is tried then. */
+/* Returns 1 if the user gives lists of ZeRO knobs. The space is large then, so that sequence ranks, exchanges and
+ * experts are restricted to listed values. */
 static int names_knobs(const tws_tune_space *space) {
   int named = space->overlap_count + space->reduce_bucket_count + (space->offload_unsaid ? 0 : space->offload_count);
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
   return named > 0;
 }
 
-/* What is worth trying. */
+/* Fills the default values. */
 static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
   int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
   axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
@@ -136,7 +137,7 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
 
 /* ---- points ---- */
 
-/* Whether the model's heads and widths can be divided as a point says. */
+/* Returns 1 if the model's heads and widths can be divided as the point says. */
 static int axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
@@ -147,20 +148,20 @@ static int axes_tensor_legal(const tws_axes_space *axes, const tws_variant *poin
                              NULL) == TWS_OK;
 }
 
-/* Whether the point's replicas and the model's experts can be divided as it says. */
+/* Returns 1 if the point's replicas and the model's experts can be divided as it says. */
 static int axes_experts_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (point->expert < 2) return 1;
   return tws_variant_replicas(point) % point->expert == 0 &&
          tws_expert_parallel_check(axes->network, point->expert, NULL) == TWS_OK;
 }
 
-/* Neighbours among `ranks` that share something, whole groups of `unit` of them; `node`: what a node has of them, which
- * is all that is tried where none are named. */
+/* Checks a group of `value` adjacent ranks among `ranks`, which must consist of whole groups of `unit`; `node`: the
+ * number of such ranks in a node, the only value that is tried if none are listed. */
 static int neighbours_legal(int value, int ranks, int unit, int node) {
   return value < ranks && ranks % value == 0 && value % unit == 0 && (node == 0 || value == node);
 }
 
-/* Whether so many neighbours, and types that travel, go together with the point. */
+/* Returns 1 if the group sizes and the types of the payload are legal for the point. */
 static int exchanges_legal(const tws_axes_space *axes, const tws_variant *point) {
   const int sequence = point->sequence > 1 ? point->sequence : 1, tensor = point->tensor > 1 ? point->tensor : 1;
   const int sharers = tws_variant_replicas(point) * sequence, node = axes->devices / tensor;
@@ -197,13 +198,13 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
                     "expert capacities: the model has no experts");
   if (space->capacity_count && request->job->config->expert_dropless)
     return tws_fail(err, TWS_UNSUPPORTED, "leave one of them out",
-                    "expert capacities: with twinspeed.expert_dropless nothing is dropped");
+                    "expert capacities: they have no effect with twinspeed.expert_dropless");
   if (space->capacity_count && states_capacity(network))
     return tws_fail(err, TWS_UNSUPPORTED, "leave moe_train_capacity_factor out of the model's file",
                     "expert capacities: the model's file states its own");
   for (int i = 0; i < space->expert_count; i++) {
     code = space->expert[i] > 1 ? tws_expert_parallel_check(network, space->expert[i], err) : TWS_OK;
-    if (code == TWS_OK) break; /* of several, those that are legal are searched */
+    if (code == TWS_OK) break; /* illegal values of a list are skipped if another is legal */
   }
   return code;
 }
@@ -222,11 +223,12 @@ int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point
 
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (!exchanges_legal(axes, point)) return 0;
-  const int divided = point->ranks / (point->pipeline * point->tensor) > 1; /* by ZeRO, among several ranks */
+  /* partitioned by ZeRO among several ranks */
+  const int divided = point->ranks / (point->pipeline * point->tensor) > 1;
   return !axes->thorough || axes->every_stage || !divided || point->stage > 0;
 }
 
-/* Of the smallest division: the model's reason where there is one, else the ranks'. */
+/* Explains the smallest division: with the model's reason if there is one, else with the number of ranks. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size) {
   const tws_network *n = axes->network;
   const tws_axes_space *a = axes;

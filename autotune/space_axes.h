@@ -1,4 +1,4 @@
-/* The axes of ranks in a search space: which divisions of a job's ranks are tried. Internal to autotune/. */
+/* Parallel axes of a search space: the divisions of a job's ranks that are tried. Internal to autotune/. */
 #ifndef TWS_AUTOTUNE_SPACE_AXES_H
 #define TWS_AUTOTUNE_SPACE_AXES_H
 
@@ -8,10 +8,10 @@
 typedef struct tws_axes_space {
   const tws_network *network;
   int64_t sequence_length;
-  int devices;     /* of a node */
+  int devices;     /* devices of a node */
   int thorough;    /* space.axes */
-  int every_stage; /* ZeRO stages were named: stages that divide nothing are not left out */
-  int every_batch; /* accumulations were named: pipelines may have fewer micro-batches than stages */
+  int every_stage; /* the user listed ZeRO stages: stages that partition nothing are kept */
+  int every_batch; /* the user listed accumulations: pipelines may have fewer micro-batches than stages */
   int tensor_named, schedules_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
@@ -27,13 +27,14 @@ typedef struct tws_axes_space {
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* TWS_UNSUPPORTED or TWS_INVALID where lists of experts have no meaning for the job's model, or for none of its layers.
- */
+/* TWS_UNSUPPORTED or TWS_INVALID: a list concerns experts, and the job's model has none or none of its layers supports
+ * it. */
 tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);
-/* Whether the model, the batch and the schedule can be divided as a point says, and it is worth trying. */
+/* Returns 1 if the model, the batch and the schedule can be divided as the point says and the defaults do not exclude
+ * it. */
 int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point);
-/* Whether its ZeRO stage and exchanges go with that. */
+/* Returns 1 if the point's ZeRO stage and exchanges are legal for its division. */
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point);
-/* Why no rank count of the list can be divided by any of these axes, in words; 0 when some can. */
+/* Writes why no rank count of the list can be divided by any of these axes; returns 0 if some can. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
 #endif

@@ -41,7 +41,7 @@ const tws_change *tws_change_at(size_t index) {
   return index < sizeof changes / sizeof *changes ? &changes[index] : NULL;
 }
 
-/* As many tensor ranks as the replicas, a node's devices and the model allow; 1: none. */
+/* Returns the largest number of tensor ranks that the replicas, a node's devices and the model allow; 1: none. */
 static int64_t tensor_choice(const tws_job *job) {
   const tws_network *n = job->network;
   int replicas = tws_job_ranks_along(job, TWS_AXIS_DATA), best = 1;
@@ -63,7 +63,7 @@ static int64_t largest_layer(const tws_network *n) {
   return largest;
 }
 
-/* 0: it has tiles already, or there is nothing to be tiled. */
+/* Sets the tile size. Returns 0 if tiles are set already or no layer can be tiled. */
 static int set_tiles(const tws_change *c, const tws_job *job, tws_changed *to) {
   const int64_t most = largest_layer(job->network) / c->tiles;
   if (job->config->linear_tile_size || job->config->zero.by_block || most < 1 || to->spec.set.count == TWS_MAX_STRINGS)
@@ -73,7 +73,8 @@ static int set_tiles(const tws_change *c, const tws_job *job, tws_changed *to) {
   return 1;
 }
 
-/* Larger groups that each have all partitions, or none: what is offloaded goes without. 0: there are no groups. */
+/* Sets larger groups, each of which has all partitions, or none, which offload requires. Returns 0 if there are no
+ * groups. */
 static int set_groups(const tws_change *c, const tws_job *job, tws_changed *to) {
   const int64_t ranks = tws_config_shard_ranks(job->config);
   if (ranks == 0 || to->spec.set.count == TWS_MAX_STRINGS) return 0;
@@ -98,7 +99,8 @@ int tws_change_apply(const tws_job_spec *given, const tws_change *c, const tws_j
   }
   static const char *const keys[] = {"zero_optimization.offload_optimizer.device=cpu",
                                      "zero_optimization.offload_param.device=cpu"};
-  const int evaluates = job->program == TWS_PROGRAM_EVALUATE; /* no optimizer, and nothing to compute again */
+  /* evaluation has neither an optimizer nor recomputation */
+  const int evaluates = job->program == TWS_PROGRAM_EVALUATE;
   if (evaluates && c->offload == 1) return 0;
   for (int i = evaluates; i < c->offload && i < (int)(sizeof keys / sizeof *keys); i++) {
     const int already = i == 0 ? job->config->zero.offload_optimizer : job->config->zero.offload_param;

@@ -10,13 +10,13 @@
 #include "job/features.h"
 #include "launch/launch.h"
 
-/* ---- what is not said ---- */
+/* ---- defaults ---- */
 
 static int64_t first_of(int64_t given, int64_t key, int64_t otherwise) {
   return given > 0 ? given : key > 0 ? key : otherwise;
 }
 
-/* What the section autotuning of the configuration says. */
+/* Takes unset values from the configuration's section autotuning. */
 static void take_section(tws_tuning *t) {
   const tws_config *config = t->search.job->config;
   const tws_autotuning a = tws_config_autotuning(config);
@@ -39,7 +39,7 @@ static void take_section(tws_tuning *t) {
   if (t->axes == TWS_TUNING_AXES_UNSAID) t->axes = TWS_TUNING_AXES_OFF;
 }
 
-/* The batch: a global one, or its accumulation steps. */
+/* Takes the batch: a global batch, or accumulation steps. */
 static tws_code take_batch(tws_tuning *t, tws_error *err) {
   const tws_config *config = t->search.job->config;
   tws_tune_space *space = &t->search.space;
@@ -77,7 +77,8 @@ tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   if (!t->spec->config && !search->space.global_batch) config->micro_batch_size = 0;
   TWS_TRY(take_batch(t, err));
   try_without_offload(search);
-  search->space.oversubscribe |= search->space.ranks_count > 0; /* ranks that were named are meant */
+  /* a rank count that the user lists is used even if it oversubscribes cores */
+  search->space.oversubscribe |= search->space.ranks_count > 0;
   search->tuner = t->validate ? TWS_TUNER_MODEL_BASED : t->tuner;
   search->trials = (int)t->trials;
   search->early_stopping = t->validate ? 0 : (int)t->early_stopping;
@@ -92,20 +93,20 @@ tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- whether it can be done ---- */
+/* ---- checks ---- */
 
-/* Refuses a memory limit that context and libraries alone exceed. */
+/* Refuses a memory limit below the memory of the CUDA context and libraries. */
 static tws_code check_device(const tws_tuning *t, tws_error *err) {
   char given[32], taken[32], missing[32];
   const double overhead = tws_profile_overhead_bytes(t->search.job->profile);
   if (t->memory < 0 || t->memory > overhead) return TWS_OK;
   return tws_fail(err, TWS_NO, "for example --memory 40GiB",
-                  "nothing fits: --memory is %s, context and libraries alone take %s: %s are missing",
+                  "nothing fits: --memory is %s, context and libraries alone take %s (%s short)",
                   tws_format_bytes(t->memory, given, sizeof given), tws_format_bytes(overhead, taken, sizeof taken),
                   tws_format_bytes(overhead - t->memory, missing, sizeof missing));
 }
 
-/* Trials on GPUs take those of this machine. */
+/* Trials on GPUs use the GPUs of this machine. */
 static tws_code check_gpus(const tws_tuning *t, tws_error *err) {
   const tws_job *job = t->search.job;
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
@@ -118,19 +119,19 @@ static tws_code check_gpus(const tws_tuning *t, tws_error *err) {
   if (most <= gpus) return TWS_OK;
   return tws_fail(err, TWS_UNSUPPORTED,
                   gpus > 0 ? "-n with what there is, or leave out --validate" : "leave out --validate",
-                  "--validate trains on this machine, which has %d GPU%s, and up to %lld ranks are looked at", gpus,
-                  gpus == 1 ? "" : "s", (long long)most);
+                  "--validate trains on this machine, which has %d GPU%s, and the search includes up to %lld ranks",
+                  gpus, gpus == 1 ? "" : "s", (long long)most);
 }
 
 static tws_code check_measurable(const tws_tuning *t, tws_error *err) {
   if (t->validate == 0) return TWS_OK;
   if (t->search.job->cluster.nodes > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --validate, or tune for this machine (--cluster host)",
-                    "--validate trains on this machine, and cluster %s is another", t->search.job->cluster.name);
+                    "--validate trains on this machine, not on cluster %s", t->search.job->cluster.name);
   TWS_TRY(check_gpus(t, err));
   if (!t->data) return tws_fail(err, TWS_USAGE, "give --data FILE", "--validate: no data to train on");
   tws_job_spec started = *t->spec;
-  started.config = NULL; /* trials are given files of the search's */
+  started.config = NULL; /* each trial has a configuration file of its own */
   TWS_TRY(tws_job_spec_check_shared(&started, err));
   if (t->last_step < t->first_step)
     return tws_fail(err, TWS_USAGE, "--end-profile-step is the last step that is measured",
@@ -144,13 +145,13 @@ tws_code tws_tuning_check(const tws_tuning *t, tws_error *err) {
   return check_measurable(t, err);
 }
 
-/* ---- the work ---- */
+/* ---- the run ---- */
 
-/* The search with its budget, and with its part of the work where something else has started several processes. */
+/* Copies the request, with the budget, and with its part of the search if a launcher has started several processes. */
 static tws_tune_request request_of(const tws_tuning *t) {
   tws_tune_request request = t->search;
   int part, parts;
-  request.budget_s = t->validate > 0 ? 0 : t->budget_s; /* of the runs */
+  request.budget_s = t->validate > 0 ? 0 : t->budget_s; /* the budget limits the runs */
   request.resume = t->earlier == TWS_EARLIER_KEEP;
   if (tws_started_elsewhere(&part, &parts)) {
     request.part = part;
@@ -159,7 +160,8 @@ static tws_tune_request request_of(const tws_tuning *t) {
   return request;
 }
 
-/* Results of another search than DeepSpeed's place are never mixed up with these. */
+/* Chooses the folders. With --results other than DeepSpeed's default the experiments are stored within that folder, so
+ * that searches do not overwrite each other. */
 static tws_tune_folders folders_of(const tws_tuning *t, char *below, size_t size) {
   snprintf(below, size, "%s%s%s", t->results, *t->results ? "/" : "", TWS_TUNING_EXPERIMENTS);
   const char *experiments = strcmp(t->results, TWS_TUNING_RESULTS) == 0 ? TWS_TUNING_EXPERIMENTS : below;
@@ -190,7 +192,7 @@ static tws_code measure(const tws_tuning *t, const tws_tune_request *request, co
   return tws_tune_measure(request, &how, result, trials, err);
 }
 
-/* The user's configuration, where it says a whole job. */
+/* Returns the user's configuration, if it is complete. */
 static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   tws_job *job;
   if (!spec->config || tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
@@ -231,7 +233,7 @@ static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err)
                     result->rejection_count ? result->rejections[0].reason : "the space is empty");
   const tws_tune_candidate *c = &result->candidates[result->smallest];
   return tws_fail(err, TWS_NO, "use more or larger devices, a shorter sequence or bf16",
-                  "nothing fits: the smallest, %s, needs %s a rank of %s, %s are missing", c->name,
+                  "nothing fits: the smallest, %s, needs %s per rank, %s available (%s short)", c->name,
                   tws_format_bytes(c->needed_bytes, need, sizeof need),
                   tws_format_bytes(c->available_bytes, have, sizeof have),
                   tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
@@ -246,9 +248,9 @@ tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, t
   TWS_TRY(tws_tuning_check(t, err));
   snprintf(state, sizeof state, "%s/search.state", *t->results ? t->results : ".");
   request.state = state;
-  TWS_TRY(tws_tune_folders_make(&folders, err)); /* before the work, not after it */
+  TWS_TRY(tws_tune_folders_make(&folders, err)); /* checked before the work starts */
   TWS_TRY(tws_tune(&request, &result, err));
-  if (request.part > 0) { /* the first part gathers, and tells */
+  if (request.part > 0) { /* the first part merges and reports */
     tws_tune_result_destroy(result);
     return TWS_OK;
   }
@@ -260,7 +262,7 @@ tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, t
   if (code == TWS_OK) code = write_and_tell(&found, err);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   if (code == TWS_OK && measured && trials.best < 0)
-    code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, what the runs said is in stderr.log of each",
+    code = tws_fail(err, TWS_NO, "the reasons are in summary.txt, the output of each run is in its stderr.log",
                     "none of the %d configurations that were run could be measured", trials.count);
   tws_tune_trials_free(&trials);
   tws_tune_result_destroy(result);

@@ -50,17 +50,17 @@ tws_code tws_archive_read(const tws_archive *a, uint64_t at, void *to, size_t co
   return TWS_OK;
 }
 
-/* ---- where the list of entries is: the last thing in the file, before a comment ---- */
+/* ---- position of the directory: the last record of the file, before a comment ---- */
 
 static tws_code read_end64(const tws_archive *a, uint64_t end, list_place *list, tws_error *err) {
   unsigned char text[END64_BYTES];
-  if (end < LOCATOR64_BYTES) return damaged(a->path, err, "its end points nowhere");
+  if (end < LOCATOR64_BYTES) return damaged(a->path, err, "its end record has no valid position");
   TWS_TRY(tws_archive_read(a, end - LOCATOR64_BYTES, text, LOCATOR64_BYTES, err));
   const uint64_t at = number(text + 8, 8);
   if (number(text, 4) != LOCATOR64 || at > end || end - at < END64_BYTES)
-    return damaged(a->path, err, "its end points nowhere");
+    return damaged(a->path, err, "its end record has no valid position");
   TWS_TRY(tws_archive_read(a, at, text, END64_BYTES, err));
-  if (number(text, 4) != END64) return damaged(a->path, err, "its end points nowhere");
+  if (number(text, 4) != END64) return damaged(a->path, err, "its end record has no valid position");
   *list = (list_place){.entries = number(text + 32, 8), .bytes = number(text + 40, 8), .begin = number(text + 48, 8)};
   return TWS_OK;
 }
@@ -115,7 +115,7 @@ static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   return 1;
 }
 
-/* What stands before an entry says again what it is called, and how far behind its data begins. */
+/* Finds the entry's data: the local header before it repeats the name and gives the offset of the data. */
 static tws_code find_data(const tws_archive *a, tws_archive_entry *entry, uint64_t header, uint64_t limit,
                           tws_error *err) {
   unsigned char text[LOCAL_BYTES];

@@ -17,7 +17,7 @@ static int least(int a, int b) {
   return a < b ? a : b;
 }
 
-/* Optimal string alignment distance (edits and swaps of neighbours), ignoring case; both words fit LONGEST. */
+/* Optimal string alignment distance (edits and swaps of adjacent letters), ignoring case; both words fit LONGEST. */
 static int distance(const char *a, size_t n, const char *b, size_t m) {
   int rows[3][LONGEST + 1];
   int *before = rows[0], *previous = rows[1], *now = rows[2];

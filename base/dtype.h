@@ -1,10 +1,10 @@
-/* Element types and memory tiers: words shared by models, plans and backends. */
+/* Element types and memory tiers that models, plans and backends share. */
 #ifndef TWS_BASE_DTYPE_H
 #define TWS_BASE_DTYPE_H
 
 #include <stddef.h>
 
-/* E4M3 and E5M2: base/float8.h. */
+/* E4M3 and E5M2 are described in base/float8.h. */
 #define TWS_DTYPES(X) \
   X(F32, 4, "fp32")   \
   X(BF16, 2, "bf16")  \
@@ -27,7 +27,7 @@ typedef enum tws_tier {
 } tws_tier;
 const char *tws_tier_name(tws_tier tier);
 
-/* bfloat16 is the upper half of a float; rounding is to nearest even, NaN stays NaN. */
+/* bfloat16 is the upper half of a float32; rounding is to nearest even, NaN stays NaN. */
 static inline float tws_from_bf16(unsigned short value) {
   union { unsigned int bits; float value; } u = {.bits = (unsigned int)value << 16};
   return u.value;
@@ -38,11 +38,12 @@ static inline unsigned short tws_to_bf16(float value) {
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
 }
 
-/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounds to nearest even, beyond 65519.996 to infinity. */
+/* IEEE half precision: 5 bits of exponent, 10 of fraction; rounds to nearest even, magnitudes above 65519.996 to
+ * infinity. */
 static inline float tws_from_f16(unsigned short value) {
   unsigned int magnitude = value & 0x7fffu, sign = (unsigned int)(value & 0x8000u) << 16;
   union { unsigned int bits; float value; } u;
-  if (magnitude < 0x400u) { /* zero or denormal: so many times 2^-24 */
+  if (magnitude < 0x400u) { /* zero or subnormal: a multiple of 2^-24 */
     u.value = (float)magnitude * 0x1p-24f;
     u.bits |= sign;
     return u.value;
@@ -57,7 +58,7 @@ static inline unsigned short tws_to_f16(float value) {
   if (magnitude >= 0x47800000u) return (unsigned short)(sign | 0x7c00u);
   if (magnitude >= 0x38800000u)
     return (unsigned short)(sign | ((magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
-  u.bits = magnitude; /* the last place of 1/2 to 1 is that of denormal halves */
+  u.bits = magnitude; /* adding 0.5 aligns the last fraction bit with that of subnormal halves */
   u.value += 0.5f;
   return (unsigned short)(sign | (u.bits - 0x3f000000u));
 }

@@ -36,5 +36,5 @@ tws_code tws_failure_lost(const char *node, int first, int count, double silence
 tws_code tws_failure_hang(int64_t step, double after_s, int rank, int comes, const char *doing, tws_error *err) {
   return tws_fail(err, TWS_HANG, TWS_FAILURE_HANG_HINT,
                   "step %" PRId64 " is not done, and nothing has happened for %.3g s: rank %d %s operation '%s'", step,
-                  after_s, rank, comes ? "is in" : "does not come to", doing);
+                  after_s, rank, comes ? "is in" : "does not reach", doing);
 }

@@ -58,7 +58,7 @@ tws_code tws_open_regular(const char *path, int *fd, tws_error *err) {
 
 static const double writer_s = 5.0; /* that a process has to open a pipe for writing */
 
-/* 1: a process has it open for writing, or has had it. Looks without taking anything out of the pipe. */
+/* Returns 1 if a process has the pipe open for writing, or has had it. No byte is taken out of the pipe. */
 static int has_writer(int fd) {
   struct pollfd state = {.fd = fd, .events = POLLIN};
   int copy[2];
@@ -86,7 +86,7 @@ tws_code tws_open_stream(const char *path, int *fd, tws_error *err) {
   if (*fd < 0) return system_error(err, "open", path);
   const tws_code code = wait_for_writer(*fd, path, err);
   if (code == TWS_OK) {
-    fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK); /* from here on the writer says how long it takes */
+    fcntl(*fd, F_SETFL, fcntl(*fd, F_GETFL) & ~O_NONBLOCK); /* from here on the writer decides how long it takes */
     return TWS_OK;
   }
   close(*fd);
@@ -128,8 +128,8 @@ tws_code tws_read_regular_in(int folder, const char *name, const char *path, siz
   return read_and_close(fd, path, limit, text, length, err);
 }
 
-/* A pipe can be read once, and a job is loaded again for hints and comparisons: what was read becomes standard input,
- * from where it is read again. */
+/* A pipe can be read once, and a job is loaded again for hints and comparisons: the text becomes standard input,
+ * from which it is read again. */
 static tws_code keep_input(const tws_text *all, tws_error *err) {
   const int kept = memfd_create("twinspeed-input", MFD_CLOEXEC);
   size_t done = 0;

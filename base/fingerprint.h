@@ -1,4 +1,4 @@
-/* FNV-1a over numbers and texts: tells two descriptions apart, and proves nothing about who wrote them. */
+/* FNV-1a over numbers and texts: it detects that two descriptions differ, and is no protection against forgery. */
 #ifndef TWS_BASE_FINGERPRINT_H
 #define TWS_BASE_FINGERPRINT_H
 
@@ -20,7 +20,8 @@ static inline uint64_t tws_fingerprint_number(uint64_t hash, double value) {
   return tws_fingerprint_bytes(hash, &value, sizeof value);
 }
 static inline uint64_t tws_fingerprint_text(uint64_t hash,
-                                            const char *text) { /* with its end: "ab", "c" is not "a", "bc" */
+                                            const char *text) { /* the terminating zero counts: "ab", "c" is not "a",
+                                                                   "bc" */
   return text ? tws_fingerprint_bytes(hash, text, strlen(text) + 1) : tws_fingerprint_integer(hash, -1);
 }
 

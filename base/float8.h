@@ -1,9 +1,10 @@
-/* Numbers of 8 bits as products on tensor cores read them (Micikevicius et al., "FP8 formats for deep learning", 2022):
+/* Floating-point numbers of 8 bits as tensor cores read them (Micikevicius et al., "FP8 formats for deep learning",
+ * 2022):
  *
  *   e4m3: 4 bits of exponent, bias 7, 3 of fraction; up to 448, multiples of 2^-9; one NaN and no infinity (e4m3fn)
  *   e5m2: 5 bits of exponent, bias 15, 2 of fraction; up to 57344, multiples of 2^-16; infinity and NaN as IEEE's
  *
- * Rounding is to nearest even; what is beyond the largest number, infinity too, becomes it, and NaN stays NaN. */
+ * Rounding is to nearest even; magnitudes above the largest number, infinity included, saturate; NaN stays NaN. */
 #ifndef TWS_BASE_FLOAT8_H
 #define TWS_BASE_FLOAT8_H
 
@@ -19,7 +20,8 @@
 #define TWS_E4M3_MOST 448.0f
 #define TWS_E5M2_MOST 57344.0f
 
-/* Of both types: `fraction` bits of it, `end` the first code that is no number. The rest follows. */
+/* The functions below serve both types: `fraction` is the number of fraction bits, and `end` the first code that is
+ * not a finite number. Bias and infinity follow from these. */
 #define TWS_FLOAT8_BIAS(fraction) ((1u << (6 - (fraction))) - 1)
 
 TWS_FLOAT8_FUNCTION float tws_from_float8(unsigned char code, unsigned int fraction, unsigned int end) {
@@ -29,7 +31,8 @@ TWS_FLOAT8_FUNCTION float tws_from_float8(unsigned char code, unsigned int fract
   } u;
   const unsigned int magnitude = code & 0x7fu, sign = (unsigned int)(code & 0x80u) << 24, shift = 23 - fraction;
   const unsigned int bias = TWS_FLOAT8_BIAS(fraction), infinity = 0x80u - (1u << fraction);
-  if (magnitude < 1u << fraction) { /* zero or denormal: so many times the last place of the least normal number */
+  if (magnitude < 1u << fraction) { /* zero or subnormal: a multiple of the last fraction bit of the least normal
+                                       number */
     u.bits = (128 - bias - fraction) << 23;
     u.value *= (float)magnitude;
     u.bits |= sign;
@@ -55,7 +58,7 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fracti
   if (magnitude >= (128 - bias) << 23)
     return (unsigned char)(sign |
                            ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
-  least.bits = (151 - bias - fraction) << 23; /* its last place is that of denormal numbers */
+  least.bits = (151 - bias - fraction) << 23; /* its last fraction bit is that of subnormal numbers */
   u.bits = magnitude;
   u.value += least.value;
   return (unsigned char)(sign | (u.bits - least.bits));
@@ -74,9 +77,10 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_e5m2(float value) {
   return tws_to_float8(value, 2, 0x7c);
 }
 
-/* What a tensor whose largest magnitude is `amax` is multiplied with before it is rounded, so that its largest number
- * becomes the type's (current scaling, as Transformer Engine does it); the codes then mean so many times the inverse. 1
- * for a tensor of zeros. Not a number where amax is not finite, so that it shows in whatever is made of the codes. */
+/* Scale of a tensor whose largest magnitude is `amax` (current scaling, as in Transformer Engine): elements are
+ * multiplied by it before they are rounded, so that the largest becomes the type's maximum; codes times its inverse
+ * are the values. Returns 1 for a tensor of zeros, and NaN where amax is not finite, so that every result computed
+ * from the codes is NaN too. */
 TWS_FLOAT8_FUNCTION float tws_float8_multiplier(float amax, tws_dtype type) {
   const float most = type == TWS_E5M2 ? TWS_E5M2_MOST : TWS_E4M3_MOST, multiplier = most / amax;
   if (amax == 0) return 1;

@@ -56,7 +56,7 @@ static tws_code mark_value(reader *r) {
   return TWS_OK;
 }
 
-/* One byte of a text into a string of JSON; what was an escape already goes through as it is. */
+/* Appends one byte of a text to a JSON string; existing escapes are kept. */
 static void put_byte(reader *r, char c) {
   if (c == '"' || c == '\\')
     tws_text_add(r->out, "\\%c", c);
@@ -88,7 +88,8 @@ static tws_code quoted(reader *r) {
   return TWS_OK;
 }
 
-/* ''' lines ''': as they are, without the indentation of the opening quotes and the line ends next to the quotes. */
+/* Reads ''' lines ''' unchanged, except that the indentation of the opening quotes and the line ends next to the
+ * quotes are removed. */
 static tws_code several_lines(reader *r) {
   const int indent = column(r) - 1;
   for (int i = 0; i < 3; i++) advance_one(r);
@@ -109,7 +110,7 @@ static tws_code several_lines(reader *r) {
   return TWS_OK;
 }
 
-/* A word or number of JSON. Numbers are checked by the scan; here they are told from texts. */
+/* Returns 1 for a word or number of JSON. The scan checks numbers; here they are only distinguished from texts. */
 static int is_plain(const char *text, size_t length) {
   static const char *const words[] = {"true", "false", "null"};
   for (int i = 0; i < 3; i++)
@@ -143,9 +144,9 @@ static int is_none(const char *at) {
   return strncmp(at, "None", 4) == 0 && closes(at + 4);
 }
 
-/* What shortened listings and pasted dictionaries of Python have: an ellipsis, and True or False before a comma or
- * bracket. Hjson would take these as texts with all that follows on their line. Alone on its line such a word remains a
- * text, as it is for DeepSpeed. */
+/* Refuses text that comes from shortened listings and pasted dictionaries of Python: an ellipsis, and True or False
+ * before a comma or bracket. Hjson would read these as texts with the rest of their line. Alone on its line such a
+ * word remains a text, as it is for DeepSpeed. */
 static tws_code refuse_foreign(reader *r) {
   const size_t dots = tws_json_ellipsis(r->at), length = strspn(r->at, "TrueFals");
   const char *json = tws_json_of_python(r->at, length), *rest = r->at + dots + strspn(r->at + dots, " \t\r");
@@ -158,7 +159,8 @@ static tws_code refuse_foreign(reader *r) {
   return refuse_here(r, hint, what);
 }
 
-/* true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the last. */
+/* Reads true, a number, or a text to the end of the line: commas and brackets end the first two and belong to the
+ * last. */
 static tws_code unquoted(reader *r) {
   const char *start = r->at, *end;
   TWS_TRY(refuse_foreign(r));
@@ -196,7 +198,7 @@ static tws_code read_key(reader *r) {
 
 static tws_code read_value(reader *r);
 
-/* Members up to the closer; '\0': up to the end of the text, as the document without braces. */
+/* Reads members up to the closer; '\0': up to the end of the text, for a document without braces. */
 static tws_code members(reader *r, char closer) {
   int count = 0;
   for (;;) {

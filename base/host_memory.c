@@ -76,7 +76,7 @@ static void apply_groups(const char *root, const group_files *files, const char 
   }
 }
 
-/* Of the controllers of a hierarchy, parted by commas. */
+/* Returns 1 if "memory" is among the controllers of a cgroup hierarchy, a list separated by commas. */
 static int has_memory(const char *controllers) {
   for (size_t length; *controllers; controllers += length + (controllers[length] == ',')) {
     length = strcspn(controllers, ",");

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/number.h"
 
-/* Where each item is: cJSON items have no room for it, so a hash table from the item's address to its mark. */
+/* Positions of the items: cJSON items have no member for it, so a hash table maps the item's address to its mark. */
 struct tws_json_places {
   tws_json_marks marks;
   size_t mask; /* slots - 1 */
@@ -93,7 +93,7 @@ static tws_code check_duplicates(walk *w, const cJSON *object) {
 static tws_code visit_item(walk *w, const cJSON *item) {
   struct tws_json_places *places = w->json->places;
   if (w->next >= places->marks.count)
-    return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than places", w->json->name);
+    return tws_fail(w->err, TWS_INTERNAL, NULL, "%s: more values than recorded positions", w->json->name);
   size_t i = hash_item(item, places->mask);
   while (places->slots[i].item) i = (i + 1) & places->mask;
   places->slots[i] = (struct slot){item, w->next++};
@@ -101,7 +101,7 @@ static tws_code visit_item(walk *w, const cJSON *item) {
   return cJSON_IsObject(item) ? check_duplicates(w, item) : TWS_OK;
 }
 
-/* elsewhere: where the values stand in the text that this one was rewritten from, or NULL */
+/* elsewhere: positions of the values in the original of a rewritten text, or NULL */
 static tws_code build_from_text(tws_json *json, char *text, size_t length, const tws_json_marks *elsewhere,
                                 tws_error *err) {
   struct tws_json_places *places = json->places;
@@ -163,7 +163,7 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
   return parse_text(text, length, name, NULL, out, err);
 }
 
-/* "name:LINE:COLUMN: ...": how far a reading got. */
+/* Parses "name:LINE:COLUMN: ...": the position that a reading reached. */
 static void place_of(const tws_error *err, const char *name, int *line, int *column) {
   *line = *column = 0;
   size_t length = strlen(name);
@@ -178,7 +178,7 @@ static int is_foreign(const tws_error *err) {
   return strstr(err->message, TWS_JSON_ELLIPSIS) || strstr(err->message, TWS_JSON_PYTHON);
 }
 
-/* Was the text given up as JSON where Hjson goes on, and did that get further? */
+/* Returns 1 if the reading as Hjson got further than the strict reading as JSON, whose position it compares. */
 static int lenient_is_nearer(const tws_error *strict, const tws_error *lenient, const char *name) {
   int strict_line, strict_column, line, column;
   if (is_foreign(strict)) return 0;
@@ -208,7 +208,7 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
   if (read == TWS_OK) {
     read = parse_text(rewritten.data, rewritten.length, name, &marks, out, &lenient);
     if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
-      lenient = strict; /* places in what was rewritten */
+      lenient = strict; /* positions in the rewritten text */
   } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
     lenient = strict;
   }

@@ -1,7 +1,7 @@
-/* JSON with places. Text is parsed into a cJSON tree; every item knows the line and column where it starts, so an
- * error can point at it. Accepted beyond JSON, because ds_config.json files in use need it: // and # comments,
- * C comments, trailing commas. Refused with one clear error: duplicate keys, invalid UTF-8, NUL bytes, nesting beyond
- * 128 levels, documents over 64 MiB, numbers that overflow, anything after the document. */
+/* JSON with source positions. Text is parsed into a cJSON tree; the line and column of every item are kept, so that
+ * an error can point at it. Accepted in addition to JSON, because ds_config.json files in use need it: // and #
+ * comments, C comments, trailing commas. Refused with one clear error: duplicate keys, invalid UTF-8, NUL bytes,
+ * nesting beyond 128 levels, documents over 64 MiB, numbers that overflow, text after the document. */
 #ifndef TWS_BASE_JSON_H
 #define TWS_BASE_JSON_H
 
@@ -19,22 +19,23 @@ typedef struct tws_json {
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* as tws_read_file() */
-/* For a file in a folder, which is a regular one: as tws_read_regular(). */
+/* Reads a file of a folder, which must be a regular one, as tws_read_regular() does. */
 tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err);
-/* The same, and where the text is no JSON, as Hjson: keys and texts without quotes or in single ones, line ends in
- * place of commas, no braces around the document. An error is of the reading that got further. */
+/* The same two functions, which also accept Hjson where the text is no JSON: keys and texts without quotes or in
+ * single ones, line ends in place of commas, no braces around the document. If both readings fail, the error is that
+ * of the one that got further. */
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err);
 void tws_json_destroy(tws_json *json);
 
 /* 1-based line and column of an item's key (its value, for the root and array elements). */
 void tws_json_place(const tws_json *json, const cJSON *item, int *line, int *column);
-/* A copy that shares nothing, places included. */
+/* A deep copy, source positions included. */
 tws_code tws_json_clone(const tws_json *json, tws_json **out, tws_error *err);
-/* 1 and *value when the item is an integral number of 64 bits (5e8 and 3.0 are; 2^63 counts as the largest).
- * *literal (may be NULL) tells whether it is written as an integer, without point or exponent. json may be NULL. */
+/* Returns 1 and sets *value if the item is an integral number of 64 bits (5e8 and 3.0 are; 2^63 counts as the
+ * largest). *literal (may be NULL) is 1 if it is written as an integer, without point or exponent. json may be NULL. */
 int tws_json_integer(const tws_json *json, const cJSON *item, int64_t *value, int *literal);
-/* The value as messages name it: 1.5, true, the string "abc", an object. Returns buffer. */
+/* Formats the value for messages: 1.5, true, the string "abc", an object. Returns buffer. */
 const char *tws_json_describe(const cJSON *item, char *buffer, size_t size);
 /* Fail with "name:line:column: message". */
 tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, const char *hint, const char *format,
@@ -57,24 +58,23 @@ tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *co
 
 /* Closest of n words to `word` by edit distance, or NULL when none is close. Shared by every did-you-mean. */
 const char *tws_closest(const char *word, const char *const *words, size_t n);
-/* "did you mean a? INTRO a, b, c" into hint: all n words, those that differ least from `word` first, and no question
- * where none is close. A hint of tws_error has room for all names that are built in. */
+/* Writes "did you mean a? INTRO a, b, c" into hint: all n words, closest to `word` first, and no question where none
+ * is close. A hint of tws_error has room for all built-in names. */
 void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, char *hint, size_t size);
-/* Is one a slip of the other: at most a third of the letters differ? */
+/* Returns 1 if one word may be a typing error of the other: at most a third of the letters differ. */
 int tws_near(const char *a, const char *b);
 
-/* Whole file into a zero-terminated buffer owned by the caller (tws_free). limit 0: 64 MiB. For what a command line
- * names, which may be a pipe; what lies in a folder is read with tws_read_regular(). "-" is standard input, which is
- * kept: reading it again gives the same text, and so does reading it in a child process. */
+/* Reads a whole file into a zero-terminated buffer that the caller frees (tws_free). limit 0: 64 MiB. It is for
+ * paths of a command line, which may name a pipe; files of a folder are read with tws_read_regular(). "-" is
+ * standard input, whose text is kept: a second call returns the same text, in a child process too. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
-/* Opened for reading from its beginning to its end. Of a pipe that no process opens for writing within five seconds:
- * TWS_INVALID. */
+/* Opens a file or pipe for sequential reading. TWS_INVALID: a pipe that no process opens for writing within five
+ * seconds. */
 tws_code tws_open_stream(const char *path, int *fd, tws_error *err);
-/* The same of a regular file (TWS_INVALID where it is a pipe or a device), and the file opened for reading. Nothing
- * waits for a pipe's other end. */
+/* Read, or open for reading, a regular file: TWS_INVALID where it is a pipe or a device. They never block on a pipe. */
 tws_code tws_read_regular(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
 tws_code tws_open_regular(const char *path, int *fd, tws_error *err);
-/* `name` in an open directory, where a symbolic link is refused; `path` is for messages. */
+/* Reads `name` in an open directory, where a symbolic link is refused; `path` is for messages. */
 tws_code tws_read_regular_in(int folder, const char *name, const char *path, size_t limit, char **text, size_t *length,
                              tws_error *err);
 

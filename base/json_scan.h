@@ -1,5 +1,5 @@
 /* Private to base/: the strict scan that runs before cJSON. It checks everything that cJSON is lax about, blanks
- * comments and trailing commas in place (so that every offset stays true), and notes where each value starts. */
+ * comments and trailing commas in place (so that every offset stays true), and records the position of each value. */
 #ifndef TWS_BASE_JSON_SCAN_H
 #define TWS_BASE_JSON_SCAN_H
 
@@ -24,10 +24,12 @@ typedef struct tws_json_marks { /* one for each value, in document order (a cont
 /* text is modified and must be followed by a zero byte. The caller frees marks->items, also after an error. */
 tws_code tws_json_scan(char *text, size_t length, const char *name, tws_json_marks *marks, tws_error *err);
 
-/* Words of Python for true, false and null, and JSON's, for messages; NULL where the text of `length` bytes is none. */
+/* JSON's spelling of a Python literal (True, False, None), for messages; NULL where the text of `length` bytes is
+ * none. */
 #define TWS_JSON_PYTHON ": it is Python's"
 const char *tws_json_of_python(const char *text, size_t length);
-/* Bytes of an ellipsis ("..." or its single character) at `text`, which ends with a zero byte; 0: there is none. */
+/* Length in bytes of an ellipsis ("..." or its single character) at `text`, which is zero-terminated; 0: there is
+ * none. */
 size_t tws_json_ellipsis(const char *text);
 #define TWS_JSON_ELLIPSIS "an ellipsis stands here for what was left out"
 #define TWS_JSON_ELLIPSIS_HINT "write what it stands for, or delete it"

@@ -33,7 +33,7 @@ static void draw_progress(tws_progress *progress, double now) {
   char line[256], left[32] = "";
   const double spent = now - progress->started_s, done = progress->done - progress->before;
   const double share = progress->total > 0 ? fmin(progress->done / progress->total, 1) : 0;
-  /* An estimate from the first half second says little. */
+  /* The first half second gives no useful estimate. */
   if (done > 0 && share < 1 && spent > 0.5)
     tws_format_seconds(spent * (progress->total - progress->done) / done, left, sizeof left);
   snprintf(line, sizeof line, "%s %3.0f%% (%.0f of %.0f)%s%s%s", progress->what, floor(100 * share), progress->done,

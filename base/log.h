@@ -1,4 +1,4 @@
-/* Narration. The library writes through a sink that the program installs; without one it is silent. */
+/* Logging and progress. The library writes through a sink that the program installs; without one it is silent. */
 #ifndef TWS_BASE_LOG_H
 #define TWS_BASE_LOG_H
 
@@ -23,7 +23,7 @@ typedef struct tws_progress {
   double total, done, before, started_s, drawn_s;
 } tws_progress;
 void tws_progress_begin(tws_progress *progress, const char *what, double total);
-/* The same for work of which an earlier run has done a part, `before`. */
+/* The same for work of which an earlier run has completed the amount `before`. */
 void tws_progress_resume(tws_progress *progress, const char *what, double before, double total);
 void tws_progress_update(tws_progress *progress, double done);
 void tws_progress_end(tws_progress *progress);

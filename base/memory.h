@@ -15,8 +15,8 @@ typedef struct tws_allocator {
 
 void tws_set_allocator(const tws_allocator *allocator); /* NULL restores malloc */
 
-/* For a program's main(), before anything else: freed memory stays with the process (glibc: up to half a GiB) instead
- * of going back to the system, since plans come and go by the thousand and new pages cost more than filling them. */
+/* Makes glibc keep freed memory (up to half a GiB) in the process instead of returning it to the system. A search
+ * builds and frees thousands of plans, and page faults would dominate. To be called first in main(). */
 void tws_keep_freed_memory(void);
 
 void *tws_calloc(size_t count, size_t bytes); /* zeroed; checks count * bytes for overflow */
@@ -28,16 +28,16 @@ typedef struct tws_arena tws_arena;
 tws_arena *tws_arena_create(void);
 void tws_arena_destroy(tws_arena *arena); /* NULL is allowed */
 void *tws_arena_alloc(tws_arena *arena, size_t count, size_t bytes);
-void *tws_arena_alloc_unset(tws_arena *arena, size_t count, size_t bytes); /* whatever was there: to be written first */
+void *tws_arena_alloc_unset(tws_arena *arena, size_t count, size_t bytes); /* uninitialized */
 char *tws_arena_strdup(tws_arena *arena, const char *text);
 char *tws_arena_printf(tws_arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
-size_t tws_arena_bytes(const tws_arena *arena); /* handed out so far */
+size_t tws_arena_bytes(const tws_arena *arena); /* allocated so far */
 
 /* Make room for `need` elements in a growable array held as (*items, *capacity). Returns 0, or -1 without memory
  * (the array is then untouched). Growth doubles. */
 int tws_reserve(void *items /* T ** */, size_t *capacity, size_t need, size_t element_bytes);
 
-/* Growing text. A text that ran out of memory keeps what it has, and tws_text_failed() says so. */
+/* A growing text. When memory is exhausted it keeps its contents so far, and `failed` is set. */
 typedef struct tws_text {
   char *data; /* always zero-terminated once something was added; NULL before */
   size_t length, capacity;

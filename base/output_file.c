@@ -83,7 +83,7 @@ static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   enum { TAIL = 200 };
   const size_t length = strlen(file->name);
   const char *tail =
-      file->name + (length > TAIL ? length - TAIL : 0); /* with the ending that says of which kind it is */
+      file->name + (length > TAIL ? length - TAIL : 0); /* with the file's ending, which identifies its kind */
   for (int i = 0; i < TRIES; i++) {
     snprintf(file->temporary, sizeof file->temporary, ".new-%016" PRIx64 "-%s", random_number(), tail);
     file->slot = tws_unfinished_add(file->folder, file->temporary);
@@ -98,7 +98,7 @@ static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   return tws_output_failed(file->path, "write", err);
 }
 
-/* Nothing has been written before the file is known to be no regular one. */
+/* Nothing is written before the path is known to be no regular file. */
 static tws_code open_stream(tws_new_file *file, tws_error *err) {
   struct stat info;
   const int flags = O_WRONLY | O_CLOEXEC | O_NOCTTY | (is_system_path(file->path) ? 0 : O_NOFOLLOW);
@@ -302,7 +302,7 @@ static tws_code no_scratch(const char *path, tws_error *err) {
   return tws_fail(err, TWS_IO, "set TMPDIR", "%s: %s", path, strerror(errno));
 }
 
-/* The name is known when the file is there: signals wait in between. */
+/* The name is registered once the file exists: signals are blocked in between. */
 tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err) {
   sigset_t before;
   name_scratch(path, size, name);

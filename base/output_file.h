@@ -1,12 +1,12 @@
-/* The one way in which the program writes files.
+/* Output files: the product writes files through these functions alone (tests/test_house.c).
  *
- * A file appears whole or not at all: it is written to a new file with a random name in the same folder, flushed to the
- * disk and renamed. The name that it gets is replaced itself: a symbolic link there is replaced, and what it names is
- * left alone.
- * Devices, pipes and sockets are written to as they are, and so is what the links of the system (below /dev and /proc:
- * /dev/stdout, /dev/fd/63) lead to, unless that is a regular file. Whether something that is there may be replaced is
- * the caller's question (cli/outputs.h); tws_path_kind_of() tells. Unfinished files are removed by signals
- * (base/unfinished.h). No other file of the product opens files for writing (tests/test_house.c). */
+ * A file appears complete or not at all: it is written to a new file with a random name in the same folder, flushed to
+ * the disk (fsync) and renamed. The rename replaces the name itself: where the name is a symbolic link, the link is
+ * replaced and its target is left alone.
+ * Devices, pipes and sockets are written to directly, and so are the targets of system links (below /dev and /proc:
+ * /dev/stdout, /dev/fd/63), unless such a target is a regular file. The caller decides whether an existing file may
+ * be replaced (cli/outputs.h); tws_path_kind_of() reports what exists. Signals remove unfinished files
+ * (base/unfinished.h). */
 #ifndef TWS_BASE_OUTPUT_FILE_H
 #define TWS_BASE_OUTPUT_FILE_H
 
@@ -27,56 +27,57 @@ tws_path_kind tws_path_kind_of(const char *path);
 enum { TWS_NAME_SIZE = 256 };
 typedef struct tws_new_file {
   int fd;           /* to write to */
-  int is_stream;    /* a device or a pipe: it has no places, and is not renamed */
-  const char *path; /* the caller's, for messages, until the end */
-  int folder, slot; /* the open directory; in the registry of unfinished files */
+  int is_stream;    /* a device or a pipe: it has no offsets, and is not renamed */
+  const char *path; /* the caller's, for messages, valid until the close */
+  int folder, slot; /* open directory; slot in the registry of unfinished files */
   char name[TWS_NAME_SIZE], temporary[TWS_NAME_SIZE];
 } tws_new_file;
 
-/* Begins a file that will be `path`, or `name` in the open directory `folder`, with `path` for messages. */
+/* Open a file that will be `path`, or `name` in the open directory `folder`, with `path` for messages. */
 tws_code tws_new_file_open(const char *path, tws_new_file *file, tws_error *err);
 tws_code tws_new_file_open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err);
-/* Path of the unfinished file, to read it again before it is renamed; "" for a stream. */
+/* Path of the unfinished file, to read it again before the rename; "" for a stream. */
 const char *tws_new_file_temporary(const tws_new_file *file, char *path, size_t size);
-/* With TWS_OK: on the disk and renamed when it returns TWS_OK. Otherwise the unfinished file is removed and the code
- * handed on. */
+/* With `code` TWS_OK the file is on the disk and renamed when this returns TWS_OK. Otherwise the unfinished file is
+ * removed and `code` is returned. */
 tws_code tws_new_file_close(tws_new_file *file, tws_code code, tws_error *err);
 
-/* Writes `text` to `path` in this way. Creates no directories. */
+/* Write `text` to `path` in this way. No directories are created. */
 tws_code tws_write_file(const char *path, const char *text, size_t length, tws_error *err);
 tws_code tws_write_file_in(int folder, const char *name, const char *path, const char *text, size_t length,
                            tws_error *err);
-/* All bytes to an open file, however many calls it takes. TWS_IO names the path. */
+/* Writes all bytes to an open file, in as many calls as it takes. TWS_IO names the path. */
 tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count, tws_error *err);
-/* TWS_IO: what cannot be done with the path, for the reason that errno has, with what to do where the disk is full. */
+/* Fails with TWS_IO: `what` cannot be done with the path, for the reason in errno; the hint says what to do if the
+ * disk is full. */
 tws_code tws_output_failed(const char *path, const char *what, tws_error *err);
 
-/* A file that others may read while it grows (logs, the CSV of a training): it is there and empty at once, in place of
- * what had the name. */
+/* Opens a file that others may read while it grows (logs, the CSV of a training): it appears at once, empty, and
+ * replaces any file of this name. */
 tws_code tws_growing_file(const char *path, int *fd, tws_error *err);
-/* A regular file that is changed in place; links are refused. create: it is made where there is none. *fd is -1, and
- * the result TWS_OK, where there is none and `create` is 0. */
+/* Opens a regular file to change it in place; links are refused. A missing file is created if `create` is 1; if it
+ * is 0, *fd is -1 and the result TWS_OK. */
 tws_code tws_changed_file(const char *path, int create, int *fd, tws_error *err);
-/* A regular file in an open directory (AT_FDCWD: where the process is) that grows at its end: it is made where there is
- * none, links are refused, and what it has stays. `path` is for messages. */
+/* Opens a regular file in an open directory (AT_FDCWD: the working directory) for appending: it is created if
+ * missing, links are refused, and its contents stay. `path` is for messages. */
 tws_code tws_appended_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
-/* A new file in an open directory; TWS_IO where the name is taken. `path` is for messages. */
+/* Creates a new file in an open directory; TWS_IO if the name exists. `path` is for messages. */
 tws_code tws_exclusive_file(int folder, const char *name, const char *path, int *fd, tws_error *err);
-/* Opens a folder; it is made where it is not there, and so are those above it. ".": where the process is. */
+/* Opens a folder, which is created with its parents if missing. ".": the working directory. */
 tws_code tws_make_folder(const char *path, int *fd, tws_error *err);
-/* Can files be made in the folder? 0, or -1 with errno. */
+/* Returns 0 if files can be created in the folder, or -1 with errno. */
 int tws_probe_folder(const char *folder);
-/* The directory that holds a path ("." for a name alone); cut where it does not fit. */
+/* The parent directory of a path ("." for a name alone), truncated to `size`. */
 void tws_parent_of(const char *path, char *parent, size_t size);
-/* Removes a file of the program's own; a link is removed itself. */
+/* Removes a file that the program created; a link is removed itself. */
 void tws_remove_file(const char *path);
 
 /* ---- scratch: in TMPDIR, or /tmp ---- */
-/* An empty file, and a folder that only this user can enter; signals remove them. */
+/* An empty file, and a folder that only this user can access; signals remove them. */
 tws_code tws_temporary_file(char *path, size_t size, const char *name, tws_error *err);
 tws_code tws_temporary_folder(char *path, size_t size, const char *name, tws_error *err);
-void tws_temporary_remove(const char *path); /* a file, or a folder with all that is in it; "": nothing */
-/* The folder itself: TMPDIR or /tmp. */
+void tws_temporary_remove(const char *path); /* a file, or a folder with its contents; "": nothing */
+/* The folder for scratch files: TMPDIR or /tmp. */
 const char *tws_temporary_place(void);
 
 #endif

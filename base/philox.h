@@ -1,4 +1,4 @@
-/* One block of Philox 4x32-10 (base/random.h), for hosts and devices alike: both have to draw the same bits. */
+/* One block of Philox 4x32-10 (base/random.h), compiled for hosts and devices, which must draw the same bits. */
 #ifndef TWS_BASE_PHILOX_H
 #define TWS_BASE_PHILOX_H
 
@@ -36,10 +36,11 @@ TWS_HOST_AND_DEVICE static inline void tws_philox_block(uint64_t seed, uint64_t 
   out[3] = c3;
 }
 
-/* Stochastic rounding to bfloat16. Element e of the parameters takes 16 bits: the (e % 8)th half-word, low halves
- * first, of block e / 8 of the stream of (step, what), where `what` is rounded: 0 the weight, 1 its first, 2 its second
- * moment, and the step's number is a float's bits. These streams are far from those of initial weights. Adding the 16
- * bits to the float's own and cutting 16 off rounds up as often as keeps the mean. */
+/* Stochastic rounding to bfloat16: 16 random bits are added to the bits of the float32, and the low 16 bits of the
+ * sum are cut off, so that the expected value of the result is the float32. Element e of the parameters uses the (e
+ * % 8)th half-word, low halves first, of block e / 8 of the stream of (step, what): `what` is 0 for the weight, 1
+ * for its first and 2 for its second moment; `step` is the step's number as the bits of a float. Bit 63 keeps these
+ * streams apart from those of initial weights. */
 enum { TWS_ROUNDING_GROUP = 8 }; /* elements of a block */
 TWS_HOST_AND_DEVICE static inline uint64_t tws_rounding_stream(uint32_t step, int what) {
   return (uint64_t)1 << 63 | (uint64_t)step << 2 | (uint64_t)what;

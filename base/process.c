@@ -87,7 +87,7 @@ static int start(const tws_process *program, const char *path, pipes *p, pid_t *
   }
   *why = errno;
   if (*child < 0) return 0;
-  setpgid(*child, *child); /* also here: whichever comes first */
+  setpgid(*child, *child); /* in parent and child: whichever runs first */
   close(p->output[1]);
   close(p->errors[1]);
   close(p->failure[1]);
@@ -127,7 +127,7 @@ static int has_ended(pid_t child) {
   return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
 }
 
-/* Reads what one pipe has; at its end the descriptor is closed and becomes -1. */
+/* Reads the available bytes of one pipe; at its end the descriptor is closed and set to -1. */
 static void read_some(int *from, int errors, size_t most, tws_process_end *end) {
   char buffer[16384];
   const ssize_t got = read(*from, buffer, sizeof buffer);
@@ -138,8 +138,8 @@ static void read_some(int *from, int errors, size_t most, tws_process_end *end) 
   *from = -1;
 }
 
-/* Reads both until their writers have closed them, until the time is over, or until the program has ended and nothing
- * is left to read: what it started (ssh's connection for later use) may keep them open. */
+/* Reads both pipes until their writers have closed them, until the time is over, or until the program has ended and
+ * no data is left: its children (ssh's persistent connection) may keep them open. */
 static void read_all(const tws_process *program, pipes *p, pid_t child, tws_process_end *end, double until_s) {
   const size_t most = program->most_bytes ? program->most_bytes : LINE_BYTES;
   const double look_s = 0.05;

@@ -1,5 +1,5 @@
-/* Other programs: found on PATH, started with an argument vector, never through a shell. What one writes is read to its
- * end and kept within bounds, and one that exceeds its time is ended. */
+/* Child programs: found on PATH, started with an argument vector, never through a shell. A program's output is read
+ * to its end and kept within bounds, and a program that exceeds its time limit is killed. */
 #ifndef TWS_BASE_PROCESS_H
 #define TWS_BASE_PROCESS_H
 
@@ -22,20 +22,22 @@ typedef struct tws_process {
 typedef struct tws_process_end {
   int status; /* exit status; 128 + signal */
   int timed_out;
-  int cut;          /* it wrote more than most_bytes */
+  int cut;          /* the output exceeded most_bytes and is truncated */
   tws_text output;  /* standard output; the caller frees it */
-  char errors[512]; /* the last of standard error, line ends as blanks */
+  char errors[512]; /* the last characters of standard error, line ends as blanks */
 } tws_process_end;
 
-/* Runs a program to its end. Its standard input is empty; it is killed when this process ends. TWS_ENVIRONMENT: it does
- * not start (`end` is empty then). An exit status that is not 0 and a time limit are no errors here: see `end`. */
+/* Runs a program to its end. Its standard input is empty; it is killed when this process ends. TWS_ENVIRONMENT: it
+ * cannot be started (`end` is empty then). A non-zero exit status and an exceeded time limit are no errors here:
+ * `end` reports them. */
 tws_code tws_process_run(const tws_process *program, tws_process_end *end, tws_error *err);
 
-/* Appends a word as a shell reads it: for commands that a person copies, and for those that a shell of another machine
- * gets. Quoted where it has other characters than those of names, so that it is the same word there. */
+/* Appends a word, quoted for a shell where it has other characters than those of names, so that the shell reads the
+ * same word: for commands that a person copies, and for those that are sent to the shell of another machine. */
 void tws_process_quote(tws_text *out, const char *word);
 
-/* First line of what a program writes (as tws_process_run()), without its end; 0 when it fails or writes nothing. */
+/* Runs a program as tws_process_run() does and returns 1 with the first line of its output, without the line end; 0:
+ * it failed or printed nothing. */
 int tws_process_line(const tws_process *program, char *line, size_t size);
 
 #endif

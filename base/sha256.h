@@ -1,4 +1,5 @@
-/* SHA-256 (FIPS 180-4) of a short text: what decides by a name, alike on every machine. Not made for secrets. */
+/* SHA-256 (FIPS 180-4) of a short text, for decisions by a name that must be the same on every machine. Not for
+ * secrets. */
 #ifndef TWS_BASE_SHA256_H
 #define TWS_BASE_SHA256_H
 

@@ -1,7 +1,7 @@
-/* Status codes and the error that carries them.
+/* Status codes, and the error structure that carries them with a message.
  *
- * Every fallible function returns a tws_code and takes a `tws_error *` as its last argument (NULL is allowed:
- * only the code is reported then).  The library never prints and never exits. */
+ * Every fallible function returns a tws_code and takes a `tws_error *` as its last argument (NULL is allowed: only
+ * the code is reported then). The library never prints and never exits. */
 #ifndef TWS_BASE_STATUS_H
 #define TWS_BASE_STATUS_H
 
@@ -32,8 +32,8 @@ typedef enum tws_code {
 
 typedef struct tws_error {
   tws_code code;
-  char message[2048]; /* what is wrong, with the place: file:line:column and key, or rank and operation; a line each
-                         where several things are */
+  char message[2048]; /* what is wrong, with its position: file:line:column and key, or rank and operation; a line
+                         each where several things are wrong */
   char hint[4096]; /* what to do about it; may be empty, or list all names that are known */
 } tws_error;
 
@@ -46,7 +46,8 @@ int tws_code_exit(tws_code code); /* the documented exit status of the program *
 tws_code tws_fail(tws_error *err, tws_code code, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Put "prefix: " in front of the message of an error on its way up; returns err->code (or `code` without err). */
+/* Prepends "prefix: " to the message of an error that is returned further up; returns err->code (or `code` without
+ * err). */
 tws_code tws_fail_in(tws_error *err, tws_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #define TWS_TRY(expression)                    \

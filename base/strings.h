@@ -1,4 +1,4 @@
-/* A short list of texts that belong to somebody else. */
+/* A short list of texts that it does not own. */
 #ifndef TWS_BASE_STRINGS_H
 #define TWS_BASE_STRINGS_H
 

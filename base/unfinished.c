@@ -92,7 +92,7 @@ void tws_unfinished_remove(void) {
 
 static int remove_tree(int folder, const char *name, int depth);
 
-/* Removes what one reading of the directory found; *removed counts. -1: something could not be removed. */
+/* Removes the entries of one getdents() call; *removed counts. -1: an entry could not be removed. */
 static int remove_found(int directory, const char *bytes, long count, int depth, int *removed) {
   int failed = 0;
   for (long at = 0; at < count;) {

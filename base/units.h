@@ -9,7 +9,7 @@
 #define TWS_MIB 1048576.0
 #define TWS_GIB 1073741824.0
 
-/* Human texts into the caller's buffer (returned): "1.23 GiB", "12.4 ms", "3.21 TFLOP/s", "1.5 B". */
+/* Format for people, into the caller's buffer (returned): "1.23 GiB", "12.4 ms", "3.21 TFLOP/s", "1.5 B". */
 const char *tws_format_bytes(double bytes, char *buffer, int size);
 const char *tws_format_seconds(double seconds, char *buffer, int size);
 const char *tws_format_rate(double per_second, const char *unit, char *buffer, int size);
@@ -25,7 +25,7 @@ tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int6
 /* "1,2,4": integers between low and high, without repetition. TWS_USAGE names `what`. */
 tws_code tws_parse_list(const char *text, const char *what, int64_t low, int64_t high, int64_t *values, int capacity,
                         int *count, tws_error *err);
-/* The greatest number that divides both; that of a and 0 is a. */
+/* Greatest common divisor; that of a and 0 is a. */
 int64_t tws_common_divisor(int64_t a, int64_t b);
 
 #endif

@@ -65,8 +65,8 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
-/* The same of 8 bits, which not every device has: whoever declines them is left out. Biases, activations and what is
- * there are costed as with 16 bits. */
+/* Adds the same matrix products in 8-bit floating point. A device without such kernels declines them, and they are
+ * skipped. Biases, activations and accumulation cost as much as with 16 bits. */
 static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_error *err) {
   for (int i = 0; grid->tokens[i]; i++)
     for (int j = 0; grid->sizes[j]; j++)
@@ -120,7 +120,8 @@ static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *
   return TWS_OK;
 }
 
-/* The library plans each shape for up to a second, so there are few. Float32 has no fast path and goes last. */
+/* Adds few shapes, since the attention library takes up to a second to plan each. Float32 has no fast path and is
+ * measured last. */
 static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t shapes[][5] = {{2, 64, 2, 2, 32},      {2, 1024, 12, 12, 64}, {4, 1024, 32, 8, 64},
                                       {8, 1024, 20, 20, 64},  {32, 256, 12, 12, 64}, {2, 4096, 12, 12, 64},
@@ -243,8 +244,8 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   return tws_case_add(list, &merge, err);
 }
 
-/* Experts for tokens x width: each token chooses two of eight, and all slots are filled. Products of experts are costed
- * as those of layers: narrow ones will do. */
+/* Adds the kernels of a mixture of experts over tokens x width: top-2 of eight experts with all slots filled. Matrix
+ * products of experts cost as much as those of layers, so narrow ones suffice. */
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
@@ -263,7 +264,8 @@ static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws
   return TWS_OK;
 }
 
-/* Latent attention's rows, half of each head turned; the halves of two blocks; adapters of queries and values. */
+/* Adds the kernels of multi-head latent attention with rotary positions on half of each head, of gated halves of two
+ * blocks, and of low-rank adapters of queries and values. */
 static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                              tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -319,7 +321,7 @@ static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t
   return TWS_OK;
 }
 
-/* Columns of a matrix, a tenth of which is chosen. */
+/* Adds kernels that select a tenth of a matrix's columns, as ZenFlow does. */
 static tws_code column_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws_case_list *list, tws_error *err) {
   const int64_t kept = columns / 10, moved[] = {rows * columns, columns, kept, rows};
   for (int kernel = TWS_KERNEL_COLUMN_NORMS; kernel <= TWS_KERNEL_SCATTER_COLUMNS; kernel++) {
@@ -331,8 +333,8 @@ static tws_code column_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws
   return TWS_OK;
 }
 
-/* A convolution and what is around it; side, stride and groups are those of `d`. Without padding, which a profile does
- * not hold: the sizes are those of pictures that have it. */
+/* Adds a convolution and the kernels around it; `d` has side, stride and groups. Profiles do not record padding, so the
+ * sides are those of padded pictures. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
   for (int kernel = TWS_KERNEL_CONVOLUTION; kernel <= TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -356,7 +358,7 @@ static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list
   return TWS_OK;
 }
 
-/* Kernels over a count of elements. */
+/* Adds element-wise kernels over a number of elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
     const tws_operator *row = tws_operator_of((tws_kernel)kernel);
@@ -444,7 +446,7 @@ tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick,
 /* ---- order ---- */
 
 /* Returns how many works of this kernel are listed for each one of other kernels. */
-static double turns(const tws_work *work) {
+static double frequency(const tws_work *work) {
   switch ((tws_kernel)work->code) {
     case TWS_KERNEL_LINEAR:
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
@@ -470,7 +472,7 @@ static double turns(const tws_work *work) {
 
 typedef struct place {
   double key;
-  size_t at; /* equal keys keep their order */
+  size_t at; /* position in the list: a stable order for equal keys */
 } place;
 
 static int compare_places(const void *a, const void *b) {
@@ -489,7 +491,7 @@ tws_code tws_case_order(tws_case_list *list, size_t first, tws_error *err) {
     const tws_work *work = &list->items[first + i];
     const int single = work->dtype == TWS_F32, is_bandwidth = single && work->code == TWS_KERNEL_ADD;
     const size_t before = seen[work->code][single]++;
-    places[i] = (place){((double)before + 1) / turns(work) * (single && !is_bandwidth ? 4 : 1), i};
+    places[i] = (place){((double)before + 1) / frequency(work) * (single && !is_bandwidth ? 4 : 1), i};
   }
   if (places && sorted) {
     qsort(places, count, sizeof *places, compare_places);

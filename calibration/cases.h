@@ -1,4 +1,4 @@
-/* Which kernels calibration measures: standard shapes, and those of a model. */
+/* The list of kernels and shapes that calibration measures: standard shapes, and those of a model. */
 #ifndef TWS_CALIBRATION_CASES_H
 #define TWS_CALIBRATION_CASES_H
 
@@ -13,11 +13,11 @@ typedef struct tws_case_list {
 /* The standard shapes for one storage type (BF16: float32 accumulation and masters), of models that a host or a GPU
  * trains; `quick` keeps a coarse grid. Free items with tws_free. */
 tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick, tws_case_list *list, tws_error *err);
-/* Add a work unless an equal one is there already. */
+/* Adds a kernel invocation unless the list already has an equal one. */
 tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err);
 
-/* Orders the list from item `first` on by value: kernels that dominate training and those from which other costs are
- * derived alternate, so that every prefix of the list has some works of each kernel; 16-bit types come before
+/* Orders the list from item `first` on by importance: kernels that dominate training and those from which other costs
+ * are derived alternate, so that every prefix of the list has some shapes of each kernel; 16-bit types precede
  * float32. */
 tws_code tws_case_order(tws_case_list *list, size_t first, tws_error *err);
 

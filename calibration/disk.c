@@ -30,7 +30,7 @@ static double seconds_a_byte(const tws_disk_trial *trial) {
   return 1 / trial->read + 1 / trial->write;
 }
 
-/* Rounds go through all settings, so that a disk that others use for a while is no setting's bad luck. */
+/* Each round measures all settings, so that a load of other processes on the disk affects all settings alike. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err) {
   double read[TWS_DISK_TRIALS][TWS_DISK_ROUNDS], write[TWS_DISK_TRIALS][TWS_DISK_ROUNDS];
@@ -56,7 +56,7 @@ tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64
   return TWS_OK;
 }
 
-/* ---- where it goes ---- */
+/* ---- into a profile or a configuration ---- */
 
 tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err) {
   tws_json *json;

@@ -10,27 +10,28 @@
 
 typedef struct tws_disk_trial {
   tws_aio aio;
-  double read, write; /* bytes/s: medians of the rounds */
+  double read, write; /* bytes/s, medians over the rounds */
 } tws_disk_trial;
 
 enum { TWS_DISK_TRIALS = 64, TWS_DISK_ROUNDS = 3 };
 typedef struct tws_disk_calibration {
   tws_disk_trial trial[TWS_DISK_TRIALS];
-  int count, best; /* best: the least time for a byte each way */
-  int direct;      /* past the page cache */
-  uint64_t bytes;  /* of each transfer */
+  int count, best; /* best: index of the trial with the least time per byte read and written */
+  int direct;      /* 1: O_DIRECT, without the page cache */
+  uint64_t bytes;  /* size of each transfer */
 } tws_disk_calibration;
 
-/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, once each. TWS_ENVIRONMENT, TWS_IO: as
- * real/disk.h says. */
+/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, one round. TWS_ENVIRONMENT and TWS_IO have
+ * the causes that real/disk.h lists. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err);
 
-/* Writes what was measured into a profile's file, whose simulations and estimates then use it. */
+/* Writes the disk's measured rates into the file of a hardware profile; simulations and estimates with that profile
+ * then use them. */
 tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err);
-/* Whether that file is a profile: to ask before minutes of measuring. */
+/* Returns TWS_OK if that file is a profile, so that a caller finds a wrong path before minutes of measuring. */
 tws_code tws_disk_profile_check(const char *path, tws_error *err);
-/* The section "aio" of a configuration, and a file that has it alone. */
+/* Build the section "aio" of a DeepSpeed configuration, and write a file that has only this section. */
 cJSON *tws_aio_json(const tws_aio *aio);
 tws_code tws_aio_write(const tws_aio *aio, const char *path, tws_error *err);
 

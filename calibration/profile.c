@@ -1,4 +1,4 @@
-/* From measurements to a profile. */
+/* Builds a hardware profile from measurements. */
 #include <math.h>
 #include <stdio.h>
 #include <sys/utsname.h>
@@ -9,9 +9,9 @@
 #include "base/units.h"
 #include "calibration/calibration.h"
 
-/* What the samples reached. */
+/* Limits that the samples reached. */
 typedef struct measured_limits {
-  double least_bytes;                    /* of an ADD kernel that is beyond the caches; 0: 8e6 */
+  double least_bytes;                    /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
   double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
   double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
   double most_bytes, most_bandwidth;     /* of the largest ADD kernel: stands in where none is beyond the caches */

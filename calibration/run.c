@@ -74,7 +74,7 @@ static tws_code combine_times(tws_measurements *times, int count, tws_measuremen
   int quietest = 0;
   for (int i = 1; i < count; i++)
     if (tws_calibration_drift(&times[i]) < tws_calibration_drift(&times[quietest])) quietest = i;
-  runs[0] = &times[quietest]; /* whose spreads are kept */
+  runs[0] = &times[quietest]; /* its spreads are kept */
   for (int i = 0, at = 1; i < count; i++)
     if (i != quietest) runs[at++] = &times[i];
   TWS_TRY(tws_measurements_combine(runs, count, out, err));
@@ -122,7 +122,7 @@ typedef struct keeper {
   const char *part, *out;
   pthread_t thread;
   atomic_int ends;
-  struct timespec seen; /* when what was read last was written */
+  struct timespec seen; /* modification time of the file that was read last */
 } keeper;
 
 static void keep_profile(keeper *k) {
@@ -144,7 +144,7 @@ static void *keep_profiles(void *user) {
   return NULL;
 }
 
-/* Signals are the launch's alone: it waits for those that end its ranks. */
+/* Starts the thread with all signals blocked: only the launcher's thread handles those that end its ranks. */
 static int start_keeping(keeper *k) {
   sigset_t before;
   tws_hold_signals(&before);
@@ -162,7 +162,7 @@ typedef struct one_run {
   const tws_calibration_request *request;
   const char *folder;
   int64_t ranks;
-  const char *so_far; /* the profile of nothing else, written meanwhile; NULL: others were measured before */
+  const char *so_far; /* profile of this run alone, written meanwhile; NULL: not the first run */
 } one_run;
 
 static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
@@ -173,7 +173,7 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
                 run->ranks > 1 ? "s" : "");
   keeper keep = {.part = part, .out = run->so_far};
   const int watching = run->so_far && start_keeping(&keep);
-  run->so_far = NULL; /* a repetition must not replace it by less */
+  run->so_far = NULL; /* a repetition must not replace the profile by one of fewer samples */
   tws_arena *arena = tws_arena_create();
   tws_code code =
       arena ? launch_run(run->request, run->ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -207,8 +207,8 @@ tws_code tws_calibration_run(const tws_calibration_request *request, tws_measure
 
 /* ---- inside a rank ---- */
 
-/* Works of a plan carry addresses of groups and a loss scale that do not change their time: two that differ in nothing
- * else are one case. */
+/* Returns the kernel invocation without arguments that do not change its time, process groups and a loss scale: two
+ * that differ in nothing else are measured once. */
 static tws_work canonical(const tws_work *work) {
   tws_work copy = *work;
   copy.group = 0;
@@ -251,7 +251,7 @@ static tws_code list_works(const tws_calibration_request *r, tws_case_list *list
     TWS_TRY(tws_parse_list(r->micro_batches ? r->micro_batches : "1", "--micro-batch", 1, 1 << 20, micro, MOST, &count,
                            err));
   const int gpu = backend == TWS_BACKEND_CUDA;
-  for (int i = 0; i < count && gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err)); /* these first */
+  for (int i = 0; i < count && gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err)); /* measured first */
   const size_t asked = list->count;
   TWS_TRY(tws_case_standard(TWS_F32, backend, r->quick, list, err));
   TWS_TRY(tws_case_standard(TWS_BF16, backend, r->quick, list, err));

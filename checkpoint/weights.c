@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/read.h"
 #include "models/network/safetensors.h"
 #include "models/network/torch_file.h"
@@ -210,6 +212,20 @@ static tws_code verify_torch_file(const char *path, tws_error *err) {
     code = tws_archive_verify(file->archive, &file->archive->entries[i], err);
   tws_torch_close(file);
   return code;
+}
+
+int tws_weights_is(const char *path) {
+  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                      "pytorch_model.bin.index.json"};
+  char file[TWS_FOLDER_SIZE];
+  struct stat info;
+  if (stat(path, &info) != 0) return 0;
+  if (S_ISREG(info.st_mode)) return 1;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(file, sizeof file, "%.3900s/%s", path, names[i]);
+    if (access(file, F_OK) == 0) return 1;
+  }
+  return 0;
 }
 
 tws_code tws_weights_convert(const char *from, const char *path, tws_export_result *result, tws_error *err) {

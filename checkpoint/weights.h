@@ -62,5 +62,7 @@ tws_code tws_gathering_write(tws_gathering *g, const char *path, tws_export_resu
  * compared.
  */
 tws_code tws_weights_convert(const char *from, const char *path, tws_export_result *result, tws_error *err);
+/* Returns 1 for a file, and for a folder with a file of weights by one of the names that Transformers gives it. */
+int tws_weights_is(const char *path);
 
 #endif

@@ -17,15 +17,16 @@ const tws_option *tws_global_options(void) {
 
 typedef struct found {
   const tws_option *option;
-  void *base; /* struct that the option's offset counts in */
+  void *base; /* struct to which the option's offset refers */
 } found;
 
-/* Options that had another name once, or have one in DeepSpeed's launcher, which is taken too. */
+/* Former names of options, and names of DeepSpeed's launcher, which are accepted too. */
 static const struct {
   const char *former, *name;
-} renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}};
+} renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}, {"beside", "compare"}};
 
-/* Whether the first letters of a word are this name: DeepSpeed writes --num_gpus, which is --num-gpus here. */
+/* Returns 1 if the first `length` letters of a word are this name, with '_' accepted for '-': DeepSpeed's --num_gpus is
+ * --num-gpus here. */
 static int is_name(const char *name, const char *word, size_t length) {
   size_t i = 0;
   while (i < length && name[i] && (name[i] == word[i] || (name[i] == '-' && word[i] == '_'))) i++;
@@ -71,7 +72,7 @@ static tws_code unknown_option(const tws_verb *verb, const char *word, const cha
   return tws_fail(err, TWS_USAGE, hint, "%s: unknown option \"%.80s\"", verb->name, word);
 }
 
-/* "2048,4096" for an option that the verb takes lists for; *is_list 0: one value, or no such option. */
+/* Parses "2048,4096" for an option that accepts lists; *is_list 0: a single value, or the option accepts no lists. */
 static tws_code set_list(const tws_verb *verb, void *options, const tws_option *row, const char *what,
                          const char *value, int *is_list, tws_error *err) {
   *is_list = 0;
@@ -129,7 +130,7 @@ static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, 
   return tws_fail(err, TWS_INTERNAL, NULL, "option --%s has an unknown type", row->name);
 }
 
-/* One word that starts with a dash; *i moves on when the next word is the value. */
+/* Parses one word that starts with a dash; advances *i if the next word is its value. */
 static tws_code parse_option(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *i,
                              int *help, tws_error *err) {
   const char *word = argv[*i], *value = NULL;
@@ -202,7 +203,7 @@ static void print_rows(const tws_option *row) {
   }
 }
 
-/* The command of an example that is too long goes on in another line, as a shell takes it. */
+/* Prints an example command; one that is too long is continued on the next line in shell syntax. */
 static void print_example(const char *line, size_t length) {
   enum { INDENT = 6 };
   for (int first = 1; length > TWS_WIDTH; first = 0) {
@@ -227,7 +228,7 @@ static void print_examples(const char *text) {
   }
 }
 
-/* Lines of a paragraph are joined, and broken anew; a short line ends a paragraph. */
+/* Rewraps the lines of a paragraph; a short line ends a paragraph. */
 static void print_notes(const char *text) {
   enum { SHORT = 72 };
   tws_text paragraph = {0};

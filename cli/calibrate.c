@@ -1,5 +1,5 @@
-/* twinspeed calibrate: measures this machine into a hardware profile. The verb starts one measuring run for each number
- * of ranks (the same verb inside the ranks) and makes one profile of what they wrote. */
+/* twinspeed calibrate: measures this machine and writes a hardware profile. The verb starts one measuring run for each
+ * number of ranks (the same verb in each rank) and merges their results into one profile. */
 #include <string.h>
 #include "base/failure.h"
 #include "base/units.h"
@@ -34,7 +34,7 @@ static tws_calibration_request request_of(const tws_cli *cli, const options *o) 
                                    .log = &cli->log};
 }
 
-/* Inside a rank. */
+/* Runs in a rank. */
 static tws_code run_rank(tws_cli *cli, const options *o, tws_error *err) {
   const tws_real_api *real;
   tws_calibration_request request = request_of(cli, o);

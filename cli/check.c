@@ -20,7 +20,7 @@ static tws_code effective(const options *o, const tws_config *config, tws_text *
   return tws_config_no_effect(config, idle, count, err);
 }
 
-/* Each line of a text as a string. */
+/* Converts each line of a text to a JSON string. */
 static void add_lines(cJSON *list, const tws_text *text) {
   for (const char *line = text->data; line && *line;) {
     const size_t length = strcspn(line, "\n");
@@ -160,7 +160,7 @@ static const tws_option table[] = {
     TWS_FLAG("print-cluster-schema", 0, options, cluster_schema, "print the JSON Schema of cluster files and stop"),
     TWS_FLAG("all-keys", 0, options, all_keys, "effective configuration with every key, defaults too"),
     TWS_INTEGER("max-ranks", 0, "N", options, max_ranks, 1, 4096,
-                "verify at most so many ranks (default: a few seconds' work)"),
+                "verify at most N ranks (default: as many as take a few seconds)"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_PLANNED, .max_ranks = 0};

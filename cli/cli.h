@@ -26,8 +26,9 @@ typedef struct tws_cli {
   int quiet;           /* --quiet: no narration, no progress */
   int verbose;         /* --verbose: debug narration */
   int color_out, color_err;
-  int exit_code; /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
-  tws_log log;   /* sink for the library: narration on standard error */
+  int exit_code;                       /* when > 0 and run() returns TWS_OK: the exit status (a child's, passed on) */
+  tws_log log;                         /* sink for the library: narration on standard error */
+  const struct tws_verb *const *verbs; /* all of the program, NULL after the last one */
 } tws_cli;
 
 /* ---- options ---- */
@@ -45,7 +46,7 @@ typedef struct tws_option {
   char letter;          /* 0: none */
   const char *argument; /* "FILE" for the help; NULL for a flag */
   tws_option_type type;
-  size_t offset; /* of the target in the verb's options struct */
+  size_t offset; /* offset of the target in the verb's options struct */
   double low, high;
   const char *help;
 } tws_option;
@@ -66,13 +67,13 @@ typedef struct tws_option {
   { name, letter, argument, TWS_OPTION_LIST, offsetof(type, field), 0, 0, help }
 #define TWS_OPTIONS_END \
   { NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL }
-/* Options given on the command line only differ from defaults by their value: use defaults that cannot be given. */
+/* The parser does not record which options were given: use defaults that are not legal values to tell them apart. */
 
-/* Options that a verb takes lists for, and what was given: one job for each combination (cli/lists.h). */
+/* Lists given for options that accept them; the verb runs one job for each combination (cli/lists.h). */
 enum { TWS_LISTS = 9, TWS_LIST_VALUES = 64 };
 typedef struct tws_option_list {
   const char *name;
-  size_t offset; /* of the option's int64_t in the verb's options struct */
+  size_t offset; /* offset of the option's int64_t in the verb's options struct */
   int count;     /* 0: no list was given */
   int64_t values[TWS_LIST_VALUES];
 } tws_option_list;
@@ -86,13 +87,13 @@ typedef struct tws_verb {
   const char *examples; /* lines shown first in the help */
   const char *notes;    /* paragraphs shown last, or NULL */
   const tws_option *options;
-  size_t options_bytes; /* size of the options struct */
-  const void *defaults; /* an options struct to start from, or NULL for zeros */
-  int arguments_max;    /* positional arguments allowed; -1: any number */
-  int arguments_rest;   /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
-  int hidden;           /* not in the help */
+  size_t options_bytes;     /* size of the options struct */
+  const void *defaults;     /* an options struct to start from, or NULL for zeros */
+  int arguments_max;        /* maximum number of positional arguments; -1: unlimited */
+  int arguments_rest;       /* 1: the first positional argument ends the options ("launch -n 4 command --its-option") */
+  int hidden;               /* not in the help */
   const char *const *swept; /* integer options that take lists, NULL-terminated, at most TWS_LISTS; NULL: none do */
-  size_t sweep_offset;      /* then: of a tws_option_lists in the options struct */
+  size_t sweep_offset;      /* with `swept`: offset of a tws_option_lists in the options struct */
   tws_code (*run)(tws_cli *cli, void *options, int argc, char **argv, tws_error *err); /* argv: positional arguments */
 } tws_verb;
 
@@ -105,8 +106,6 @@ typedef struct tws_verb {
 TWS_VERBS(X)
 #undef X
 
-/* NULL-terminated, in the order of the help. */
-const tws_verb *const *tws_verbs(void);
 const tws_option *tws_global_options(void); /* understood by every verb; offsets into tws_cli */
 
 /* Parse argv (without program and verb) into options and positional arguments (moved to the front of argv; *count).
@@ -117,13 +116,13 @@ tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int a
 void tws_print_help(const tws_verb *verb);
 
 /* ---- output ----
- * Control characters in what is printed are escaped (base/escape.h), except line ends, tabs and the styles below. */
-/* What was printed reaches its reader, or has none any more; TWS_IO where it is lost otherwise, as on a full disk. */
+ * Control characters in printed text are escaped (base/escape.h), except newlines, tabs and the styles below. */
+/* Flushes standard output. A closed pipe is no error; TWS_IO: output was lost otherwise, as on a full disk. */
 tws_code tws_flush_output(tws_error *err);
 void tws_out(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A result that is these very bytes (a generated text): escaped only where standard output is a terminal. */
+/* Prints a result byte for byte (a generated text); it is escaped only if standard output is a terminal. */
 void tws_out_bytes(const char *bytes, size_t count);
-/* A line of text in as many as it takes: none is wider than TWS_WIDTH columns, all but the first are indented. */
+/* Prints a text wrapped to lines of at most TWS_WIDTH columns; all lines but the first are indented. */
 enum { TWS_WIDTH = 100 };
 void tws_out_wrapped(int indent, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Prints and destroys `json` (NULL: TWS_MEMORY). */
@@ -136,7 +135,7 @@ void tws_complain(const tws_cli *cli, const tws_error *err); /* the error line a
 /* Escape sequences of the style, or "" when standard output is not a terminal: tws_style(cli, TWS_BOLD). */
 typedef enum tws_style_name { TWS_PLAIN_OUTPUT, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
 const char *tws_style(const tws_cli *cli, tws_style_name style);
-/* A progress line for long work; silent when standard error is not a terminal or with --quiet. */
+/* A progress bar for long work; disabled if standard error is not a terminal or with --quiet. */
 tws_progress tws_cli_progress(const tws_cli *cli);
 
 /* A table of texts with aligned columns. A column whose cells all look like numbers is right-aligned. */
@@ -148,9 +147,9 @@ typedef struct tws_table {
 void tws_table_init(tws_table *table, int columns);
 /* One row: `columns` texts, NULL for empty */
 void tws_table_row(tws_table *table, const char *const *cells);
-/* Takes out columns without any text ("" or "-"); and those between the first `before` and the last `behind` whose
- * cells are all alike, which are named in `same`: "ranks 8, recompute none". */
-void tws_table_compact(tws_table *table, int before, int behind, tws_text *same);
+/* Removes columns without any text ("" or "-"). Columns whose cells are all equal are removed too, except the first
+ * `before` and the last `after`, and listed in `same`: "ranks 8, recompute none". */
+void tws_table_compact(tws_table *table, int before, int after, tws_text *same);
 tws_code tws_table_print(const tws_cli *cli, tws_table *table, tws_error *err); /* prints and frees */
 /* printf into one of 32 rotating buffers of 192 bytes, for cells */
 const char *tws_cell(const char *format, ...) __attribute__((format(printf, 1, 2)));

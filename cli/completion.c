@@ -1,4 +1,4 @@
-/* Shell completion and the manual page, written from the verbs' tables. */
+/* twinspeed completion: shell completion, generated from the option tables of the verbs. */
 #include <string.h>
 #include "cli/cli.h"
 #include "cli/version.h"
@@ -7,7 +7,7 @@
 #include "models/hardware/runtime.h"
 #include "models/network/network.h"
 
-/* Options whose value is a file complete file names. */
+/* Options whose value is a file: file names are completed. */
 static int takes_file(const tws_option *row) {
   return row->argument && (strstr(row->argument, "FILE") || strstr(row->argument, "DIR") ||
                            strcmp(row->argument, "MODEL") == 0 || strstr(row->argument, "NAME"));
@@ -17,7 +17,7 @@ static void add_names(const char *const *names, tws_text *words) {
   for (; *names; names++) tws_text_add(words, "%s%s", words->length ? " " : "", *names);
 }
 
-/* What an option can be given, beside files: names that are built in, or the words it knows. */
+/* Values of an option other than files: built-in names, or its keywords. */
 static void add_choices(const tws_option *row, tws_text *words) {
   static const struct {
     const char *option, *words;
@@ -51,7 +51,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
     if (strcmp(known[i].option, row->name) == 0) tws_text_add(words, "%s", known[i].words);
 }
 
-/* "-m" and "--model", each option once: an option that several verbs have takes the same everywhere. */
+/* "-m" and "--model", each option once: options of several verbs have the same values in all of them. */
 static void write_bash_choices(const tws_option *row, tws_text *seen) {
   for (; row && row->name; row++) {
     tws_text words = {0};
@@ -69,14 +69,14 @@ static void write_bash_choices(const tws_option *row, tws_text *seen) {
   }
 }
 
-static void write_bash(void) {
+static void write_bash(const tws_verb *const *verbs) {
   tws_out(
       "# bash completion for twinspeed\n_twinspeed() {\n  local cur=${COMP_WORDS[COMP_CWORD]} words\n"
       "  COMPREPLY=()\n  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=\"--help --version");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = verbs; *verb; verb++)
     if (!(*verb)->hidden) tws_out(" %s", (*verb)->name);
   tws_out("\"\n  else\n    case ${COMP_WORDS[1]} in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("      %s) words=\"", (*verb)->name);
     for (const tws_option *row = (*verb)->options; row && row->name; row++) tws_out("--%s ", row->name);
@@ -85,7 +85,7 @@ static void write_bash(void) {
   }
   tws_text seen = {0};
   tws_out("    esac\n  fi\n  case ${COMP_WORDS[COMP_CWORD-1]} in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = verbs; *verb; verb++)
     if (!(*verb)->hidden) write_bash_choices((*verb)->options, &seen);
   tws_text_free(&seen);
   tws_out(
@@ -122,9 +122,9 @@ static void write_zsh_rows(const tws_option *row) {
   }
 }
 
-static void write_zsh(void) {
+static void write_zsh(const tws_verb *const *verbs) {
   tws_out("#compdef twinspeed\n_twinspeed() {\n  local -a verbs\n  verbs=(\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("    '%s:", (*verb)->name);
     write_quoted((*verb)->summary, 1);
@@ -133,7 +133,7 @@ static void write_zsh(void) {
   tws_out(
       "  )\n  if (( CURRENT == 2 )); then\n    _describe verb verbs\n    return\n  fi\n  local verb=$words[2]\n"
       "  shift words\n  (( CURRENT-- ))\n  case $verb in\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("    %s)\n      _arguments \\\n", (*verb)->name);
     write_zsh_rows((*verb)->options);
@@ -158,14 +158,14 @@ static void write_fish_rows(const char *condition, const tws_option *row) {
   }
 }
 
-static void write_fish(void) {
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+static void write_fish(const tws_verb *const *verbs) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     if ((*verb)->hidden) continue;
     tws_out("complete -c twinspeed -f -n __fish_use_subcommand -a %s -d '", (*verb)->name);
     write_quoted((*verb)->summary, 0);
     tws_out("'\n");
   }
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = verbs; *verb; verb++) {
     char condition[96];
     if ((*verb)->hidden) continue;
     snprintf(condition, sizeof condition, "__fish_seen_subcommand_from %s", (*verb)->name);
@@ -175,103 +175,17 @@ static void write_fish(void) {
 }
 
 static tws_code run_completion(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {
-  (void)cli;
   (void)options;
   const char *shell = argc > 0 ? argv[0] : "";
   if (strcmp(shell, "bash") == 0)
-    write_bash();
+    write_bash(cli->verbs);
   else if (strcmp(shell, "zsh") == 0)
-    write_zsh();
+    write_zsh(cli->verbs);
   else if (strcmp(shell, "fish") == 0)
-    write_fish();
+    write_fish(cli->verbs);
   else
     return tws_fail(err, TWS_USAGE, "source <(twinspeed completion bash)",
                     "completion: name a shell: bash, zsh or fish");
-  return TWS_OK;
-}
-
-/* roff: backslashes and dashes are escaped, a leading dot or quote is guarded. */
-static void write_roff(const char *text) {
-  int line_start = 1;
-  for (; *text; text++) {
-    if (line_start && (*text == '.' || *text == '\'')) tws_out("\\&");
-    if (*text == '\\')
-      tws_out("\\\\");
-    else if (*text == '-')
-      tws_out("\\-");
-    else
-      tws_out("%c", *text);
-    line_start = *text == '\n';
-  }
-}
-
-static void write_roff_rows(const tws_option *row) {
-  for (; row && row->name; row++) {
-    tws_out(".TP\n");
-    if (row->letter) tws_out("\\fB\\-%c\\fR, ", row->letter);
-    tws_out("\\fB\\-\\-");
-    write_roff(row->name);
-    tws_out("\\fR");
-    if (row->argument) {
-      tws_out(" \\fI");
-      write_roff(row->argument);
-      tws_out("\\fR");
-    }
-    tws_out("\n");
-    write_roff(row->help);
-    tws_out("\n");
-  }
-}
-
-static void write_roff_verb(const tws_verb *verb) {
-  tws_out(".SS twinspeed %s ", verb->name);
-  write_roff(verb->usage ? verb->usage : "[options]");
-  tws_out("\n");
-  write_roff(verb->summary);
-  tws_out(".\n");
-  if (verb->examples) {
-    tws_out(".PP\n.nf\n");
-    write_roff(verb->examples);
-    tws_out(".fi\n");
-  }
-  write_roff_rows(verb->options);
-  if (verb->notes) {
-    tws_out(".PP\n.nf\n");
-    write_roff(verb->notes);
-    tws_out(".fi\n");
-  }
-}
-
-static tws_code run_manual(tws_cli *cli, void *options, int argc, char **argv, tws_error *err) {
-  (void)cli;
-  (void)options;
-  (void)argc;
-  (void)argv;
-  (void)err;
-  tws_out(
-      ".TH TWINSPEED 1 \"\" \"twinspeed %s\" \"User Commands\"\n.SH NAME\n"
-      "twinspeed \\- predicts, tunes and runs the training of large neural networks\n"
-      ".SH SYNOPSIS\n.B twinspeed\n.I VERB\n[options]\n.SH VERBS\n",
-      TWS_VERSION);
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
-    if (!(*verb)->hidden) write_roff_verb(*verb);
-  tws_out(".SH OPTIONS OF EVERY VERB\n");
-  write_roff_rows(tws_global_options());
-  tws_out(".SH EXIT STATUS\n");
-  static const struct {
-    const char *status, *text;
-  } rows[] = {{"0", "yes"},
-              {"1", "the answer is no: it does not fit, a tolerance is exceeded"},
-              {"2", "wrong usage"},
-              {"3", "invalid input: a configuration, model, cluster, profile or data file"},
-              {"4", "environment: something is missing, a file cannot be written, memory is exhausted"},
-              {"5", "a rank failed"},
-              {"124", "a rank made no progress before the deadline"},
-              {"130", "interrupted"}};
-  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) tws_out(".TP\n%s\n%s\n", rows[i].status, rows[i].text);
-  tws_out(
-      ".SH ENVIRONMENT\n.TP\nNO_COLOR\nwhen set and not empty: plain text\n.TP\nTWINSPEED_MODULES\n"
-      "the folder to load twinspeed_sim.so and twinspeed_real.so from\n");
   return TWS_OK;
 }
 
@@ -285,12 +199,4 @@ const tws_verb tws_verb_completion = {
     .arguments_max = 1,
     .hidden = 1,
     .run = run_completion,
-};
-const tws_verb tws_verb_manual = {
-    .name = "manual",
-    .summary = "prints the manual page in roff",
-    .usage = "> twinspeed.1",
-    .examples = "  twinspeed manual | man -l -\n",
-    .hidden = 1,
-    .run = run_manual,
 };

@@ -31,7 +31,7 @@ static tws_code check_output(const options *o, const char *from, const char *to,
   return tws_outputs_check(&output, 1, &inputs, o->force, err);
 }
 
-/* The second file of a Megatron data set; NULL where there is none. */
+/* Returns the path of the second file of a Megatron data set; NULL: there is none. */
 static const char *index_beside(const options *o, const char *to, char *path, size_t size) {
   const size_t length = to && o->megatron ? strlen(to) : 0;
   if (length < 5 || strcmp(to + length - 4, ".bin") != 0) return NULL;
@@ -83,7 +83,7 @@ static tws_code convert_tokens(tws_cli *cli, const options *o, const char *from,
   TWS_TRY(code);
   if (cli->json) return tws_out_json(tokens_json(o, to, &r), err);
   if (o->eval) snprintf(eval, sizeof eval, ", and %lld for evaluation", (long long)r.eval_tokens);
-  if (r.end >= 0) snprintf(end, sizeof end, ", token %lld behind each", (long long)r.end);
+  if (r.end >= 0) snprintf(end, sizeof end, ", token %lld after each", (long long)r.end);
   tws_say(cli, "%s: %lld tokens%s of %lld document%s%s, vocabulary %lld%s", to, (long long)r.tokens, eval,
           (long long)r.documents, r.documents == 1 ? "" : "s", end, (long long)r.vocabulary,
           o->tokenizer ? "" : " (bytes)");
@@ -157,7 +157,7 @@ static tws_code convert_model(tws_cli *cli, const options *o, const char *from, 
   return code;
 }
 
-/* What came out of a checkpoint, or with step -1 out of files of weights. */
+/* Prints the result of an export from a checkpoint, or with step -1 from files of weights. */
 static tws_code tell_weights(tws_cli *cli, const char *from, const char *to, int64_t step, const char *note,
                              const tws_export_result *result, tws_error *err) {
   char count[32], bytes[32], at[32] = "";
@@ -197,7 +197,7 @@ static tws_code convert_deepspeed(tws_cli *cli, const char *path, const char *to
   return code == TWS_OK ? tell_weights(cli, path, to, step, note, &result, err) : code;
 }
 
-/* A file beside the adapters. */
+/* Writes a file into the folder of the adapters. */
 static tws_code write_beside(const options *o, const tws_saved_index *index, const char *to, const char *name,
                              void (*write)(const tws_saved_index *index, tws_text *out), tws_error *err) {
   char path[TWS_FOLDER_SIZE];
@@ -212,7 +212,7 @@ static tws_code write_beside(const options *o, const tws_saved_index *index, con
   return code;
 }
 
-/* What PEFT reads, and what the base's weights were rounded to. */
+/* Writes the configuration file for PEFT, and the rounding of the base's quantized weights. */
 static tws_code describe_adapter(const options *o, const tws_saved_index *index, const char *to, tws_error *err) {
   TWS_TRY(write_beside(o, index, to, "adapter_config.json", tws_adapter_config, err));
   return index->block > 0 ? write_beside(o, index, to, TWS_ROUNDING_FILE, tws_adapter_rounding, err) : TWS_OK;
@@ -236,22 +236,7 @@ static tws_code convert_saved(tws_cli *cli, const options *o, const char *path, 
   return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
 }
 
-/* A file, or a folder with one, of weights alone. */
-static int is_weights(const char *path) {
-  static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                                      "pytorch_model.bin.index.json"};
-  char file[TWS_FOLDER_SIZE];
-  struct stat info;
-  if (stat(path, &info) != 0) return 0;
-  if (S_ISREG(info.st_mode)) return 1;
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    snprintf(file, sizeof file, "%.3900s/%s", path, names[i]);
-    if (access(file, F_OK) == 0) return 1;
-  }
-  return 0;
-}
-
-/* A job that saves there meanwhile, with --keep, may remove the checkpoint that is read: then the newest is read. */
+/* A running job with --keep may remove the checkpoint while it is read; then the newest one is read instead. */
 static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
   enum { TRIES = 20 };
   char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
@@ -271,7 +256,7 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
   tws_export_result result;
   TWS_TRY(check_output(o, from, to, err));
   if (!o->tag && tws_deepspeed_is(from)) return convert_deepspeed(cli, from, to, err);
-  if (!o->tag && is_weights(from)) {
+  if (!o->tag && tws_weights_is(from)) {
     TWS_TRY(tws_weights_convert(from, to, &result, err));
     return tell_weights(cli, from, to, -1, "", &result, err);
   }
@@ -375,16 +360,16 @@ const tws_verb tws_verb_convert = {
         "  twinspeed convert profile rtx-4090 mine.json\n"
         "  twinspeed convert cluster aws-p5.48xlarge:4 -\n",
     .notes =
-        "tokens: a text, or JSON lines (.jsonl) with a document each, behind which the tokenizer's end of text is "
+        "tokens: a text, or JSON lines (.jsonl) with a document each, after which the tokenizer's end of text is "
         "put.\n"
         "Without --tokenizer every byte is a token (vocabulary 256). Written as llm.c's token files, or Megatron's.\n"
         "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n"
         "checkpoint: the weights of a checkpoint of `train --save`, whatever divided it, in float32 with Hugging "
         "Face's\n"
-        "names and shapes: beside the model's config.json, from_pretrained() loads it. DIR may also be one that "
+        "names and shapes: next to the model's config.json, from_pretrained() loads it. DIR may also be one that "
         "DeepSpeed\n"
         "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n"
-        "Of a training with adapters (twinspeed.lora) the adapters in PEFT's names, and beside them "
+        "Of a training with adapters (twinspeed.lora) the adapters in PEFT's names, and next to them "
         "adapter_config.json.\n"
         "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n"
         "topology: a node as NCCL_TOPO_DUMP_FILE (XML) or `nvidia-smi topo -m` tells it, as a cluster file.\n"

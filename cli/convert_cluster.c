@@ -5,10 +5,9 @@
 
 #include "base/memory.h"
 #include "base/units.h"
-#include "config/topology_import.h"
 #include "models/hardware/nccl_tests.h"
+#include "models/hardware/node_import.h"
 #include "models/hardware/profile.h"
-#include "models/hardware/runtime.h"
 
 enum { MOST_BYTES = 16 << 20 };
 
@@ -23,11 +22,6 @@ static tws_code write_json(cJSON *root, const char *to, tws_error *err) {
       line.failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : tws_write_file(to, line.data, line.length, err);
   tws_text_free(&line);
   return code;
-}
-
-static const char *name_of(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
 }
 
 static tws_code tell_topology(tws_cli *cli, const tws_node_description *n, const char *to, cJSON *root,
@@ -51,22 +45,8 @@ static tws_code tell_topology(tws_cli *cli, const tws_node_description *n, const
 tws_code tws_convert_topology(tws_cli *cli, const char *from, const char *to, const char *profile, int nodes,
                               tws_error *err) {
   tws_node_description n;
-  char *text, name[64];
-  size_t length;
-  tws_profile *check;
-  TWS_TRY(tws_read_file(from, MOST_BYTES, &text, &length, err));
-  const tws_code code = tws_topology_read(text, from, &n, err);
-  tws_free(text);
-  TWS_TRY(code);
-  if (!profile && !n.profile[0])
-    return tws_fail(err, TWS_USAGE, "add --profile, such as h100-sxm", "%s does not say which GPUs these are", from);
-  TWS_TRY(tws_profile_load(profile ? profile : n.profile, &check, err));
-  if (n.sm == 0 && tws_profile_generation(check) >= TWS_GENERATION_HOPPER) n.sm = 90;
-  if (tws_profile_generation(check) >= TWS_GENERATION_BLACKWELL) n.link_bandwidth = 50e9;
-  tws_profile_destroy(check);
-  snprintf(name, sizeof name, "%.63s", name_of(from));
-  cJSON *root = tws_topology_cluster(&n, name, profile, nodes);
-  if (!root) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  cJSON *root;
+  TWS_TRY(tws_topology_import(from, profile, nodes, &n, &root, err));
   const tws_code told = tell_topology(cli, &n, to, root, err);
   if (told == TWS_OK) return write_json(root, to, err);
   cJSON_Delete(root);

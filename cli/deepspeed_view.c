@@ -13,7 +13,8 @@ tws_code tws_deepspeed_comparison_print(const tws_cli *cli, const tws_deepspeed_
   const int columns = b->arena_disk > 0 ? 4 : 3;
   tws_table table;
   tws_table_init(&table, columns);
-  const char *row[4] = {tws_cell("Beside DeepSpeed's ZeRO-%d", b->stage), "device", "host, a node", "disk, a rank"};
+  const char *row[4] = {tws_cell("Compared with DeepSpeed's ZeRO-%d", b->stage), "device", "host, a node",
+                        "disk, a rank"};
   tws_out("\n");
   tws_table_row(&table, row);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

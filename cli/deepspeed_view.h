@@ -1,4 +1,4 @@
-/* DeepSpeed's memory formulas for a job beside what its plan has. */
+/* Prints DeepSpeed's memory formulas for a job next to the ledger of its plan. */
 #ifndef TWS_CLI_DEEPSPEED_VIEW_H
 #define TWS_CLI_DEEPSPEED_VIEW_H
 

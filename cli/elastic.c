@@ -1,4 +1,4 @@
-/* twinspeed elastic: the numbers of GPUs that an elasticity section allows, and the batch of each. */
+/* twinspeed elastic: prints the numbers of GPUs that an elasticity section allows, and the batch of each. */
 #include <string.h>
 #include "cli/cli.h"
 #include "config/ds_config.h"
@@ -103,7 +103,7 @@ static tws_code run_elastic(tws_cli *cli, void *raw, int argc, char **argv, tws_
 static const tws_option table[] = {
     TWS_STRING("config", 'c', "FILE", options, config,
                "ds_config.json with an elasticity section (\"-\": standard input)"),
-    TWS_INTEGER("ranks", 'n', "N", options, ranks, 1, 4194304, "can a job of so many GPUs train, and with which batch"),
+    TWS_INTEGER("ranks", 'n', "N", options, ranks, 1, 4194304, "can a job of N GPUs train, and with which batch"),
     TWS_LIST("set", 0, "KEY=VALUE", options, set, "set a configuration key: --set elasticity.max_gpus=64"),
     TWS_OPTIONS_END};
 

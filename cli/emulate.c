@@ -26,7 +26,7 @@ typedef struct session {
   const tws_scenario *scenario; /* NULL: none */
   int64_t every;
   int heading;
-  tws_progress progress; /* in steps */
+  tws_progress progress; /* counts steps */
   FILE *csv;
   int csv_failed;
   cJSON *steps;
@@ -81,9 +81,9 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
 
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
   session *s = user;
-  if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* the line ends here */
+  if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* a gap in the curve */
   tws_warn(s->cli, "at %.6g virtual seconds: %s", at_s, failure->message);
-  tws_warn(s->cli, "going on with %d ranks", ranks);
+  tws_warn(s->cli, "continuing with %d ranks", ranks);
 }
 
 static tws_code open_csv(session *s, tws_error *err) {
@@ -153,7 +153,7 @@ static tws_code draw_figure(const session *s, const tws_job *job, const tws_emul
   const char *about = s->scenario ? s->scenario->description : NULL;
   snprintf(name, sizeof name, "%d ranks, ZeRO-%d", job->ranks, job->config->zero.stage);
   snprintf(title, sizeof title, "%s", about ? about : job->cluster.name);
-  TWS_TRY(tws_emulation_figure(r, &s->curve, name, &o->beside, title, o->figure, err));
+  TWS_TRY(tws_emulation_figure(r, &s->curve, name, &o->compared, title, o->figure, err));
   tws_say(s->cli, "figure: %s", o->figure);
   return TWS_OK;
 }
@@ -199,9 +199,9 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   return code;
 }
 
-/* ---- what is asked for ---- */
+/* ---- checks ---- */
 
-/* The data of a figure goes into a file of its own, "x.dat" for "x.svg" (traces/plot.h), which is asked about, too.
+/* Returns the path of the figure's data file, "x.dat" for "x.svg" (traces/plot.h), which is checked as an output, too.
  * NULL: there is none. */
 static const char *figure_data(const char *figure, char *path, size_t size) {
   if (!figure || tws_path_kind_of(figure) == TWS_PATH_STREAM) return NULL;
@@ -234,21 +234,22 @@ static tws_code check_options(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->run.eval_data);
   tws_inputs_add(&inputs, o->scenario);
   tws_inputs_add(&inputs, o->init_from);
-  for (int i = 0; i < o->beside.count; i++) tws_inputs_add(&inputs, o->beside.item[i]);
-  if (o->beside.count && !o->figure)
-    return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --beside without a figure");
+  for (int i = 0; i < o->compared.count; i++) tws_inputs_add(&inputs, o->compared.item[i]);
+  if (o->compared.count && !o->figure)
+    return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --compare without --figure");
   const int count = (int)(sizeof outputs / sizeof *outputs), continued = o->resume ? 2 : 0;
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
-  return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
+  return tws_fail(err, TWS_USAGE,
+                  "--resume continues from them; --force overwrites those whose steps are reached again",
                   "--save: %.400s has checkpoints", o->save);
 }
 
 static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err) {
   if (o->job.model || o->job.config || o->job.cluster || o->run.data)
     return tws_fail(err, TWS_USAGE, "leave out -m, -c, --cluster and --data",
-                    "emulate: the scenario says which job it is about");
+                    "emulate: the scenario specifies the job");
   if (!s->job.model)
     return tws_fail(err, TWS_INVALID, "{\"job\": {\"model\": ...}}", "emulate: in the scenario there is no job");
   const char *fidelity = o->run.fidelity;
@@ -258,7 +259,7 @@ static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err)
   return TWS_OK;
 }
 
-/* A scenario that saves needs a folder: where none is given, one that goes again. */
+/* Creates a temporary folder, which is removed at exit, for a scenario that saves if no folder is given. */
 static tws_code make_folder(options *o, char *path, size_t size, tws_error *err) {
   *path = '\0';
   if (!o->scenario || o->save || !o->run.save_every) return TWS_OK;
@@ -304,26 +305,27 @@ static tws_code run_emulate(tws_cli *cli, void *raw, int argc, char **argv, tws_
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
     TWS_STRING("scenario", 0, "FILE", options, scenario,
-               "job, cluster, what happens to it and what is expected, in place of the options for these"),
+               "file with job, cluster, events and expected results, in place of these options"),
     TWS_TRAINING_OPTIONS(options, run.),
     TWS_INTEGER("steps", 's', "N", options, run.steps, 1, 1000000000,
                 "optimizer steps of the whole training, those before a checkpoint included (default 10)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
     TWS_FLAG("synchronous-saves", 0, options, run.synchronous, "training waits until a checkpoint is written"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, run.deadline_s, 0, 1e9,
-               "virtual seconds without news that are a hang (default 1800; 0: none are)"),
-    TWS_NUMBER("start-time", 0, "SECONDS", options, run.start_s, 0, 1e9, "virtual seconds that starting anew takes"),
+               "virtual seconds without progress after which a rank counts as hung (default 1800; 0: never)"),
+    TWS_NUMBER("start-time", 0, "SECONDS", options, run.start_s, 0, 1e9, "virtual seconds that a restart takes"),
     TWS_INTEGER("seed-order", 0, "SEED", options, order_seed, 0, 9007199254740992.0,
-                "operations that may start in any order start in one that is drawn: the bits must stay the same"),
+                "start independent operations in a random order: results must stay the same to the last bit"),
     TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity,
                "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
     TWS_STRING("figure", 0, "FILE", options, figure,
-               "losses over virtual time, what it was spent on and events, as .svg or .png (gnuplot)"),
-    TWS_LIST("beside", 0, "FILE", options, beside, "losses of another run in the figure: what its --csv wrote"),
+               "losses over virtual time, a breakdown of that time, and events, as .svg or .png (gnuplot)"),
+    TWS_LIST("compare", 0, "FILE", options, compared,
+             "also draw the losses of another run, from the file of its --csv"),
     TWS_STRING("share", 0, "WHEN", options, share,
-               "ranks that hold equal bits share storage: on, off or auto, where it would be tight (default)"),
+               "share storage among ranks with equal data: on, off or auto, if memory is tight (default)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("ignore-memory", 0, options, ignore_memory, "run although the virtual devices have too little memory"),
     TWS_OPTIONS_END};

@@ -1,4 +1,4 @@
-/* The verb `emulate`, for `train --virtual` too. */
+/* The verb `emulate`, also used by `train --virtual`. */
 #ifndef TWS_CLI_EMULATE_H
 #define TWS_CLI_EMULATE_H
 
@@ -9,7 +9,7 @@ typedef struct tws_emulate_options {
   tws_job_spec job;
   tws_emulated_run run;
   const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share, *json_lines, *prometheus;
-  tws_strings beside;
+  tws_strings compared;
   int64_t every, order_seed;
   int force, ignore_memory;
 } tws_emulate_options;

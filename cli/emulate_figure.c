@@ -31,17 +31,17 @@ static tws_code draw(const tws_emulation *r, const tws_plot_series *series, int 
 }
 
 tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,
-                              const tws_strings *beside, const char *title, const char *out, tws_error *err) {
+                              const tws_strings *compared, const char *title, const char *out, tws_error *err) {
   tws_plot_series series[1 + TWS_MAX_STRINGS] = {{name, curve->at_s, curve->loss, curve->count}};
   tws_loss_curve others[TWS_MAX_STRINGS] = {{0}};
   char names[TWS_MAX_STRINGS][64];
   tws_code code = TWS_OK;
-  for (int i = 0; i < beside->count && code == TWS_OK; i++) {
-    code = tws_loss_curve_read(beside->item[i], &others[i], err);
+  for (int i = 0; i < compared->count && code == TWS_OK; i++) {
+    code = tws_loss_curve_read(compared->item[i], &others[i], err);
     series[1 + i] =
-        (tws_plot_series){name_of(beside->item[i], names[i]), others[i].at_s, others[i].loss, others[i].count};
+        (tws_plot_series){name_of(compared->item[i], names[i]), others[i].at_s, others[i].loss, others[i].count};
   }
-  if (code == TWS_OK) code = draw(r, series, 1 + beside->count, title, out, err);
-  for (int i = 0; i < beside->count; i++) tws_loss_curve_free(&others[i]);
+  if (code == TWS_OK) code = draw(r, series, 1 + compared->count, title, out, err);
+  for (int i = 0; i < compared->count; i++) tws_loss_curve_free(&others[i]);
   return code;
 }

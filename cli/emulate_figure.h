@@ -1,4 +1,4 @@
-/* The figure of an emulated run: losses over virtual time, and what that time was spent on. */
+/* The figure of an emulated run: losses over virtual time, and a breakdown of that time. */
 #ifndef TWS_CLI_EMULATE_FIGURE_H
 #define TWS_CLI_EMULATE_FIGURE_H
 
@@ -6,8 +6,9 @@
 #include "emulation/emulate.h"
 #include "traces/loss_curve.h"
 
-/* beside: files that other runs wrote with --csv, whose losses are drawn too. TWS_IO, TWS_INVALID: one of them. */
+/* compared: files that other runs wrote with --csv, whose losses are drawn too. TWS_IO, TWS_INVALID: one of these files
+ * could not be read. */
 tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,
-                              const tws_strings *beside, const char *title, const char *out, tws_error *err);
+                              const tws_strings *compared, const char *title, const char *out, tws_error *err);
 
 #endif

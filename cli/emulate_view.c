@@ -9,7 +9,7 @@ static const char *seconds(double s, char text[32]) {
   return tws_format_seconds(s, text, 32);
 }
 
-/* Where virtual time went, and what the formulas say of it. */
+/* Prints the breakdown of virtual time under failures, and the expectation by formula. */
 static void print_faults(const tws_emulation *r) {
   char a[32], b[32], c[32], d[32];
   if (r->saves > 0)
@@ -18,9 +18,9 @@ static void print_faults(const tws_emulation *r) {
   if (r->restarts == 0) return;
   tws_out("restarts: %" PRId64
           ", the job ends with %d ranks; %s of work was lost, %s passed until failures were known, "
-          "%s until work went on\n",
+          "%s until training continued\n",
           r->restarts, r->ranks, seconds(r->lost_s, a), seconds(r->detect_s, b), seconds(r->restart_s, c));
-  tws_out("goodput: %.2f %% of %s is work that stayed\n", 100 * tws_emulation_goodput(r), seconds(r->virtual_s, a));
+  tws_out("goodput: %.2f %% of %s is work that was kept\n", 100 * tws_emulation_goodput(r), seconds(r->virtual_s, a));
   const tws_emulation_theory t = tws_emulation_expected(r);
   if (isnan(t.goodput)) return;
   tws_out("a failure every %s: saving every %s as here gives %.2f %%, ", seconds(r->between_failures_s, a),

@@ -1,4 +1,4 @@
-/* What `twinspeed emulate` prints of a run. */
+/* Prints the result of `twinspeed emulate`. */
 #ifndef TWS_CLI_EMULATE_VIEW_H
 #define TWS_CLI_EMULATE_VIEW_H
 
@@ -6,7 +6,7 @@
 #include "emulation/emulate.h"
 
 void tws_emulation_print(const tws_job *job, const tws_emulation *r);
-/* steps: as they were shown, which the object takes over; failure NULL: it ended well. */
+/* steps: the printed steps, which the JSON object takes over; failure NULL: the run succeeded. */
 tws_code tws_emulation_print_json(const tws_job *job, const tws_emulation *r, cJSON *steps, const tws_error *failure,
                                   tws_error *err);
 

@@ -1,4 +1,4 @@
-/* twinspeed estimate: does it fit, on what, what fills the memory, and how long does a step take. */
+/* twinspeed estimate: does the job fit, on which cluster, what uses the memory, and how long does a step take. */
 #include <string.h>
 #include "autotune/remedy.h"
 #include "base/json.h"
@@ -234,7 +234,7 @@ static void print_time(const tws_cli *cli, const tws_job *job, const tws_estimat
   tws_axes_print(&e->path);
   if (e->loading_s > 0)
     tws_out("  loading the samples of a step takes %s%s\n", tws_format_seconds(e->loading_s, text, sizeof text),
-            e->path.loading_s > 0 ? "" : ", beside the step before");
+            e->path.loading_s > 0 ? "" : ", overlapped with the previous step");
   tws_bottleneck_print(cli, &e->path);
 }
 
@@ -328,7 +328,7 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   tws_code code = stages ? tws_job_estimate(job, &result, stages, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  /* the ranks whose arena is largest: of a pipeline, one stage's */
+  /* the ranks with the largest arena: in a pipeline, those of one stage */
   const int64_t shown = o->ledger_csv ? job->config->accumulation_steps : result.built;
   if (code == TWS_OK) code = tws_job_part_plan(job, tws_job_stage_rank(job, result.stage), shown, &plan, err);
   if (code == TWS_OK) code = report_estimate(cli, o, job, &result, stages, plan, err);
@@ -427,8 +427,9 @@ static const tws_option table[] = {
     TWS_INTEGER("gpus-per-node", 0, "N", options, gpus_per_node, 1, 1024, "formulas: devices of a node (default 1)"),
     TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "formulas: nodes (default 1)"),
     TWS_NUMBER("factor", 0, "X", options, factor, 0, 100, "formulas: additional buffer factor (default 1.5)"),
-    TWS_STRING("compat", 0, "VERSION", options, compat,
-               "formulas' table to the letter, or of a job beside its ledger: deepspeed, deepspeed-0.3 (its manual)"),
+    TWS_STRING(
+        "compat", 0, "VERSION", options, compat,
+        "DeepSpeed's table to the letter, or for a job next to its ledger: deepspeed, deepspeed-0.3 (its manual)"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,

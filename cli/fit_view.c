@@ -8,8 +8,7 @@
 #include "cli/tune_view.h"
 #include "cli/verdict.h"
 
-/* Returns the interval of the runtime that is asked for; NULL: this program's own engine, whose peaks are those that
- * are predicted. */
+/* Returns the interval of the requested runtime; NULL: Twinspeed's own engine, whose peaks equal the predicted ones. */
 static const tws_memory_interval *margin_of(const tws_smallest_request *request) {
   const tws_runtime *runtime = request->spec->runtime ? tws_runtime_find(request->spec->runtime) : NULL;
   const tws_memory_interval *seen = runtime ? tws_runtime_memory_interval(runtime) : NULL;

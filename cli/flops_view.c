@@ -40,7 +40,7 @@ static void print_sizes(const tws_flops_view *r, tws_text *out) {
   print_line(out, "batch size per GPU: ", tws_cell("%lld", (long long)job->config->micro_batch_size));
 }
 
-/* The figures of one GPU: in a pipeline, of the stage that sets the pace. */
+/* The figures of one GPU: in a pipeline, of the slowest stage. */
 static void print_summary(const tws_flops_view *r, tws_text *out) {
   const tws_job *job = r->job;
   const tws_stage_flops *t = &r->profile->stages[r->profile->slowest];

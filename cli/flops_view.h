@@ -10,7 +10,7 @@ typedef struct tws_flops_view {
   const tws_flops_profile *profile;
   int measured, detailed;
   int top, depth; /* module classes at each depth; deepest level shown, -1: all */
-  int64_t step;   /* of training; 0: none */
+  int64_t step;   /* step of the training; 0: none */
 } tws_flops_view;
 void tws_flops_print(const tws_flops_view *view, tws_text *out);
 double tws_flops_samples_per_s(const tws_flops_view *view);

@@ -1,4 +1,4 @@
-/* twinspeed generate: what a trained model goes on with. */
+/* twinspeed generate: continues a text with a trained model. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct options {
 
 typedef tws_token_list tokens;
 
-/* Without a tokenizer bytes are tokens. */
+/* Without a tokenizer tokens are bytes. */
 static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *text, size_t length, tws_error *err) {
   if (tokenizer) {
     const tws_code code = tws_tokenizer_encode(tokenizer, text, length, 1, list, err);
@@ -28,7 +28,7 @@ static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *tex
   return TWS_OK;
 }
 
-/* "464, 2068 7586": numbers with commas or blanks between them. */
+/* "464, 2068 7586": numbers separated by commas or blanks. */
 static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
   for (const char *at = text; *at;) {
     const char *end;
@@ -60,15 +60,15 @@ static tws_code read_prompt(const options *o, tws_tokenizer *tokenizer, tokens *
 typedef struct printer {
   const tws_cli *cli;
   int ids;            /* tokens are printed as numbers */
-  const char *prompt; /* printed before the first; NULL: not, or no more */
+  const char *prompt; /* printed before the first token; NULL: not wanted, or printed already */
   tws_tokenizer *tokenizer;
-  tokens all;   /* with a tokenizer: the prompt's too, since what a token is depends on those before it */
-  size_t shown; /* bytes of their text that were printed */
+  tokens all;   /* with a tokenizer also the prompt's tokens, since decoding a token depends on those before it */
+  size_t shown; /* bytes of the text that were printed */
   tokens made;
   cJSON *log_probabilities;
 } printer;
 
-/* What is new in the text of all tokens. A character that is not whole yet is held back. */
+/* Prints the new part of the decoded text. An incomplete UTF-8 character is held back. */
 static tws_code print_text(printer *p, int last, tws_error *err) {
   static const char replacement[] = "\xef\xbf\xbd";
   char *text = NULL;
@@ -94,21 +94,21 @@ static void print_token(void *user, int32_t token, double log_probability) {
     tws_out("%d\n", token);
   } else if (p->tokenizer) {
     tws_token_add(&p->all, token, NULL);
-    print_text(p, 0, NULL); /* a text that cannot be is an error at the end */
+    print_text(p, 0, NULL); /* a decoding error is reported at the end */
   } else if (token < 256) {
     tws_out_bytes(&byte, 1);
   } else {
-    tws_out("\xef\xbf\xbd"); /* no byte: the replacement character */
+    tws_out("\xef\xbf\xbd"); /* not a byte: the replacement character */
   }
 }
 
-/* With a tokenizer the prompt is printed as its tokens are. */
+/* With a tokenizer the prompt is printed in decoded form. */
 static tws_code start_text(printer *p, const options *o, const tokens *prompt, tws_error *err) {
   if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
   p->prompt = NULL;
   for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
   if (o->prompt) return print_text(p, 0, err);
-  char *text = NULL; /* of a file: not printed */
+  char *text = NULL; /* a prompt from a file is not printed */
   TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &p->shown, err));
   tws_free(text);
   return TWS_OK;
@@ -198,7 +198,7 @@ static tws_code check_job(const options *o, tws_error *err) {
   return TWS_OK;
 }
 
-/* Where a configuration is given it is that of the training: of it the model's part counts, on one rank. */
+/* If a configuration is given, it is that of the training: only its part about the model is used, on one rank. */
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options o = *(options *)raw;
   tokens prompt = {0};
@@ -224,7 +224,7 @@ static const tws_option table[] = {
     TWS_STRING("tag", 0, "TAG", options, tag, "of this one (default: the one DIR/latest names)"),
     TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
     TWS_STRING("prompt", 'p', "TEXT", options, prompt,
-               "what to go on from; without --tokenizer its bytes are the tokens"),
+               "text to continue; without --tokenizer its bytes are the tokens"),
     TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
     TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "tokens by their numbers; so are those that are printed"),
     TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "a tokenizer.json: text to tokens and back"),
@@ -239,7 +239,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .t
 
 const tws_verb tws_verb_generate = {
     .name = "generate",
-    .summary = "go on from a text with a trained model",
+    .summary = "continue a text with a trained model",
     .usage = "-m MODEL --resume DIR | --init-from FILE --prompt TEXT [options]",
     .examples =
         "  twinspeed generate -m config.json --resume run --prompt 'In the beginning ' --tokens 200 --temperature 0.8\n"

@@ -1,26 +1,26 @@
-/* The options that say what job is meant, shared by the verbs. */
+/* Options that specify a job, shared by the verbs. */
 #ifndef TWS_CLI_JOB_OPTIONS_H
 #define TWS_CLI_JOB_OPTIONS_H
 
 #include "cli/cli.h"
 #include "job/job.h"
 
-/* How the ranks are divided. */
-#define TWS_AXIS_OPTIONS(type, field)                                                                                 \
-  TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                                 \
-      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "ranks that share weights (tensor parallelism)"), \
-      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "ranks that share a sequence"),                 \
-      TWS_STRING("sequence-algorithm", 0, "NAME", type, field.sequence_algorithm,                                     \
-                 "with --sp: ulysses (default), or ring (context parallelism)"),                                      \
-      TWS_INTEGER("ep", 0, "N", type, field.expert_ranks, 1, 65536,                                                   \
-                  "replicas that share experts (of those that there are)"),                                           \
-      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "of a pipeline: gpipe, 1f1b, interleaved or zb-h1"),    \
-      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096, "chunks of a stage (interleaved)"),  \
-      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),        \
-      TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                 \
+/* Options of the parallel axes. */
+#define TWS_AXIS_OPTIONS(type, field)                                                                                  \
+  TWS_INTEGER("pp", 0, "N", type, field.pipeline_stages, 1, 4096, "pipeline stages"),                                  \
+      TWS_INTEGER("tp", 0, "N", type, field.tensor_ranks, 1, 65536, "tensor-parallel ranks"),                          \
+      TWS_INTEGER("sp", 0, "N", type, field.sequence_ranks, 1, 65536, "sequence-parallel ranks"),                      \
+      TWS_STRING("sequence-algorithm", 0, "NAME", type, field.sequence_algorithm,                                      \
+                 "with --sp: ulysses (default), or ring (context parallelism)"),                                       \
+      TWS_INTEGER("ep", 0, "N", type, field.expert_ranks, 1, 65536, "expert-parallel ranks, among the replicas"),      \
+      TWS_STRING("schedule", 0, "KIND", type, field.schedule, "pipeline schedule: gpipe, 1f1b, interleaved or zb-h1"), \
+      TWS_INTEGER("virtual-stages", 0, "N", type, field.virtual_stages, 1, 4096,                                       \
+                  "model chunks of a stage (interleaved)"),                                                            \
+      TWS_STRING("axis-order", 0, "AXES", type, field.axis_order, "slowest first (pipe,data,sequence,model)"),         \
+      TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                  \
                "with --tp: Megatron sequence parallelism (split tokens)")
 
-/* What Hugging Face's Trainer puts in the place of "auto". */
+/* Values that Hugging Face's Trainer fills in for "auto". */
 #define TWS_LEARNING_OPTIONS(type, field)                                               \
   TWS_NUMBER("learning-rate", 0, "RATE", type, field.learning_rate, 1e-30, 1e6,         \
              "of the optimizer, and at the end of a warm-up"),                          \

@@ -68,7 +68,7 @@ void tws_runtime_print(const tws_cli *cli, const tws_job *job) {
   tws_text_add(&line, "%sRuntime%s  %s, %s: %s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
                runtime->name, *job->runtime_why ? job->runtime_why : "as the job says", runtime->about);
   if (runtime->attention != TWS_ATTENTION_AS_PROFILE && job->ranks > 0)
-    tws_text_add(&line, "; holds %s beside the plan and the context",
+    tws_text_add(&line, "; holds %s in addition to the plan and the context",
                  tws_format_bytes(tws_job_software_bytes(job), bytes, sizeof bytes));
   print_line_of(&line);
 }
@@ -133,9 +133,9 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   job_assumed_print(cli, job);
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
-/* How the ranks are divided, as in the results of training. */
+/* The parallel axes, in the format of training results. */
 static void add_axes(const tws_job *job, cJSON *json) {
   const tws_config *c = job->config;
   char order[TWS_AXIS_ORDER_TEXT];

@@ -64,7 +64,7 @@ tws_code tws_knee_print(const tws_cli *cli, const tws_knee *knee, const tws_knee
   if (knee->knee >= 0)
     tws_out("\nbeyond %s more of it buys less\n", value_cell(knee->points[knee->knee].value, unit));
   else
-    tws_out("\nno knee: the throughput bends nowhere in this range\n");
+    tws_out("\nno knee: the curve of the throughput has none in this range\n");
   tws_assumption assumed[TWS_ASSUMPTIONS];
   tws_assumptions_print(cli, assumed, tws_tune_assumed(request, assumed));
   return TWS_OK;

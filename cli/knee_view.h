@@ -1,4 +1,4 @@
-/* A search repeated over one figure of the cluster, for people and as JSON. */
+/* Prints a search repeated over one figure of the cluster, as text and as JSON. */
 #ifndef TWS_CLI_KNEE_VIEW_H
 #define TWS_CLI_KNEE_VIEW_H
 

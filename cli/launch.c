@@ -1,4 +1,4 @@
-/* twinspeed launch: run any command once per rank; which host and device each rank gets is printed first. */
+/* twinspeed launch: runs any command once per rank, after printing the host and device of each rank. */
 #include <string.h>
 #include "base/process.h"
 #include "cli/cli.h"
@@ -10,7 +10,7 @@
 typedef struct options {
   int64_t ranks, threads;
   tws_launch_flags flags;
-  const char *world_info; /* all hosts of a job whose ranks other launchers start as well */
+  const char *world_info; /* all hosts of a job whose other ranks are started by launchers on the other nodes */
   int64_t node_rank;      /* -1: not given */
   const char *master_address, *core_list;
   int64_t master_port;
@@ -18,7 +18,7 @@ typedef struct options {
   int dry_run, print_map, print_command;
 } options;
 
-/* The command that starts the ranks, quoted as a shell takes it. */
+/* Prints the command that starts the ranks, quoted for a shell. */
 static tws_code show_words(const char *const *words, tws_error *err) {
   tws_text line = {0};
   for (int i = 0; words[i]; i++) {
@@ -55,7 +55,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   return o->core_list ? tws_cores_parse(o->core_list, &cores, err) : TWS_OK;
 }
 
-/* The words that `twinspeed rank-worker` gets: this verb again, with what the ranks have to know. */
+/* Arguments of `twinspeed rank-worker`: this verb again, with the settings that the ranks need. */
 static tws_code add_arguments(tws_launch_options *launch, const tws_command_job *job, char **command, int argc,
                               tws_arena *arena, tws_error *err) {
   const char **words = tws_arena_alloc(arena, (size_t)argc + 16, sizeof *words);
@@ -78,7 +78,7 @@ static tws_code add_arguments(tws_launch_options *launch, const tws_command_job 
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* pdsh and other launchers, which start and watch the ranks by themselves. */
+/* Runs pdsh or another launcher that starts and monitors the ranks itself. */
 static tws_code hand_over(const options *o, const tws_launch_options *launch, const tws_hosts *hosts, char **command,
                           tws_arena *arena, tws_error *err) {
   const tws_launch_flags *f = &o->flags;
@@ -99,7 +99,8 @@ static tws_code hand_over(const options *o, const tws_launch_options *launch, co
   return show_words(words, err);
 }
 
-/* The ranks of one node of a job that is started on each: on this machine, whatever its name is. */
+/* Selects the ranks of one node of a job that is started separately on each node: those of this machine, whatever its
+ * name. */
 static tws_code choose_node(const options *o, tws_hosts *world, tws_hosts *hosts, tws_launch_options *launch,
                             tws_error *err) {
   if (o->node_rank >= world->count)
@@ -152,7 +153,7 @@ static tws_code start_command(tws_cli *cli, const options *o, int argc, char **a
   return cli->json && !o->print_command ? tws_launch_show(cli, &hosts, first, 1, err) : TWS_OK;
 }
 
-/* A rank, which this program or another launcher has started. */
+/* Runs as a rank that this program or another launcher has started. */
 static tws_code run_rank(const options *o, char **command, tws_arena *arena, tws_error *err) {
   tws_hosts world;
   if (o->world_info) TWS_TRY(tws_hosts_read_world_info(o->world_info, arena, &world, err));
@@ -197,7 +198,7 @@ static const tws_option table[] = {
                "hosts and devices of all nodes in base64, in place of a hostfile (other launchers give it)"),
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a rank (default: cores / ranks)"),
     TWS_FLAG("dry-run", 0, options, dry_run, "print rank -> host -> device and stop"),
-    TWS_FLAG("print-map", 0, options, print_map, "print rank -> host -> device to standard output, and go on"),
+    TWS_FLAG("print-map", 0, options, print_map, "print rank -> host -> device to standard output, then start"),
     TWS_FLAG("print-command", 0, options, print_command, "print the command that starts the ranks and stop"),
     TWS_OPTIONS_END};
 

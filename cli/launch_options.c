@@ -8,7 +8,7 @@ int tws_launch_flags_given(const tws_launch_flags *f) {
          (f->launcher && (getenv("SLURM_JOB_NODELIST") != NULL));
 }
 
-/* Slurm's allocation, for launchers that start ranks in it. */
+/* Hosts of Slurm's allocation, for launchers that start ranks in it. */
 static const char *allocation(const tws_launch_flags *f, tws_launcher launcher) {
   const int knows = launcher == TWS_LAUNCHER_SRUN || launcher == TWS_LAUNCHER_MPIRUN || launcher == TWS_LAUNCHER_SLURM;
   return f->hostfile || !knows ? NULL : getenv("SLURM_JOB_NODELIST");
@@ -24,7 +24,7 @@ const char *tws_launch_flags_hostfile(const tws_launch_flags *f, int64_t ranks) 
   return access(TWS_DEFAULT_HOSTFILE, F_OK) == 0 ? TWS_DEFAULT_HOSTFILE : NULL;
 }
 
-/* Ranks of this program's own verbs are those of one MPI job, of the MPI that it was built with. */
+/* Ranks of Twinspeed's own verbs form one MPI job, of the MPI library with which it was built. */
 static tws_code own_launcher(const tws_launch_flags *f, tws_launcher *launcher, tws_error *err) {
   if (f->any_command || !tws_launcher_hands_over(*launcher)) return TWS_OK;
   if (*launcher != TWS_LAUNCHER_OPENMPI && *launcher != TWS_LAUNCHER_SLURM)

@@ -1,4 +1,4 @@
-/* The options that say where ranks run and who starts them, shared by the verbs that start some. */
+/* Options for where ranks run and which launcher starts them, shared by the verbs that start ranks. */
 #ifndef TWS_CLI_LAUNCH_OPTIONS_H
 #define TWS_CLI_LAUNCH_OPTIONS_H
 
@@ -8,8 +8,10 @@
 typedef struct tws_launch_flags {
   const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
   int64_t num_gpus;                                                                      /* 0: not given */
-  int elastic;                                                                           /* MIN:MAX makes sense */
-  int any_command; /* ranks are a command's, which every launcher can start; those of other verbs need ours */
+  int elastic;                                                                           /* whether elastic MIN:MAX is
+                                                                                          * accepted */
+  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own verbs need
+                    * `ours` */
 } tws_launch_flags;
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
@@ -31,24 +33,24 @@ typedef struct tws_launch_flags {
                  "called with a host and a command; passes its input on (default: ssh)"),                        \
       TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the screen")
 
-#define TWS_DEFAULT_HOSTFILE "/job/hostfile" /* as in DeepSpeed */
-/* Hosts and launcher into `launch`, and how many ranks that makes. `ranks`: asked for on this machine, or 0. Without a
- * hostfile, but with a launcher that knows of one, the hosts are those of Slurm's allocation; else those of
- * TWS_DEFAULT_HOSTFILE, where there is such a file (TWINSPEED_HOSTFILE names another one). TWS_USAGE for flags that
- * do not go together. The hosts live in the arena. */
+#define TWS_DEFAULT_HOSTFILE "/job/hostfile" /* names of DeepSpeed's launcher */
+/* Reads hosts and launcher into `launch`, and determines the number of ranks. `ranks`: requested number on this
+ * machine, or 0. Without a hostfile, if the launcher supports one, the hosts are those of Slurm's allocation, else
+ * those of TWS_DEFAULT_HOSTFILE if it exists (TWINSPEED_HOSTFILE names another file). TWS_USAGE: flags contradict each
+ * other. The hosts live in the arena. */
 tws_code tws_launch_flags_read(const tws_launch_flags *flags, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
                                tws_launch_options *launch, tws_error *err);
-/* The hostfile that is read: the one given, or the default one; NULL: none. */
+/* Path of the hostfile: the given one, or the default one; NULL: none. */
 const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ranks);
-/* 1: some flag says that ranks are to be started on given hosts. */
+/* Returns 1 if a flag requests ranks on given hosts. */
 int tws_launch_flags_given(const tws_launch_flags *flags);
-/* Narrates that the hosts are those of the default hostfile, where they are. */
+/* Reports on standard error if the hosts come from the default hostfile. */
 void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
-/* 1: devices were chosen, and CUDA_VISIBLE_DEVICES of this environment says nothing about the ranks. As DeepSpeed's
- * launcher does, narration tells who sets it. */
+/* Returns 1 if devices were selected, so that CUDA_VISIBLE_DEVICES of this environment does not apply to the ranks. As
+ * in DeepSpeed's launcher, a message says which option sets it. */
 int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *flags);
-/* rank -> host -> device, to standard output or as narration; as JSON ("twinspeed-ranks-1") with --json. first: number
- * of the first rank. */
+/* Prints the mapping rank -> host -> device to standard output or to standard error; as JSON ("twinspeed-ranks-1") with
+ * --json. first: number of the first rank. */
 tws_code tws_launch_show(const tws_cli *cli, const tws_hosts *hosts, int first, int to_stdout, tws_error *err);
 
 #endif

@@ -11,7 +11,7 @@
 
 const char *const tws_listed_options[] = {"ranks", "pp",  "tp",          "sp",           "ep",
                                           "stage", "seq", "micro-batch", "accumulation", NULL};
-/* Their columns, and those of what was found. */
+/* Columns of the varied options, and of the results. */
 static const char axis_columns[] = "ranks,pp,tp,sp,ep,stage,seq,micro_batch,accumulation,train_batch";
 static const char result_columns[] =
     "status,step_s,tokens_per_s,mfu,exposed_s,longest_path_s,device_bytes,device_limit_bytes,node_bytes,reason";
@@ -22,7 +22,7 @@ static const char *const status_words[] = {"fits", "does not fit", "refused"};
 
 typedef struct point {
   status status;
-  int64_t axes[AXIS_VALUES]; /* as the job has them; 0 (stage: -1) where it was refused and not said */
+  int64_t axes[AXIS_VALUES]; /* values of the job; 0 (stage: -1) if it was refused and the option not given */
   double step_s, tokens_per_s, mfu, exposed_s, longest_s, device_need, device_limit, node_need;
   char reason[512], hint[256], assumed[1024];
 } point;
@@ -47,7 +47,7 @@ static int64_t point_count(const tws_option_lists *sweep) {
   return count;
 }
 
-/* The options of a point, and what was asked for: those of the job where it says nothing. */
+/* Sets the options of a row: those given, else the job's own values. */
 static void choose_point(const tws_option_lists *sweep, int item, char *options) {
   for (int i = TWS_LISTS - 1; i >= 0; i--) {
     const tws_option_list *axis = &sweep->axis[i];
@@ -125,7 +125,7 @@ static tws_code compute(const tws_lists_request *request, const tws_job *job, po
   return TWS_OK;
 }
 
-/* In a worker. What cannot be planned is a row, not the end of the sweep. */
+/* Runs in a worker. A job that cannot be planned is a row with the reason; the sweep continues. */
 static tws_code work(void *user, int item, void *answer, tws_error *err) {
   const tws_lists_request *request = ((const runner *)user)->request;
   point *p = answer;
@@ -160,7 +160,7 @@ static tws_code keep(void *user, int item, const void *answer, int *stop, tws_er
   return TWS_OK;
 }
 
-/* ---- what is told ---- */
+/* ---- printing ---- */
 
 void tws_csv_field(tws_text *out, const char *text) {
   if (!strpbrk(text, ",\"\n\r")) {
@@ -312,7 +312,7 @@ tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws
   if (cli->json && request->csv && strcmp(request->csv, "-") == 0)
     return tws_fail(err, TWS_USAGE, "give one of them a file", "--json and --csv - both go to standard output");
   TWS_TRY(tws_job_spec_check_shared(spec, err));
-  tws_job *job; /* what no point could be computed without is refused once */
+  tws_job *job; /* an error of the shared inputs is reported once */
   TWS_TRY(tws_job_open(spec, &job, err));
   tws_job_destroy(job);
   runner r = {.cli = cli, .request = request, .count = (int)count};

@@ -1,4 +1,5 @@
-/* One job for each combination of lists: --seq 2048,4096 --micro-batch 1,2,4. Of `estimate` and `simulate`. */
+/* Lists of values for `estimate` and `simulate`: one job for each combination, as in --seq 2048,4096 --micro-batch
+ * 1,2,4. */
 #ifndef TWS_CLI_LISTS_H
 #define TWS_CLI_LISTS_H
 
@@ -11,25 +12,25 @@
   "--seq 2048,4096. Each combination is a row, in this order of options, of which the last varies fastest; what is\n" \
   "refused is a row with the reason. --json prints an array. Exit code 1: no row fits.\n"
 
-/* The options that take lists, slowest first: the last one given varies fastest in the rows. */
+/* Options that accept lists, slowest first: the last one given varies fastest in the rows. */
 extern const char *const tws_listed_options[];
 
 typedef struct tws_lists_request {
   const tws_option_lists *sweep;
-  const void *options; /* of the verb, with the job's tws_job_spec at spec_offset */
+  const void *options; /* the verb's options, with the job's tws_job_spec at spec_offset */
   size_t options_bytes, spec_offset;
-  const char *program;    /* as --program */
-  const char *csv;        /* NULL: none; "-": in the place of the table */
+  const char *program;    /* value of --program */
+  const char *csv;        /* NULL: none; "-": replaces the table */
   const tws_sim_api *sim; /* NULL: the longest path alone */
   tws_fidelity fidelity;
   int all_ranks;
 } tws_lists_request;
 
-int tws_lists_given(const tws_option_lists *sweep); /* whether any option was given as a list */
-/* Computes all points in processes, prints them as a table, or as an array with --json, and writes the CSV.
- * TWS_NO where no point fits. */
+int tws_lists_given(const tws_option_lists *sweep); /* returns 1 if any option was given as a list */
+/* Evaluates all combinations in worker processes, prints them as a table, or as an array with --json, and writes the
+ * CSV. TWS_NO: no combination fits. */
 tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws_error *err);
-/* A text as a field of a CSV file, in quotes where it has to be. */
+/* Appends a text as a field of a CSV file, quoted if necessary. */
 void tws_csv_field(tws_text *out, const char *text);
 
 #endif

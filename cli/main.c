@@ -14,7 +14,7 @@
 #include "job/modules.h"
 #include "cli/version.h"
 
-const tws_verb *const *tws_verbs(void) {
+static const tws_verb *const *all_verbs(void) {
   static const tws_verb *const list[] = {
 #define X(name) &tws_verb_##name,
       TWS_VERBS(X)
@@ -32,7 +32,7 @@ static void print_usage(FILE *to) {
           "  twinspeed tune -m gpt2 -c ds_config.json --cluster dgx-a100:2\n"
           "  twinspeed train -m config.json -c ds_config.json -n 4 --data book.txt --steps 200\n\n"
           "Verbs:\n");
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++)
+  for (const tws_verb *const *verb = all_verbs(); *verb; verb++)
     if (!(*verb)->hidden) fprintf(to, "  %-10s  %s\n", (*verb)->name, (*verb)->summary);
   fprintf(to,
           "\n\"twinspeed VERB --help\" explains a verb. \"twinspeed --version\" lists what this build can do.\n"
@@ -43,7 +43,7 @@ static void print_usage(FILE *to) {
 static const tws_verb *find_verb(const char *name, tws_error *err) {
   const char *names[32];
   size_t count = 0;
-  for (const tws_verb *const *verb = tws_verbs(); *verb; verb++) {
+  for (const tws_verb *const *verb = all_verbs(); *verb; verb++) {
     if (strcmp((*verb)->name, name) == 0) return *verb;
     if (!(*verb)->hidden) names[count++] = (*verb)->name;
   }
@@ -70,8 +70,8 @@ static int wants_color(int fd) {
   return isatty(fd) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-/* A full disk behind standard output is an error, not a silent loss. A reader that has seen enough (`| head`) is none:
- * what it leaves is dropped, and the exit code is the verb's own. */
+/* A full disk is an error of standard output, not a silent loss. A reader that has closed the pipe (`| head`) is no
+ * error: the remaining output is dropped, and the exit code is the verb's own. */
 tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -121,7 +121,7 @@ static tws_code answer_verb(tws_cli *cli, int argc, char **argv, tws_error *err)
   return TWS_OK;
 }
 
-/* A file must not be opened as what a closed standard stream was: results would be written into it. */
+/* Opens /dev/null for closed standard streams, so that no file gets their descriptor and receives the output. */
 static void open_standard_streams(void) {
   int fd;
   do fd = open("/dev/null", O_RDWR);
@@ -133,12 +133,12 @@ int main(int argc, char **argv) {
   static char path[4096];
   tws_keep_freed_memory();
   open_standard_streams();
-  tws_cli cli = {.program = tws_program_path(path, (int)sizeof path)};
+  tws_cli cli = {.program = tws_program_path(path, (int)sizeof path), .verbs = all_verbs()};
   cli.log = (tws_log){.write = write_log, .user = &cli, .level = TWS_LOG_INFO};
   cli.color_out = wants_color(STDOUT_FILENO);
   cli.color_err = wants_color(STDERR_FILENO);
   tws_catch_signals(tws_worker_is());
-  setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* whoever reads along sees whole lines as they come */
+  setvbuf(stdout, NULL, _IOLBF, 1 << 14); /* line-buffered: a reader of the pipe gets complete lines at once */
   if (argc < 2) {
     print_usage(stderr);
     return tws_code_exit(TWS_USAGE);

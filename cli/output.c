@@ -1,4 +1,4 @@
-/* What the program writes: results to standard output, narration to standard error. */
+/* Output of the program: results to standard output, narration to standard error. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,20 +9,20 @@
 
 static void clear_progress(void);
 
-/* ---- on the way out ---- */
+/* ---- escaping ---- */
 
 static const char *const styles[] = {"\033[0m", "\033[1m", "\033[32m", "\033[31m", "\033[2m"};
-static int styled; /* they are in use */
+static int styled; /* the buffers are in use */
 
-/* Bytes of the style that begins here, or 0. */
+/* Length in bytes of the style sequence that begins here, or 0. */
 static size_t style_length(const char *text, size_t length) {
   for (size_t i = 0; i < sizeof styles / sizeof *styles && styled && *text == '\033'; i++)
     if (strlen(styles[i]) <= length && strncmp(text, styles[i], strlen(styles[i])) == 0) return strlen(styles[i]);
   return 0;
 }
 
-/* Names of hosts and files and the contents of files are in what is printed: no control character of theirs reaches the
- * terminal. Line ends and tabs do, and the styles of tws_style(). */
+/* Printed text contains names of hosts and files and contents of files: their control characters must not reach the
+ * terminal. Newlines, tabs and the sequences of tws_style() are passed. */
 static void add_printable(tws_text *out, const char *text, size_t length) {
   for (size_t at = 0, from = 0; at <= length; at++) {
     const size_t style = at < length ? style_length(text + at, length - at) : 0;
@@ -77,7 +77,7 @@ void tws_out_bytes(const char *bytes, size_t count) {
 
 /* ---- lines ---- */
 
-/* Columns that a word takes: no escape sequences, UTF-8's continuation bytes neither. */
+/* Columns of a word on the terminal: escape sequences and continuation bytes of UTF-8 have none. */
 static int word_width(const char *word, size_t length) {
   int width = 0, escape = 0;
   for (size_t i = 0; i < length; i++) {
@@ -148,7 +148,7 @@ tws_code tws_out_text(tws_text *text, tws_error *err) {
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* Set while a progress line stands on the terminal: whatever is written next takes its place. */
+/* Set while the terminal shows a progress line: the next output replaces it. */
 static int progress_drawn;
 
 static int erases_lines(void) { /* a dumb terminal has no control sequences */
@@ -161,7 +161,7 @@ static void clear_progress(void) {
   progress_drawn = 0;
 }
 
-/* One line: what would begin another, or is a tab, becomes a blank, and other control characters are escaped. */
+/* Prints one line: newlines and tabs become blanks, and other control characters are escaped. */
 static void put_error(const char *text) {
   tws_text out = {0};
   for (; *text; text += strcspn(text, "\n\t\r")) {
@@ -185,7 +185,7 @@ static void print_formatted(const char *format, va_list list) {
 
 void tws_say(const tws_cli *cli, const char *format, ...) {
   if (cli->quiet) return;
-  fflush(stdout); /* in order, where both go to one place */
+  fflush(stdout); /* keeps the order if both streams go to one terminal */
   clear_progress();
   va_list list;
   va_start(list, format);
@@ -205,7 +205,7 @@ void tws_warn(const tws_cli *cli, const char *format, ...) {
 
 void tws_complain(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
-  progress_drawn |= erases_lines(); /* a rank that is no more may have drawn one */
+  progress_drawn |= erases_lines(); /* a rank that has exited may have left a progress line */
   clear_progress();
   for (const char *line = err->message; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
     char one[sizeof err->message];
@@ -268,7 +268,7 @@ void tws_table_row(tws_table *table, const char *const *cells) {
   }
   char **row = table->cells + (size_t)table->rows * (size_t)table->columns;
   for (int c = 0; c < table->columns; c++) {
-    tws_text cell = {0}; /* as it is printed: its width counts */
+    tws_text cell = {0}; /* the escaped form, since its width counts */
     tws_escape_text(cells[c] ? cells[c] : "", cells[c] ? strlen(cells[c]) : 0, "", &cell);
     tws_text_add_bytes(&cell, "", 0);
     row[c] = cell.data;
@@ -289,9 +289,9 @@ static void remove_column(tws_table *table, int column) {
   table->columns--;
 }
 
-void tws_table_compact(tws_table *table, int before, int behind, tws_text *same) {
+void tws_table_compact(tws_table *table, int before, int after, tws_text *same) {
   for (int c = 0; c < table->columns && !table->failed;) {
-    int empty = 1, alike = c >= before && c < table->columns - behind;
+    int empty = 1, alike = c >= before && c < table->columns - after;
     for (int r = 1; r < table->rows; r++) {
       const char *cell = table->cells[r * table->columns + c];
       empty &= !*cell || strcmp(cell, "-") == 0;

@@ -34,7 +34,7 @@ static tws_code blocked_output(const tws_output *o, const char *path, tws_error 
   return tws_fail(err, TWS_IO, hint, "%s: cannot write %.400s: %s", o->flag, path, strerror(reason));
 }
 
-/* A file of the kind that writing makes first can be made there. */
+/* Checks that a temporary file can be created in the folder, as writing does first. */
 static tws_code probe_folder(const tws_output *o, const char *folder, const char *path, tws_error *err) {
   return tws_probe_folder(folder) == 0 ? TWS_OK : blocked_output(o, path, err);
 }
@@ -48,14 +48,14 @@ static tws_code refuse_link(const tws_output *o, const char *path, tws_error *er
                   "%s: %.400s is a symbolic link", o->flag, path);
 }
 
-/* A file that is not there yet. */
+/* Checks a file that does not exist yet. */
 static tws_code check_free(const tws_output *o, const char *path, tws_error *err) {
   char parent[PATH_MAX];
   const size_t length = strlen(path);
   const char *name = strrchr(path, '/');
   name = name ? name + 1 : path;
   if (path[length - 1] == '/') return tws_fail(err, TWS_IO, "name a file", "%s: %.400s names a folder", o->flag, path);
-  if (strlen(name) > NAME_MAX - 24) { /* room for what tells the unfinished file apart */
+  if (strlen(name) > NAME_MAX - 24) { /* leaves space for the suffix of the unfinished file */
     errno = ENAMETOOLONG;
     return blocked_output(o, path, err);
   }
@@ -114,7 +114,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   return probe_folder(o, path, path, err);
 }
 
-/* Do two names mean one file? A file that is not there yet is known by its folder and its name. */
+/* Returns 1 if two names denote one file. A file that does not exist yet is identified by its folder and its name. */
 static int same_file(const char *a, const char *b) {
   struct stat x, y;
   int there = stat(a, &x) == 0;
@@ -131,7 +131,7 @@ static int same_file(const char *a, const char *b) {
 static tws_code check_inputs(const tws_output *o, const tws_inputs *inputs, tws_error *err) {
   for (int i = 0; inputs && i < inputs->count; i++) {
     char inside[PATH_MAX];
-    snprintf(inside, sizeof inside, "%s/config.json", inputs->path[i]); /* a model may be named by its folder */
+    snprintf(inside, sizeof inside, "%s/config.json", inputs->path[i]); /* the name of a model may be its folder */
     if (same_file(o->path, inputs->path[i]) || same_file(o->path, inside))
       return tws_fail(err, TWS_USAGE, "name another file", "%s: %.300s is read by this command, and would be lost",
                       o->flag, o->path);
@@ -160,6 +160,6 @@ tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_input
 
 tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
                                      int force, tws_error *err) {
-  if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err)); /* names, places and inputs */
+  if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err)); /* names, data folders and inputs */
   return tws_outputs_check(outputs + continued, count - continued, inputs, force, err);
 }

@@ -1,5 +1,5 @@
-/* Files that a verb will write, looked at before its work: a run of minutes must not end with "no such folder", take
- * the place of an earlier result, or destroy what it was asked to read. */
+/* Checks the files that a verb will write before its work starts: a run of minutes must not end with "no such folder",
+ * replace an earlier result, or overwrite one of its inputs. */
 #ifndef TWS_CLI_OUTPUTS_H
 #define TWS_CLI_OUTPUTS_H
 
@@ -7,30 +7,30 @@
 #include "job/spec.h"
 
 typedef struct tws_output {
-  const char *flag; /* "--trace": how messages name it */
-  const char *path; /* NULL: not asked for */
-  /* NULL: a file. Otherwise a folder, made when it is not there, into which these files are written (NULL-terminated;
-   * an empty list: the verb looks for results of its own). */
+  const char *flag; /* "--trace": the name in messages */
+  const char *path; /* NULL: not requested */
+  /* NULL: `path` is a file. Otherwise it is a folder, created if it does not exist, for these files (NULL-terminated;
+   * an empty list: the verb checks for earlier results itself). */
   const char *const *members;
 } tws_output;
 
-/* What the verb reads; paths may be NULL, names of built-in things or "-". */
+/* Files that the verb reads; paths may be NULL, names of built-in models and clusters, or "-". */
 enum { TWS_MAX_INPUTS = 16 };
 typedef struct tws_inputs {
   int count;
   const char *path[TWS_MAX_INPUTS];
 } tws_inputs;
 void tws_inputs_add(tws_inputs *inputs, const char *path);
-/* Model, configuration, cluster and profile of a job. */
+/* Paths of the model, configuration, cluster and profile of a job. */
 tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
 
-/* Every output can be written, is no input and is named once; TWS_USAGE where a file is there and `force` is not given
- * or where two names meet, TWS_IO where the file system stands in the way. Devices and pipes are always written to. A
- * symbolic link is refused, and with `force` replaced itself (base/output_file.h).
- * Inside a rank nothing is looked at: the process that started it has. */
+/* Checks that every output is writable, is not an input and is named once. TWS_USAGE: a file exists and `force` is not
+ * given, or two outputs are the same file. TWS_IO: the file system prevents writing. Devices and pipes are always
+ * writable. A symbolic link is refused; with `force` the link itself is replaced (base/output_file.h). In a rank
+ * nothing is checked, since the parent process has checked already. */
 tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err);
 
-/* The same where a run goes on with the first `continued` of them: these may be there. */
+/* The same for a run that continues: the first `continued` outputs may exist. */
 tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
                                      int force, tws_error *err);
 

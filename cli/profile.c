@@ -17,7 +17,7 @@ typedef struct report {
   tws_flops_profile profile;
 } report;
 
-/* The section of the configuration decides what the flags leave open. */
+/* Unset flags take the values of the configuration's section. */
 static tws_flops_view view_of(const report *r) {
   const tws_flops_section *section = &r->job->config->flops_profiler;
   return (tws_flops_view){.job = r->job,

@@ -7,7 +7,7 @@
 
 static tws_code run_as_rank(tws_cli *cli, int argc, char **argv, tws_error *err) {
   const tws_verb *verb = NULL;
-  for (const tws_verb *const *v = tws_verbs(); argc > 0 && *v; v++)
+  for (const tws_verb *const *v = cli->verbs; argc > 0 && *v; v++)
     if (strcmp((*v)->name, argv[0]) == 0 && !(*v)->hidden) verb = *v;
   if (!verb) return tws_fail(err, TWS_USAGE, NULL, "rank-worker: no verb was given");
   void *options = tws_calloc(1, verb->options_bytes + 1);
@@ -31,7 +31,7 @@ static tws_code run_rank_worker(tws_cli *cli, void *raw, int argc, char **argv, 
     tws_worker_done();
     return TWS_OK;
   }
-  /* The launcher prints the first failure; this process leaves at once, without waiting for ranks that wait for it. */
+  /* The launcher prints the first failure; this process exits at once, without waiting for ranks that wait for it. */
   tws_error local = {.code = code};
   tws_worker_fail(err ? err : &local);
   tws_unfinished_remove();

@@ -5,7 +5,7 @@
 #include "config/autotuning.h"
 #include "job/assumed.h"
 
-/* "-m gpt2" in a folder that has a "gpt2" of its own. */
+/* Notes that "-m gpt2" names a built-in model although the folder has a file or folder "gpt2". */
 static void remark_name(const tws_cli *cli, const char *model) {
   const char *const *name = tws_network_builtin_names();
   while (model && *name && strcmp(*name, model) != 0) name++;
@@ -69,7 +69,8 @@ void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job)
 }
 
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains) {
-  static const char *const predicted[] = {"runtime", "memory margin", "NICs"}; /* a training has those that are there */
+  /* a training uses the real values of these */
+  static const char *const predicted[] = {"runtime", "memory margin", "NICs"};
   tws_assumption list[TWS_ASSUMPTIONS];
   tws_text text = {0};
   int kept = 0;

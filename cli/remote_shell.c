@@ -1,7 +1,7 @@
 /* twinspeed remote-shell COUNT SHELL... HOST COMMAND...: the hidden verb that mpirun calls in place of a remote shell.
- * It becomes that shell, whose standard input is the job's secret: on the other machine a line of it is read into the
- * environment of Open MPI's daemon, whose ranks find it there. So the secret is on no command line, and crosses the
- * network only inside the remote shell's connection. */
+ * It executes that shell with the job's secret on standard input: on the other machine one line of it is read into the
+ * environment of Open MPI's daemon, from which the ranks read it. The secret is thus on no command line, and crosses
+ * the network only inside the remote shell's connection. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "launch/protocol.h"
 #include "launch/starter.h"
 
-/* What the remote machine's shell does first: in Bourne's language, as Open MPI's own words for it are. */
+/* First command of the remote machine's shell, in Bourne shell syntax as Open MPI's own commands. */
 #define READ_SECRET "read " TWS_SECRET_VARIABLE " && export " TWS_SECRET_VARIABLE " && "
 
 static tws_code run_remote_shell(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {

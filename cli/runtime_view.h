@@ -5,9 +5,9 @@
 #include "cli/cli.h"
 #include "job/own_engine.h"
 
-/* Beside what the style says: its longest path and what it needs of a device. */
+/* Prints the engine's longest path and device memory next to those of the runtime. */
 void tws_own_engine_print(const tws_own_engine *own, double step_s, double device_bytes);
-/* Adds "own_engine" {"step_s", "device_bytes"} to a result, where it is known. */
+/* Adds "own_engine" {"step_s", "device_bytes"} to a result, if they are known. */
 void tws_own_engine_json(const tws_own_engine *own, cJSON *root);
 /* A line with the step and the memory of each; nothing where there are none. */
 void tws_other_runtimes_print(const tws_other_runtime *list, int count);

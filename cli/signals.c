@@ -6,10 +6,10 @@
 
 #include "base/unfinished.h"
 
-/* Handlers get nothing else. */
+/* Handlers receive no arguments, so this is global. */
 static volatile sig_atomic_t asked, listens;
 
-/* A line in place of silence, and the status that a shell would make of the signal. */
+/* Prints a message and exits with the status that a shell reports for the signal. */
 static void end_by_signal(int number) {
   static const char interrupted[] = "twinspeed: interrupted\n", ended[] = "twinspeed: asked to end\n";
   const int asks = number == SIGTERM;
@@ -18,7 +18,8 @@ static void end_by_signal(int number) {
   _exit(128 + number);
 }
 
-/* In ranks, of which the process that started them speaks, and for SIGQUIT: the signal does what it does. */
+/* Used in ranks, whose end is reported by the process that started them, and for SIGQUIT: the default action of the
+ * signal. */
 static void end_now(int number) {
   tws_unfinished_remove();
   signal(number, SIG_DFL);
@@ -34,8 +35,8 @@ static void note_end(int number) {
   asked = 1;
 }
 
-/* The handler has a stack of its own: oneDNN's kernels move the stack pointer into memory that they allocated, and a
- * frame put there would overwrite what lies below. */
+/* The handler runs on its own stack: oneDNN's kernels move the stack pointer into memory that they allocated, and a
+ * frame there would overwrite data below it. */
 static void listen_to(int number, void (*handler)(int), int flags) {
   static _Alignas(64) char memory[64 << 10];
   const stack_t own = {.ss_sp = memory, .ss_size = sizeof memory};
@@ -50,9 +51,9 @@ void tws_catch_signals(int is_rank) {
   for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
     if (ends[i] != SIGTERM || !listens) listen_to(ends[i], is_rank ? end_now : end_by_signal, (int)SA_NODEFER);
   listen_to(SIGQUIT, end_now, (int)SA_NODEFER);
-  signal(SIGCHLD, SIG_DFL); /* a parent that ignores it would hide how programs end */
-  signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is an error of writing it */
-  signal(SIGPIPE, SIG_IGN); /* whoever reads along may leave: see tws_flush_output() */
+  signal(SIGCHLD, SIG_DFL); /* a parent that ignores SIGCHLD would hide the exit status of child processes */
+  signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is then an error of write() */
+  signal(SIGPIPE, SIG_IGN); /* a reader may close the pipe: see tws_flush_output() */
 }
 
 void tws_listen_for_end(void) {

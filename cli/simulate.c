@@ -30,7 +30,7 @@ typedef struct simulation {
   tws_fidelity fidelity;
   tws_timeline *timeline;
   tws_simulation of_job;
-  tws_stage_estimate *stages; /* of each stage the simulated rank that needs the most memory */
+  tws_stage_estimate *stages; /* of each stage the simulated rank with the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
   tws_disturbance *disturbance;
@@ -221,7 +221,7 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
                     "lists ask for a row for each job");
   TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
   TWS_TRY(check_outputs(o, err));
-  TWS_TRY(tws_sim_load(&request.sim, err)); /* before processes share it */
+  TWS_TRY(tws_sim_load(&request.sim, err)); /* before worker processes share it */
   return tws_lists_run(cli, &request, err);
 }
 

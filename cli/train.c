@@ -1,4 +1,4 @@
-/* twinspeed train: real training on this machine, with what was predicted beside what was measured. */
+/* twinspeed train: trains on this machine, and compares the prediction with the measurement. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -33,8 +33,8 @@ typedef struct options {
   tws_launch_flags flags;
   int64_t restarts;
   int force, ignore_memory, is_virtual;
-  /* found from them */
-  tws_supervised run; /* the attempt that is made */
+  /* derived from them */
+  tws_supervised run; /* the current attempt */
   tws_guard guard;
 } options;
 
@@ -43,7 +43,7 @@ typedef struct session {
   options *o;
 } session;
 
-/* ---- before: does it fit, are the ranks to be started? ---- */
+/* ---- before: checks, and whether to start ranks ---- */
 
 static tws_code check_device(const options *o, const tws_job *job, tws_error *err) {
   const int nodes = o->run.launch.hosts ? o->run.launch.hosts->count : 1;
@@ -52,8 +52,8 @@ static tws_code check_device(const options *o, const tws_job *job, tws_error *er
                     o->run.launch.hosts
                         ? "let them agree, or leave out --cluster"
                         : "say where they are: --hostfile FILE; or train on this machine: --cluster host -n N",
-                    "cluster %s has %d node%s, and ranks are to be started on %d", job->cluster.name,
-                    job->cluster.nodes, job->cluster.nodes > 1 ? "s" : "", nodes);
+                    "cluster %s has %d node%s, but the hosts are %d", job->cluster.name, job->cluster.nodes,
+                    job->cluster.nodes > 1 ? "s" : "", nodes);
   return tws_job_check_engine(job, o->job.cluster != NULL, o->job.profile != NULL, err);
 }
 
@@ -71,7 +71,7 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, const optio
   return tws_fail(
       err, TWS_NO,
       "`twinspeed estimate` shows what fills it; a smaller micro batch, --recompute full or a higher --stage "
-      "needs less; --ignore-memory tries all the same",
+      "needs less; --ignore-memory starts it anyway",
       "training needs %s of memory and this machine has %s left", need, have);
 }
 
@@ -84,7 +84,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   int count = 0;
   TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   tws_job_spec spec = o->job;
-  spec.ranks = job->ranks; /* decided here once: the ranks need not agree by themselves */
+  spec.ranks = job->ranks; /* decided once here, so that the ranks need not agree on it */
   spec.threads = job->threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -138,7 +138,7 @@ typedef struct printer {
   int64_t every, steps;
   int heading, evaluates, has_experts;
   const tws_network *network;
-  tws_progress progress; /* in steps */
+  tws_progress progress; /* counts steps */
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -149,7 +149,7 @@ static void print_skipped(const tws_step_report *r) {
     tws_out(", which is kept\n");
 }
 
-/* Of several losses the name of each, or with a report its number. */
+/* With several losses, prints the name of each, or its value in a report. */
 static void print_losses(const tws_network *network, const tws_step_report *r) {
   if (tws_network_losses(network) < 2) return;
   for (uint32_t m = 0, h = 0; m < network->module_count; m++) {
@@ -222,7 +222,7 @@ static void print_end(const tws_job *job, const tws_train_result *r) {
   tws_out("\nloss %.4f -> %.4f in %" PRId64 " steps%s%s; %.0f tokens/s, %s a step (median)\n", r->first_loss,
           r->last_loss, r->steps - r->first_step, skipped, evaluated, r->tokens_per_s,
           tws_format_seconds(r->median_step_s, step, sizeof step));
-  if (r->ended) tws_out("asked to end, and saved at step %" PRId64 ": --resume goes on from there\n", r->steps);
+  if (r->ended) tws_out("asked to end, and saved at step %" PRId64 ": --resume continues from there\n", r->steps);
   tws_out_wrapped(
       2, "memory of %d rank%s: predicted %s, allocated %s (%s)%s; peak resident %s", job->ranks,
       job->ranks > 1 ? "s" : "", tws_format_bytes((double)r->job_predicted_bytes, predicted, sizeof predicted),
@@ -241,15 +241,9 @@ static void print_disk(const tws_disk_traffic *d, int64_t steps) {
           equal ? "as planned, to the byte" : "NOT as planned: please report it");
 }
 
-static int64_t choose_every(const options *o, const tws_job *job) {
-  if (o->every > 0) return o->every;
-  if (job->config->steps_per_print > 0) return job->config->steps_per_print;
-  return o->steps > 40 ? (o->steps + 19) / 20 : 1;
-}
-
 /* ---- the profiled step ---- */
 
-/* A step that this run has. */
+/* Checks that this run includes the profiled step. */
 static int is_profiled(const tws_job *job, const tws_train_result *result) {
   const int64_t step = job->config->flops_profiler.profile_step;
   return job->config->flops_profiler.enabled && result->first_step < step && step <= result->steps;
@@ -281,8 +275,8 @@ static tws_code print_profile(const tws_cli *cli, const tws_job *job, const char
   return code;
 }
 
-/* Where the profiled step goes: into the trace that is asked for, or a file that is removed. Ranks but the first write
- * nothing. */
+/* Chooses the trace file of the profiled step: the requested trace, or a temporary file that is removed. Ranks other
+ * than the first write nothing. */
 static tws_code choose_trace(const options *o, const tws_job *job, int rank, char *scratch, size_t size,
                              tws_train_options *request, tws_error *err) {
   if (!job->config->flops_profiler.enabled) return TWS_OK;
@@ -307,7 +301,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   tws_fingerprint fingerprint;
   if (rank == 0) TWS_TRY(tws_job_fingerprint(job, &fingerprint, err));
   printer p = {.cli = cli,
-               .every = choose_every(o, job),
+               .every = tws_config_print_interval(job->config, o->every, o->steps),
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
                .has_experts = tws_network_has_experts(job->network),
@@ -357,19 +351,19 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   }
   if (code == TWS_OK && rank == 0 && is_profiled(job, &result)) code = print_profile(cli, job, request.trace_path, err);
   if (rank == 0) tws_temporary_remove(scratch);
-  if (code != TWS_OK) return code; /* the caller ends this process: others may still wait for it */
+  if (code != TWS_OK) return code; /* the caller exits: stop() would wait for ranks that may be blocked */
   api->stop();
   return TWS_OK;
 }
 
-/* Files of ranks that were killed. What another run holds stays. */
+/* Removes swap files of killed ranks. Files that another run has open stay. */
 static void clear_swap_files(const tws_job *job) {
   const tws_real_api *api;
   const char *folder = tws_config_disk(job->config);
   if (folder && tws_real_load(&api, NULL) == TWS_OK) api->clear_swap_files(folder);
 }
 
-/* " (pipe 2 x data 2 x model 2)", where more than one axis has ranks to divide. */
+/* " (pipe 2 x data 2 x model 2)", if more than one axis has several ranks. */
 static const char *format_axes(const tws_topology *topology, char *text, size_t size) {
   size_t length = 0;
   text[0] = '\0';
@@ -379,7 +373,7 @@ static const char *format_axes(const tws_topology *topology, char *text, size_t 
   return text;
 }
 
-/* The configuration names a file that is written, too. */
+/* Checks the output file that the configuration names. */
 static tws_code check_profile(const options *o, const tws_job *job, tws_error *err) {
   const tws_flops_section *section = &job->config->flops_profiler;
   const tws_output output = {"flops_profiler.output_file", section->enabled ? section->output_file : NULL, NULL};
@@ -425,11 +419,12 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
   if (!o->save || o->force || goes_on || tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
-  return tws_fail(err, TWS_USAGE, "--resume goes on from them; --force replaces those whose steps are reached again",
+  return tws_fail(err, TWS_USAGE,
+                  "--resume continues from them; --force overwrites those whose steps are reached again",
                   "--save: %.400s has checkpoints", o->save);
 }
 
-/* What is asked for about checkpoints, and which of them is the one to go on from: ranks are told. */
+/* Checks the checkpoint options and chooses the checkpoint to resume, which the ranks receive by name. */
 static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error *err) {
   char path[TWS_FOLDER_SIZE];
   if (!o->save && (o->save_every || o->keep))
@@ -442,13 +437,13 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   if (!o->resume || o->tag || tws_worker_is() || tws_rank_follows()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
-  if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder is a checkpoint itself */
+  if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder itself is a checkpoint */
   snprintf(tag, size, "%s", slash + 1);
   o->tag = o->run.found_tag = tag;
   return TWS_OK;
 }
 
-/* Under torchrun on one machine the first process starts all ranks, and the others have nothing to do. */
+/* Under torchrun on one machine the first process starts all ranks, and the other processes exit. */
 static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *err) {
   const char *rank = getenv("LOCAL_RANK"), *world = getenv("WORLD_SIZE"), *here = getenv("LOCAL_WORLD_SIZE");
   *idle = 0;
@@ -469,7 +464,7 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   return TWS_OK;
 }
 
-/* The devices of this machine that --include and its like name, for all ranks. */
+/* Devices of this machine by --include and related options, for all ranks. */
 static void use_devices(const tws_host *host) {
   char devices[1024] = "";
   int n = 0;
@@ -478,7 +473,7 @@ static void use_devices(const tws_host *host) {
   setenv("CUDA_VISIBLE_DEVICES", devices, 1);
 }
 
-/* Where ranks go, and how many that makes. */
+/* Determines the hosts of the ranks and their number. */
 static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
   if (tws_started_elsewhere(&rank, &world)) {
@@ -501,7 +496,7 @@ static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   return TWS_OK;
 }
 
-/* An attempt of the supervisor's. */
+/* Runs one attempt for the supervisor. */
 static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) {
   const session *s = user;
   options *o = s->o;
@@ -517,7 +512,8 @@ static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) 
   return code;
 }
 
-/* One rank that this process runs itself, unless a configuration with more of them is still to be read. */
+/* Returns 1 for a single rank in this process, which then needs a separate watchdog process; 0 if the configuration is
+ * still to be read from standard input and may have more ranks. */
 static int needs_guard(const options *o) {
   int rank, world;
   if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_follows()) return 0;
@@ -526,18 +522,18 @@ static int needs_guard(const options *o) {
   return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }
 
-/* As the process that did the work has ended. */
+/* Exits in the same way as the process that did the work. */
 static void end_likewise(tws_cli *cli, const tws_guard *guard) {
   const struct rlimit none = {0, 0};
   cli->exit_code = guard->status;
   if (!guard->signal) return;
-  setrlimit(RLIMIT_CORE, &none); /* there is one already */
+  setrlimit(RLIMIT_CORE, &none); /* the other process has dumped core already */
   signal(guard->signal, SIG_DFL);
   raise(guard->signal);
   cli->exit_code = 128 + guard->signal;
 }
 
-/* The supervisor starts the job again where ranks of it fail. */
+/* The supervisor restarts the job if ranks fail. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   session s = {cli, o};
@@ -560,7 +556,7 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   return tws_supervise(&o->run, run_once, &s, &cli->log, err);
 }
 
-/* On the cluster that is named, under the simulator's clock. */
+/* Trains on a virtual cluster under the simulator's clock. */
 static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) {
   tws_emulate_options e = tws_emulate_defaults;
   if (tws_launch_flags_given(&o->flags) || o->flags.launcher || o->result || o->memory > 0)
@@ -622,8 +618,8 @@ static const tws_option table[] = {
                "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks"),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
-               "end with status 124 when nothing happens for so long, from the start on (default 1800; 0: never)"),
-    TWS_BYTES("memory", 0, "BYTES", options, memory, "what a rank may take of its device's memory (default: all)"),
+               "exit with status 124 after this time without progress, from the start on (default 1800; 0: never)"),
+    TWS_BYTES("memory", 0, "BYTES", options, memory, "device memory that a rank may use (default: all)"),
     TWS_LAUNCH_OPTIONS(options, flags),
     TWS_FLAG("virtual", 0, options, is_virtual, "on a virtual cluster in this process: the verb emulate"),
     TWS_FORCE_OPTION(options),
@@ -653,7 +649,7 @@ const tws_verb tws_verb_train = {
         "is started once per rank by mpirun or srun. A rank that fails, dies or hangs ends\n"
         "the whole job with one message: status 5, or 124 past the deadline. Ctrl-C ends all ranks. With --save, "
         "SIGTERM\n"
-        "ends them after the step that they are at, with a checkpoint and status 0; a second one ends them at once.\n",
+        "ends them after the step in progress, with a checkpoint and status 0; a second one ends them at once.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

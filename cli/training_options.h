@@ -1,11 +1,11 @@
-/* Option rows of the verbs that train, for real or on a virtual cluster. */
+/* Option rows of the verbs that train, on this machine or on a virtual cluster. */
 #ifndef TWS_CLI_TRAINING_OPTIONS_H
 #define TWS_CLI_TRAINING_OPTIONS_H
 
 #include "cli/cli.h"
 
-/* `type`: the verb's options struct, with save, resume, tag, init_from, json_lines and prometheus; `run`: empty, or
- * the member with a point behind it that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
+/* `type`: the verb's options struct, with save, resume, tag, init_from, json_lines and prometheus; `run`: empty, or the
+ * member followed by a dot that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
 #define TWS_TRAINING_OPTIONS(type, run)                                                                           \
   TWS_STRING("data", 'd', "FILE", type, run data, "text, or llm.c tokens (.bin)"),                                \
       TWS_STRING("eval-data", 0, "FILE", type, run eval_data,                                                     \
@@ -18,16 +18,16 @@
       TWS_INTEGER("save-every", 0, "N", type, run save_every, 1, 1000000000, "and after every N-th step"),        \
       TWS_INTEGER("keep", 0, "K", type, run keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"), \
       TWS_STRING("resume", 0, "DIR", type, resume,                                                                \
-                 "go on from a checkpoint, saved on any number of ranks, however divided, in any precision"),     \
+                 "continue from a checkpoint of any number of ranks, parallel axes and precision"),               \
       TWS_STRING("tag", 0, "TAG", type, tag,                                                                      \
-                 "from this one, such as global_step100 (default: the one DIR/latest names)"),                    \
+                 "its name, such as global_step100 (default: the one that DIR/latest names)"),                    \
       TWS_STRING("init-from", 0, "FILE", type, init_from,                                                         \
                  "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),        \
       TWS_STRING("json-lines", 0, "FILE", type, json_lines,                                                       \
-                 "write what is known of every step as a line of JSON; --resume appends to it"),                  \
+                 "write the report of every step as a line of JSON; --resume appends to it"),                     \
       TWS_STRING("prometheus", 0, "FILE", type, prometheus,                                                       \
                  "keep the numbers of the newest step there, for Prometheus' textfile collector (.prom)"),        \
       TWS_INTEGER("restarts", 0, "N", type, run restarts, 0, 1000000,                                             \
-                  "up to N times, go on without what failed, from the last whole checkpoint")
+                  "up to N times, restart without the failed host or rank from the last complete checkpoint")
 
 #endif

@@ -1,11 +1,12 @@
-/* What the configurations that a search really ran have come to, for people. */
+/* Prints the results of the configurations that a search has trained. */
 #ifndef TWS_CLI_TRIALS_VIEW_H
 #define TWS_CLI_TRIALS_VIEW_H
 
 #include "autotune/results.h"
 #include "cli/cli.h"
 
-/* A row for each trial, failed ones with their reasons, and what is to be said of prediction and pick. */
+/* Prints a row for each trial, failed ones with their reasons, and compares the predicted best trial with the measured
+ * one. */
 tws_code tws_trials_print(const tws_cli *cli, const tws_tune_trials *trials, const tws_tune_request *request,
                           tws_error *err);
 

@@ -1,4 +1,4 @@
-/* twinspeed tune: finds the fastest configuration in simulation, and measures the winners when asked. */
+/* twinspeed tune: searches for the fastest configuration in simulation, and optionally measures the winners. */
 #include <math.h>
 #include <string.h>
 #include "autotune/tuning.h"
@@ -39,7 +39,7 @@ typedef struct session {
   const tws_cli *cli;
 } session;
 
-/* ---- what to search ---- */
+/* ---- the search space ---- */
 
 static tws_code list_of_int(const char *text, const char *what, int64_t low, int64_t high, int *values, int capacity,
                             int *count, tws_error *err) {
@@ -67,7 +67,7 @@ static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_e
   return TWS_OK;
 }
 
-/* 1f1b,interleaved:4,zb-h1: a number of chunks behind a colon. */
+/* 1f1b,interleaved:4,zb-h1: the number of chunks follows a colon. */
 static tws_code list_of_schedules(const char *text, tws_tune_space *space, tws_error *err) {
   for (const char *at = text; at && *at;) {
     size_t length = strcspn(at, ","), name = strcspn(at, ",:");
@@ -156,12 +156,12 @@ static tws_code read_limits(const options *o, tws_tune_space *space, tws_error *
     if (!given[i]) continue;
     TWS_TRY(
         tws_parse_list(given[i], flags[i], 0, 1LL << 48, space->zero3[i], TWS_TUNE_LIST, &space->zero3_count[i], err));
-    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++; /* 0: not said */
+    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++; /* 0: not given */
   }
   return TWS_OK;
 }
 
-/* Of ZeRO. */
+/* Reads the lists of ZeRO knobs. */
 static tws_code read_knobs(const options *o, tws_tune_space *space, tws_error *err) {
   static const char *const switches[2] = {"off", "on"};
   TWS_TRY(read_limits(o, space, err));
@@ -205,7 +205,7 @@ static tws_code read_word(const char *text, const char *what, const char *const 
   return tws_fail(err, TWS_USAGE, close, "%s: unknown word \"%.40s\"", what, text);
 }
 
-/* Words that no flag says are those of the section autotuning. */
+/* Takes unset keywords from the section autotuning. */
 static tws_code read_words(options *o, const tws_config *config, tws_error *err) {
   static const char *const metrics[] = {"throughput", "latency", "flops"};
   const tws_autotuning a = tws_config_autotuning(config);
@@ -268,7 +268,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   return o->no_simulation ? TWS_OK : tws_sim_load(&s->tuning.search.sim, err);
 }
 
-/* ---- what was found ---- */
+/* ---- results ---- */
 
 static void print_gain(const tws_tune_analysis *a) {
   if (!a || !a->has_own || !(a->own.step_s > 0)) return;
@@ -342,7 +342,7 @@ static tws_code tell(void *user, const tws_tune_report *report, tws_error *err) 
 }
 
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const none[] = {NULL}; /* the tuner knows the results of an earlier search */
+  static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
   options *o = raw;
   TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
@@ -350,7 +350,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
   if (o->sweep && o->csv)
     return tws_fail(err, TWS_USAGE, "leave one of them out",
-                    "--csv has the points of one search, and --sweep searches again");
+                    "--csv has the points of one search, and --sweep makes several searches");
   if (prints && cli->json)
     return tws_fail(err, TWS_USAGE, "give one of them a file", "--json and --csv - both go to standard output");
   if (!o->sweep) TWS_TRY(tws_outputs_check(outputs, 1, NULL, o->force || o->resume, err));
@@ -392,7 +392,7 @@ static const tws_option table[] = {
     TWS_STRING("tp", 0, "LIST", options, tensor, "tensor ranks (--axes: divisors of a node's devices)"),
     TWS_STRING("sp", 0, "LIST", options, sequence, "sequence ranks (--axes: for 8192 tokens or more)"),
     TWS_STRING("ep", 0, "LIST", options, experts,
-               "replicas that share experts (--axes: what divides experts, within a node)"),
+               "replicas that share experts (--axes: divisors of the experts, within a node)"),
     TWS_STRING("capacities", 0, "LIST", options, capacities,
                "twinspeed.expert_capacity_factor: slots of an expert in even shares (default: the configuration's)"),
     TWS_STRING("hpz", 0, "LIST", options, exchange[TWS_EXCHANGE_HPZ],
@@ -402,9 +402,9 @@ static const tws_option table[] = {
     TWS_STRING("expert-nodes", 0, "LIST", options, exchange[TWS_EXCHANGE_EXPERT_NODES],
                "twinspeed.expert_node_ranks, 0: all exchange at once (--axes: this, and a node's ranks)"),
     TWS_STRING("quantized-weights", 0, "LIST", options, exchange[TWS_EXCHANGE_WEIGHTS],
-               "zero_quantized_weights at stage 3: 0, 1 or 0,1; changes what is trained"),
+               "zero_quantized_weights at stage 3: 0, 1 or 0,1; changes the training's results"),
     TWS_STRING("quantized-gradients", 0, "LIST", options, exchange[TWS_EXCHANGE_GRADIENTS],
-               "zero_quantized_gradients at stage 3: 0, 1 or 0,1; changes what is trained"),
+               "zero_quantized_gradients at stage 3: 0, 1 or 0,1; changes the training's results"),
     TWS_STRING("schedules", 0, "LIST", options, schedules,
                "of pipelines: gpipe, 1f1b, interleaved[:CHUNKS], zb-h1 (--axes: all but gpipe)"),
     TWS_STRING("sequence-parallel", 0, "LIST", options, sequence_parallel,
@@ -424,24 +424,24 @@ static const tws_option table[] = {
     TWS_FLAG("oversubscribe", 0, options, oversubscribe, "hosts: also more ranks than cores"),
     TWS_BYTES("memory", 0, "BYTES", options, memory, "memory of one device, instead of the profile's"),
     TWS_STRING("tuner", 0, "NAME", options, tuner,
-               "model_based (default), gridsearch or random: what is simulated next, with --validate what is trained"),
+               "model_based (default), gridsearch or random: order of simulations, with --validate of runs"),
     TWS_STRING("objective", 0, "NAME", options, objective,
                "throughput (default), latency, flops (of a device), memory or cost (of a token)"),
     TWS_INTEGER("trials", 'k', "N", options, trials, 1, 100000, "simulations (default 12)"),
     TWS_INTEGER("early-stopping", 0, "N", options, early_stopping, 1, 100000,
-                "stop after N trials without a better one"),
+                "stop after N trials without an improvement"),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow, message or simgrid"),
-    TWS_FLAG("no-simulation", 0, options, no_simulation, "let the longest path decide alone"),
+    TWS_FLAG("no-simulation", 0, options, no_simulation, "rank candidates by the longest path alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
     TWS_EXPORT_OPTION(options),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_STRING("csv", 0, "FILE", options, csv, "all points that were planned, best first, as CSV (\"-\": on stdout)"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
     TWS_STRING("sweep", 0, "KEY=LOW..HIGH", options, sweep,
-               "search again and again while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "
+               "repeat the search while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "
                "device.memory or data.rate (samples/s of a node's loaders) of the cluster varies: 100..800G"),
     TWS_STRING("experiments", 0, "DIR", options, experiments,
-               "where experiments are described (default autotuning_exps, or below --results DIR)"),
+               "where experiments are described (default autotuning_exps, or in --results DIR)"),
     TWS_INTEGER("validate", 0, "K", options, validate, 1, 100000,
                 "train at most K configurations, correct the profile by them and search again"),
     TWS_STRING("data", 'd', "FILE", options, data, "with --validate: text, or llm.c tokens (.bin)"),
@@ -452,16 +452,17 @@ static const tws_option table[] = {
     TWS_INTEGER("rounds", 0, "N", options, rounds, 1, 1000, "with --validate: runs of each, interleaved (default 2)"),
     TWS_INTEGER("race", 0, "N", options, race, 0, 1000,
                 "with --validate: further runs of each that may be fastest (default 6)"),
-    TWS_NUMBER("faults", 0, "SECONDS", options, faults_s, 1, 1e12,
-               "mean time between failures of the whole job: how often to save, and what is left of the speed"),
+    TWS_NUMBER(
+        "faults", 0, "SECONDS", options, faults_s, 1, 1e12,
+        "mean time between failures of the whole job: print the best interval between checkpoints and the goodput"),
     TWS_NUMBER("limit", 0, "SECONDS", options, limit_s, 0.1, 1e9,
-               "with --validate: a run that takes longer is ended, as one that hangs (default 1800)"),
+               "with --validate: time limit of a run, which counts as hung after it (default 1800)"),
     TWS_NUMBER(
         "budget", 0, "SECONDS", options, budget_s, 0.001, 1e9,
-        "look no further after so long, and say how much better the rest could be; with --validate: begin no run "
-        "after so long (default: no limit)"),
+        "stop the search after this time and print how much better the rest could be; with --validate: start no run "
+        "after this time (default: no limit)"),
     TWS_FLAG("resume", 0, options, resume,
-             "continue from the folder's records: what was run, bounded or planned is not again"),
+             "continue from the folder's records: runs, bounds and plans in them are not repeated"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
@@ -482,11 +483,11 @@ const tws_verb tws_verb_tune = {
         "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
         "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
     .notes =
-        "Every point of the lists' product is considered: lower bounds of its memory and of its step rule out what "
-        "does\n"
-        "not fit or cannot be among the best; those that may are planned, the best plans are simulated, and with\n"
-        "--validate the best of those are trained: one that crashes, hangs or runs out of memory is a row with a\n"
-        "reason. Under mpirun or srun each process looks at a part of a large space. The folder of results has "
+        "Every point of the lists' product is considered: lower bounds of its memory and of its step exclude points "
+        "that\n"
+        "do not fit or cannot be among the best; the others are planned, the best plans are simulated, and with\n"
+        "--validate the best of these are trained: one that crashes, hangs or runs out of memory is a row with a\n"
+        "reason. Under mpirun or srun each process searches a part of a large space. The folder of results has "
         "exp.json, ds_config.json, cmd.txt and metrics.json of each experiment,\n"
         "summary.txt, results.json, ds_config_optimal.json and cmd_optimal.txt. Status 1: nothing fits, or nothing "
         "that\n"

@@ -67,7 +67,7 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
   return code;
 }
 
-/* Of a space that was not planned as a whole: where its points went. */
+/* Prints the counts of points by outcome for a space that was not planned completely. */
 static void print_swept(const tws_tune_swept *s) {
   char search[32], plan[32], simulate[32];
   tws_out("%s bounds and %s plans were made, in %s and %s of CPU; simulations took %s\n", tws_thousands(s->bounds),

@@ -1,4 +1,4 @@
-/* twinspeed validate: trains for real, simulates the same plan, and puts the two side by side. */
+/* twinspeed validate: trains, simulates the same plan, and compares both. */
 #include "cli/validate.h"
 
 #include <errno.h>
@@ -202,14 +202,14 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
                     "validate: no data to train on");
   TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   if (o->sweep) return tws_validate_sweep(cli, o, err);
-  if (o->ranks) { /* a list is for the sweep */
+  if (o->ranks) { /* lists are for the sweep alone */
     double ranks;
     TWS_TRY(tws_parse_number(o->ranks, "-n", 1, 4096, &ranks, err));
     o->job.ranks = (int64_t)ranks;
   }
   tws_job *job;
   TWS_TRY(tws_job_load(&o->job, &job, err));
-  job->assumed_runtime = 0; /* this program's own trains */
+  job->assumed_runtime = 0; /* Twinspeed's own engine trains */
   report r = {.job = job};
   tws_code code = validate_job(cli, o, &r, err);
   tws_validation_free(&r.of_job);

@@ -11,15 +11,16 @@ typedef struct tws_validate_options {
   const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *cases;
   tws_strings group;
   int64_t steps, rounds, global_batch, worst;
-  double tolerance; /* percent; -1: not asked */
+  double tolerance; /* percent; -1: not given */
   int sweep, simulate, force;
 } tws_validate_options;
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
-/* "plot: gnuplot is not there" or a figure; never an error of the verb. */
+/* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
+ * verb. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
-/* Folder of the gnuplot scripts, or "" */
+/* Folder of the gnuplot scripts, or "". */
 const char *tws_validate_scripts(char *buffer, int size);
 
 #endif

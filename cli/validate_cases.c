@@ -1,4 +1,4 @@
-/* twinspeed validate --cases: predictions beside runs that others measured, group by group. */
+/* twinspeed validate --cases: compares predictions with published runs, by group. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const char *percent_text(double percent) {
   return isfinite(percent) ? tws_cell("%.1f", percent) : "";
 }
 
-/* ---- for people ---- */
+/* ---- text ---- */
 
 static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
@@ -43,7 +43,7 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
   return tws_table_print(cli, &table, err);
 }
 
-/* Constants are fitted on one half, so that the other says how good they are. */
+/* Constants are fitted on one half; the other half shows how well they generalize. */
 static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 9);
@@ -89,17 +89,17 @@ static tws_code print_text(const tws_cli *cli, const cases_report *r, tws_error 
   if (r->compared.reason_count) tws_out("\nSkipped:\n");
   for (int i = 0; i < r->compared.reason_count; i++)
     tws_out_wrapped(4, "  %d: %s", r->compared.reasons[i].count, r->compared.reasons[i].text);
-  int doubtful = 0;
+  int excluded = 0;
   for (int i = 0; i < r->compared.count; i++) {
     const tws_case_result *one = &r->compared.results[i];
     if (!one->doubt || one->skipped_because) continue;
-    if (!doubtful++) tws_out("\nPredicted, doubtful, not scored:\n");
+    if (!excluded++) tws_out("\nPredicted, but excluded from the errors:\n");
     tws_out_wrapped(4, "  %s, %s: %s", one->of->id, one->doubts_time ? "time" : "memory", one->doubt);
   }
   return TWS_OK;
 }
 
-/* ---- for programs ---- */
+/* ---- JSON ---- */
 
 static void add_number(cJSON *to, const char *name, double value) {
   if (isfinite(value))

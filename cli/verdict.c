@@ -13,10 +13,10 @@ static void print_line(const tws_cli *cli, const char *what, double need, double
                          : "does not fit",
                   tws_style(cli, TWS_PLAIN_OUTPUT), what, tws_format_bytes(need, a, sizeof a),
                   tws_format_bytes(have, b, sizeof b), detail,
-                  tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "are missing");
+                  tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "short");
 }
 
-/* What was measured of such software, against what was predicted. */
+/* Prints the interval of measured peaks for such a runtime, relative to the prediction. */
 static void print_seen(const tws_fit *fit) {
   char low[32], high[32];
   if (!fit->seen || !(fit->seen->high > 1)) return;

@@ -1,5 +1,4 @@
-/* How it is shown whether a job fits its cluster, what limits its step, and how far what is said of it is from what was
- * measured. */
+/* Prints whether a job fits its cluster, the bottleneck of its step, and the measured accuracy of such predictions. */
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 
@@ -14,13 +13,13 @@ void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
 void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
-/* A warning where the job does not fit, for a verb that answers another question: how long a step takes. */
+/* Prints a warning if the job does not fit, for a verb whose own result is the step's time. */
 void tws_fit_warn(const tws_cli *cli, const tws_fit *fit);
-/* Three lines: which resource, how much of the step, what would be gained without it. */
+/* Prints three lines: the bottleneck, its share of the step, and the gain without it. */
 void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path);
 /* Adds "bottleneck", a sentence, and "limited_by", the figures, to a result. */
 void tws_bottleneck_json(const tws_path_result *path, cJSON *result);
-/* A line on the nearest measured run; nothing where the machine's own profile is the evidence. */
+/* Prints a line on the nearest measured run; nothing if the profile was measured on this machine. */
 void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence);
 
 #endif

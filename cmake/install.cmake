@@ -3,6 +3,8 @@
 set(TWS_MODULE_INSTALL_DIR ${CMAKE_INSTALL_LIBDIR}/twinspeed)
 
 install(TARGETS twinspeed ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS twinspeed-shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES library/twinspeed.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # The contracts; what a folder keeps to itself is not installed.
 set(TWS_PUBLIC_HEADERS
     base/dtype.h base/host_memory.h base/json.h base/log.h base/memory.h base/output_file.h base/random.h base/status.h base/strings.h base/unfinished.h base/units.h
@@ -21,13 +23,15 @@ foreach(header ${TWS_PUBLIC_HEADERS})
   install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/twinspeed/${folder})
 endforeach()
 # The prefix is known when it is installed, not before: make install may name another than the build did.
-configure_file(cmake/twinspeed.pc.in ${CMAKE_BINARY_DIR}/twinspeed.pc.in @ONLY)
-install(CODE "
-  get_filename_component(TWS_PREFIX \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
-  file(READ \"${CMAKE_BINARY_DIR}/twinspeed.pc.in\" TWS_PC)
-  string(REPLACE %PREFIX% \"\${TWS_PREFIX}\" TWS_PC \"\${TWS_PC}\")
-  file(WRITE \"${CMAKE_BINARY_DIR}/twinspeed.pc\" \"\${TWS_PC}\")
-  file(INSTALL \"${CMAKE_BINARY_DIR}/twinspeed.pc\" DESTINATION \"\${TWS_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig\")")
+foreach(package twinspeed twinspeed-core)
+  configure_file(cmake/${package}.pc.in ${CMAKE_BINARY_DIR}/${package}.pc.in @ONLY)
+  install(CODE "
+    get_filename_component(TWS_PREFIX \"\${CMAKE_INSTALL_PREFIX}\" ABSOLUTE)
+    file(READ \"${CMAKE_BINARY_DIR}/${package}.pc.in\" TWS_PC)
+    string(REPLACE %PREFIX% \"\${TWS_PREFIX}\" TWS_PC \"\${TWS_PC}\")
+    file(WRITE \"${CMAKE_BINARY_DIR}/${package}.pc\" \"\${TWS_PC}\")
+    file(INSTALL \"${CMAKE_BINARY_DIR}/${package}.pc\" DESTINATION \"\${TWS_PREFIX}/${CMAKE_INSTALL_LIBDIR}/pkgconfig\")")
+endforeach()
 install(DIRECTORY scenarios/ DESTINATION ${CMAKE_INSTALL_DATADIR}/twinspeed/scenarios USE_SOURCE_PERMISSIONS)
 # With what their links lead to, in the same places.
 install(FILES LICENSE NOTICE README.md CONTRIBUTING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

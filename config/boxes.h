@@ -15,7 +15,7 @@ typedef enum tws_fabric {
 
 typedef struct tws_fabric_row {
   const char *word;
-  double latency_s, reached; /* of a hop; share of the nominal rate that collectives reach */
+  double latency_s, reached; /* of a link; share of the nominal rate that collectives reach */
   const char *about;
 } tws_fabric_row;
 const tws_fabric_row *tws_fabric_of(int fabric);

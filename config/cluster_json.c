@@ -16,7 +16,7 @@ static void add_link(cJSON *root, const char *key, const tws_link *link, int fab
   cJSON_AddNumberToObject(object, "latency_s", link->latency_s);
 }
 
-/* What is published of a box: nominal rates, sources. */
+/* Adds a box's published figures: nominal rates and their sources. */
 static void add_box(cJSON *root, const char *name) {
   const tws_box *box = tws_box_find(name, strcspn(name, ":"));
   char text[256];
@@ -89,15 +89,15 @@ cJSON *tws_cluster_to_json(const tws_cluster *c) {
 #define LINK(about) \
   "{\"type\":\"object\",\"additionalProperties\":false,\"description\":\"" about                      \
   "\",\"properties\":{\"bandwidth\":" QUANTITY("bytes/s one way: 2.5e10, or \\\"25 GB/s\\\"") "," \
-  "\"latency_s\":" NUMBER("0", "1000", "seconds of a hop") ",\"class\":{\"type\":\"string\"}}}"
+  "\"latency_s\":" NUMBER("0", "1000", "seconds of latency of one link") ",\"class\":{\"type\":\"string\"}}}"
 
 static const char schema[] =
     "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"cluster of Twinspeed\","
     "\"type\":\"object\","
     "\"additionalProperties\":false,\"required\":[\"schema\"],\"properties\":{"
     "\"schema\":{\"type\":\"string\",\"enum\":[\"twinspeed-cluster-1\"]}"
-    ",\"name\":" TEXT("what answers call it")
-    ",\"provenance\":" TEXT("one line: who says so")
+    ",\"name\":" TEXT("name in answers")
+    ",\"provenance\":" TEXT("one line: the source of the figures")
     ",\"figures\":{\"description\":\"published figures with their sources, for people\"}"
     ",\"base\":" TEXT("a built-in cluster that the other keys change: NAME[:NODES[xDEVICES]]")
     ",\"profile\":" TEXT("hardware profile: a built-in name, or a path relative to this file")

@@ -366,6 +366,9 @@ int64_t tws_config_shard_ranks(const tws_config *config);
 int64_t tws_config_gather_ranks(const tws_config *config);
 /* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
+/* Returns how many steps of a run of `steps` a printed line stands for: `asked` where it is above 0, else
+ * steps_per_print; where neither is given, each of up to 40 steps is printed, and 20 lines of longer runs. */
+int64_t tws_config_print_interval(const tws_config *config, int64_t asked, int64_t steps);
 /* zero_quantized_weights, where it has an effect: parameters are gathered as 8-bit codes. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.quantized_weights;

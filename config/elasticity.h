@@ -39,7 +39,7 @@ typedef struct tws_elastic_row {
  * ascending; *rows by tws_free(), as out->gpus. */
 tws_code tws_elastic_list(const tws_elastic *elastic, tws_elastic_choice *out, tws_elastic_row **rows, int *count,
                           tws_error *err);
-/* Whether a job of so many GPUs can train, and with which batch. TWS_NO with the reason. */
+/* Returns TWS_OK and the batch if a job of `gpus` GPUs can train; TWS_NO with the reason. */
 tws_code tws_elastic_ask(const tws_elastic *elastic, int64_t gpus, tws_elastic_row *row, int64_t *batch,
                          tws_error *err);
 

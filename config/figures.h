@@ -22,7 +22,8 @@ typedef struct tws_figure {
 
 /* NaN where the list has no such figure. */
 double tws_figure_value(const tws_figure *list, const char *key);
-/* What a key of figure_sources.def stands for; NULL: no such key. `length` characters of it are read. */
+/* Returns the text that a key of figure_sources.def stands for; NULL: no such key. `length` characters of the key are
+ * read. */
 const char *tws_figure_source(const char *key, size_t length);
 /* Keys and texts in the order of the file; NULL after the last. */
 const char *tws_figure_source_nth(int i, const char **text);

@@ -33,7 +33,7 @@ typedef enum tws_key_store {
   TWS_STORE_SPECIAL /* the field follows from several keys: apply.c */
 } tws_key_store;
 
-/* What a key has an effect on. REPORT: what is told of a training, and nothing that it computes. */
+/* Effects of a key. REPORT: only reports of a training, nothing that it computes. */
 enum { TWS_KEY_MEMORY = 1, TWS_KEY_TIME = 2, TWS_KEY_TRAIN = 4, TWS_KEY_REPORT = 8 };
 enum { TWS_KEY_DEPTH = 128 };
 

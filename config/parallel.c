@@ -65,6 +65,13 @@ int tws_config_freezes(const tws_config *config) {
   return config->lora.r > 0 || (config->frozen_parameters && cJSON_GetArraySize(config->frozen_parameters) > 0);
 }
 
+int64_t tws_config_print_interval(const tws_config *config, int64_t asked, int64_t steps) {
+  enum { LINES = 20, EACH = 2 * LINES };
+  if (asked > 0) return asked;
+  if (config->steps_per_print > 0) return config->steps_per_print;
+  return steps > EACH ? (steps + LINES - 1) / LINES : 1;
+}
+
 int64_t tws_config_shard_ranks(const tws_config *config) {
   return config->zero.stage == 3 && config->zero.shard_ranks > 1 ? config->zero.shard_ranks : 0;
 }

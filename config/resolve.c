@@ -391,7 +391,7 @@ static tws_code check_zenflow_intervals(const rules *r) {
   snprintf(hint, sizeof hint, "use %lld, or another multiple of update_interval",
            (long long)((chosen + updates - 1) / updates * updates));
   return REFUSE(r, select, TWS_UNSUPPORTED, hint,
-                "%s of %lld is no multiple of the update_interval of %lld: columns change hands behind an update",
+                "%s of %lld is no multiple of the update_interval of %lld: columns are reselected after an update",
                 select, (long long)chosen, (long long)updates);
 }
 
@@ -411,9 +411,10 @@ static tws_code check_zenflow(const rules *r) {
                   "set it to false, and topk_ratio lower where the device has no room",
                   "%s.offload: states of chosen columns stay on the device, which updates them in every step", key);
   if (c->zenflow.overlap_step)
-    return REFUSE(r, "zero_optimization.zenflow.overlap_step", TWS_UNSUPPORTED,
-                  "set it to false; without zenflow twinspeed.delayed_update lets the host work beside the device",
-                  "%s.overlap_step: the host's update is in time", key);
+    return REFUSE(
+        r, "zero_optimization.zenflow.overlap_step", TWS_UNSUPPORTED,
+        "set it to false; without zenflow twinspeed.delayed_update overlaps the host's update with the device",
+        "%s.overlap_step: the host's update is in time", key);
   if (c->delayed_update)
     return REFUSE(r, "twinspeed.delayed_update", TWS_UNSUPPORTED, "leave out one of the two",
                   "twinspeed.delayed_update and %s do not go together: each says when the host updates", key);
@@ -578,7 +579,7 @@ static tws_code check_recomputation(const rules *r) {
   if (tws_recompute_list(names) >= 0) return TWS_OK;
   return REFUSE(r, "twinspeed.recompute_operations", TWS_INVALID,
                 "a list of norm, activation, sum, product, attention, mlp",
-                "\"%.60s\" are no operations that can be made again", names);
+                "\"%.60s\" are no operations that can be recomputed", names);
 }
 
 static tws_code check_linear_tiles(const rules *r) {
@@ -643,7 +644,7 @@ static tws_code check_groups(const rules *r) {
     int met;
     const char *other, *reason, *hint;
   } with[] = {
-      {tws_config_secondary_ranks(c) > 0, "zero_hpz_partition_size", "parameters are in groups of neighbours already",
+      {tws_config_secondary_ranks(c) > 0, "zero_hpz_partition_size", "parameters are in groups of nearby ranks already",
        "leave out one of the two: zero_hpz_partition_size for memory, mics_shard_size for speed"},
       {tws_config_quantizes_gradients(c), "zero_quantized_gradients", "groups add up partitions that are not codes",
        "set zero_optimization.zero_quantized_gradients to false"},

@@ -41,7 +41,7 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* ---- what operations do when they end ---- */
 
-/* Of rank 0's step, where its passes are asked for. */
+/* Records when an operation of rank 0's step began or ended, if times of passes are reported. */
 static void note_time(tws_emulator *e, uint32_t op, int is_end, double at_s) {
   if (!e->phases || e->program != TWS_PROGRAM_TRAIN) return;
   double *times = e->times + 2 * (size_t)op;
@@ -240,7 +240,7 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
   return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* What monitors need of this attempt; they themselves are those of the first. */
+/* Gives the monitors, which exist since the first attempt, the data of this attempt. */
 static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
   const tws_plan *plan = e->plans[TWS_PROGRAM_TRAIN][0];
   const tws_config *config = e->job->config;

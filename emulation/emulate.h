@@ -105,9 +105,9 @@ typedef struct tws_emulation_theory {
 } tws_emulation_theory;
 tws_emulation_theory tws_emulation_expected(const tws_emulation *emulation);
 
-/* What tws_emulate() said, in the light of what was expected of it: a failure that was expected is a success, and one
- * that was not stays what it was; TWS_NO for what is not met. `err`: of the failure before, of the answer after the
- * call; not NULL. Codes that say nothing of the training, such as TWS_MEMORY, are handed on. */
+/* Judges the code of tws_emulate() by the scenario's expectations: an expected failure is a success, an unexpected one
+ * is returned as it is, and TWS_NO means that an expectation is not met. `err`: the failure on entry, the verdict on
+ * return; not NULL. Codes that do not concern the training, such as TWS_MEMORY, are returned unchanged. */
 tws_code tws_expectations_judge(const tws_expectations *expect, const tws_emulation *emulation, tws_code code,
                                 const char *folder, tws_error *err);
 

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "emulation/spoil.h"
+#include "emulation/dead_memory.h"
 
 /* What is kept of a rank. */
 typedef struct progress {

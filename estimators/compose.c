@@ -3,9 +3,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "estimators/estimators.h"
+#include "estimators/program.h"
 #include "plan/fold.h"
-#include "plan/pipeline_schedule.h"
 
 static uint64_t rounded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -86,10 +85,7 @@ static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_ledger *le
 enum { MOST_PLANS = 1 << 14 };
 
 typedef struct several {
-  const tws_plan_request *request;
-  const tws_machine *machine;
-  tws_pipeline_shape shape;
-  int stages;
+  const tws_estimated_job *job;
   const int *ranks; /* whose plans are built */
   int count;
   double *shares; /* per planned rank: the fraction of all ranks that it represents */
@@ -103,18 +99,18 @@ typedef struct several {
 
 static tws_code read_rank(several *p, int i, const tws_plan *plan, tws_error *err) {
   p->read[i] = plan->accumulation_steps;
-  return read_memory(plan, p->request->config->accumulation_steps, &p->ledgers[i], &p->each[i], err);
+  return read_memory(plan, p->job->request->config->accumulation_steps, &p->ledgers[i], &p->each[i], err);
 }
 
 /* Builds a rank's plan of few micro-batches, and reads its memory if that plan determines the whole step's. */
 static tws_code build_sample(several *p, int i, int64_t micro_batches, tws_error *err) {
-  tws_plan_request r = *p->request;
+  tws_plan_request r = *p->job->request;
   r.rank = p->ranks[i];
   r.max_accumulation = micro_batches;
-  r.use = tws_fold_use(&p->shape, micro_batches);
+  r.use = tws_fold_use(&p->job->shape, micro_batches);
   TWS_TRY(tws_plan_build(&r, &p->plans[i], err));
-  return tws_fold_says_memory(p->plans[i], p->shape.micro_batches) && !p->read[i] ? read_rank(p, i, p->plans[i], err)
-                                                                                  : TWS_OK;
+  if (p->read[i] || !tws_fold_says_memory(p->plans[i], p->job->shape.micro_batches)) return TWS_OK;
+  return read_rank(p, i, p->plans[i], err);
 }
 
 static tws_code measure_ranks(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
@@ -134,7 +130,7 @@ static tws_code measure_ranks(void *user, int64_t micro_batches, int slot, tws_f
     if (code == TWS_OK) code = tws_plans_check_length(operations += p->plans[i]->op_count, err);
   }
   const tws_plan *const *plans = (const tws_plan *const *)p->plans;
-  if (code == TWS_OK) code = tws_job_path(plans, p->count, p->machine, paths, &p->step_s[slot], err);
+  if (code == TWS_OK) code = tws_job_path(plans, p->count, p->job->machine, paths, &p->step_s[slot], err);
   sample->step_s = p->step_s[slot];
   for (int i = 0; i < p->count; i++) {
     tws_plan_destroy(p->plans[i]);
@@ -145,7 +141,7 @@ static tws_code measure_ranks(void *user, int64_t micro_batches, int slot, tws_f
 
 static tws_code measure_memory(several *p, tws_error *err) {
   for (int i = 0; i < p->count; i++) {
-    tws_plan_request r = *p->request;
+    tws_plan_request r = *p->job->request;
     tws_plan *plan;
     if (p->read[i]) continue;
     r.rank = p->ranks[i];
@@ -173,21 +169,21 @@ static void read_stages(const several *p, const tws_path_result *paths, tws_stag
     if (bytes > p->each[fullest].arena_bytes[TWS_TIER_DEVICE]) fullest = i;
     if (paths[i].bubble_s < paths[busiest].bubble_s - ALIKE * out->step_s) busiest = i;
   }
-  for (int s = 0; s < p->stages; s++) stages[s].path.bottleneck = stages[s].path.text;
-  out->balance = tws_stage_compare(stages, p->stages);
+  for (int s = 0; s < p->job->stages; s++) stages[s].path.bottleneck = stages[s].path.text;
+  out->balance = tws_stage_compare(stages, p->job->stages);
   out->balance.bubble = bubble;
   out->stage = out->balance.largest;
   out->ledger = p->ledgers[fullest];
   out->built = p->read[fullest];
   out->path = paths[busiest];
-  if (p->stages == 1) out->balance = (tws_stage_balance){.compute_imbalance = 1, .memory_imbalance = 1};
+  if (p->job->stages == 1) out->balance = (tws_stage_balance){.compute_imbalance = 1, .memory_imbalance = 1};
 }
 
 static tws_code estimate_several(several *p, tws_stage_estimate *stages, tws_estimate *out, tws_error *err) {
   tws_folded folded;
-  TWS_TRY(tws_pipeline_check(&p->shape, err)); /* a plan of few micro-batches may be legal where the whole step is
+  TWS_TRY(tws_pipeline_check(&p->job->shape, err)); /* a plan of few micro-batches may be legal where the whole step is
                                                   not */
-  TWS_TRY(tws_fold_find(&p->shape, p->shape.micro_batches, measure_ranks, p, &folded, err));
+  TWS_TRY(tws_fold_find(&p->job->shape, p->job->shape.micro_batches, measure_ranks, p, &folded, err));
   TWS_TRY(measure_memory(p, err));
   tws_path_result *paths = p->paths + (size_t)folded.slot * (size_t)p->count;
   out->step_s = p->step_s[folded.slot];
@@ -203,7 +199,7 @@ static tws_code estimate_several(several *p, tws_stage_estimate *stages, tws_est
 
 static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate *each, tws_error *err) {
   size_t n = (size_t)p->count;
-  tws_stage_estimate *own = each ? NULL : tws_calloc((size_t)p->stages, sizeof *own);
+  tws_stage_estimate *own = each ? NULL : tws_calloc((size_t)p->job->stages, sizeof *own);
   p->plans = tws_calloc(n, sizeof *p->plans);
   p->ledgers = tws_calloc(n, sizeof *p->ledgers);
   p->paths = tws_calloc(TWS_FOLD_SAMPLES * n, sizeof *p->paths);
@@ -221,64 +217,34 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
   return code;
 }
 
-/* ---- totals ---- */
-
-static double tokens_of_step(const tws_plan_request *request) {
-  const tws_config *c = request->config;
-  return (double)c->micro_batch_size * (double)c->sequence_length * (double)c->accumulation_steps *
-         (double)tws_topology_size(&request->topology, TWS_AXES_DATA); /* ranks along other axes process the same
-                                                                          samples */
-}
-
-double tws_model_flops(const tws_plan_request *request) {
-  const tws_config *c = request->config;
-  double per_token = 0; /* programs that run between steps have neither a forward nor a backward pass */
-  if (request->program == TWS_PROGRAM_TRAIN)
-    per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
-  if (request->program == TWS_PROGRAM_EVALUATE)
-    per_token = tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
-  return per_token * tokens_of_step(request);
-}
-
-double tws_peak_flops(const tws_plan_request *request, const tws_machine *machine) {
-  const int world = tws_topology_world(&request->topology);
-  double units = world, cores = tws_profile_cores(machine->profile); /* a host's peak is that of one core */
-  if (cores > 0) {
-    double wanted_cores = (double)world * (request->threads > 1 ? request->threads : 1);
-    double there = cores * (machine->cluster->nodes > 0 ? machine->cluster->nodes : 1);
-    units = wanted_cores < there ? wanted_cores : there;
-  }
-  return tws_profile_peak_flops(machine->profile, request->config->dtype) * units;
-}
-
-static void add_totals(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out) {
-  out->path.bottleneck = out->path.text;
-  out->tokens_per_s = out->step_s > 0 ? tokens_of_step(request) / out->step_s : 0;
-  out->model_flops = tws_model_flops(request);
-  const double peak = tws_peak_flops(request, machine);
-  out->mfu = out->step_s > 0 && peak > 0 ? out->model_flops / out->step_s / peak : 0;
-}
-
-static int every_rank_counts(const tws_plan_request *request) {
+tws_code tws_estimate_job_ranks(const tws_estimated_job *job, tws_rank_set *out, tws_error *err) {
   enum { FEW = 16 };
-  return !tws_replicas_keep_time(request->config) && tws_topology_world(&request->topology) <= FEW;
+  if (!tws_replicas_keep_time(job->request->config) && job->ranks <= FEW) return tws_every_rank(job->ranks, out, err);
+  return tws_representatives(&job->request->topology, &job->mapping, job->request->config, out, err);
+}
+
+tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
+                            tws_error *err) {
+  const tws_estimated_job job = tws_estimated_job_of(request, machine);
+  return tws_estimate_job_ranks(&job, out, err);
 }
 
 /* Most ranks along an axis differ only in arguments of operations, or in a bias that the first one holds; of ranks with
  * equal plans only the first is planned. Ranks of a pipeline are all planned, because their peers differ, and so are
  * ranks whose groups lie unevenly on nodes, because they wait for different ranks. */
 static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
-  enum { WORTH = 4 }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
+  enum {
+    WORTH = 4
+  }; /* steps of fewer micro-batches are planned whole, since comparing ranks takes plans of two
                          micro-batches */
-  const tws_node_mapping mapping = tws_machine_mapping(p->machine, tws_topology_world(&p->request->topology));
-  const int even = tws_mapping_is_even(&mapping, &p->request->topology);
-  const int several_alike = even && p->stages == 1 && set->count > 2 && p->shape.micro_batches > WORTH;
+  const int even = tws_mapping_is_even(&p->job->mapping, &p->job->request->topology);
+  const int several_alike = even && p->job->stages == 1 && set->count > 2 && p->job->shape.micro_batches > WORTH;
   uint64_t *shapes = tws_calloc((size_t)set->count, sizeof *shapes);
   p->shares = tws_calloc((size_t)set->count, sizeof *p->shares);
   tws_code code = shapes && p->shares ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
   int kept = 0;
   for (int i = 0; i < set->count && code == TWS_OK; i++) {
-    tws_plan_request r = *p->request;
+    tws_plan_request r = *p->job->request;
     int at = kept;
     r.rank = set->ranks[i];
     if (several_alike) code = tws_fingerprint_shape(&r, &shapes[kept], err);
@@ -292,24 +258,12 @@ static tws_code leave_out_alike(several *p, tws_rank_set *set, tws_error *err) {
   return code;
 }
 
-tws_code tws_estimate_ranks(const tws_plan_request *request, const tws_machine *machine, tws_rank_set *out,
-                            tws_error *err) {
-  const int world = tws_topology_world(&request->topology);
-  const tws_node_mapping mapping = tws_machine_mapping(machine, world);
-  if (every_rank_counts(request)) return tws_every_rank(world, out, err);
-  return tws_representatives(&request->topology, &mapping, request->config, out, err);
-}
-
-static tws_code estimate_program(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                                 tws_stage_estimate *stages, tws_error *err) {
-  const int stages_of_job = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  several p = {.request = request,
-               .machine = machine,
-               .stages = stages_of_job,
-               .shape = tws_pipeline_shape_of(request->config, stages_of_job, request->config->accumulation_steps)};
+tws_code tws_estimate_program(const tws_estimated_job *job, tws_estimate *out, tws_stage_estimate *stages,
+                              tws_error *err) {
+  several p = {.job = job};
   tws_rank_set set;
   memset(out, 0, sizeof *out);
-  tws_code code = tws_estimate_ranks(request, machine, &set, err);
+  tws_code code = tws_estimate_job_ranks(job, &set, err);
   if (code == TWS_OK && set.count > MOST_PLANS)
     code = tws_fail(err, TWS_UNSUPPORTED, "use fewer ranks, or a division whose groups lie alike on all nodes",
                     "groups lie unevenly on nodes, and %d ranks are more than are looked at one by one (%d)", set.count,
@@ -321,62 +275,4 @@ static tws_code estimate_program(const tws_plan_request *request, const tws_mach
   tws_rank_set_free(&set);
   tws_free(p.shares);
   return code;
-}
-
-static void keep_larger(tws_ledger *ledger, const tws_ledger *other) {
-  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
-    if (other->tier[tier].arena_bytes > ledger->tier[tier].arena_bytes) ledger->tier[tier] = other->tier[tier];
-}
-
-tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                              tws_error *err) {
-  memset(out, 0, sizeof *out);
-  for (int p = 0; p < TWS_PROGRAM_COUNT && request->program == TWS_PROGRAM_TRAIN; p++) {
-    if (!tws_program_runs_between(request->config, (tws_program)p)) continue;
-    const double share = tws_program_share(request->config, (tws_program)p);
-    tws_plan_request r = *request;
-    tws_estimate one;
-    r.program = (tws_program)p;
-    TWS_TRY(estimate_program(&r, machine, &one, NULL, err));
-    out->step_s += share * one.step_s;
-    tws_path_add(&out->path, &one.path, share);
-    keep_larger(&out->ledger, &one.ledger);
-  }
-  return TWS_OK;
-}
-
-static void wait_for_samples(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                             tws_stage_estimate *stages) {
-  out->loading_s = tws_loading_s(request, machine);
-  const double waits_s = out->loading_s - out->step_s;
-  tws_path_load(waits_s, &out->path);
-  for (int i = 0; stages && i < tws_topology_size(&request->topology, TWS_AXES_PIPE); i++)
-    tws_path_load(waits_s, &stages[i].path);
-  if (!(waits_s > 0)) return;
-  out->balance.bubble *= out->step_s / out->loading_s;
-  out->step_s = out->loading_s;
-}
-
-tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                          tws_stage_estimate *stages, tws_error *err) {
-  tws_estimate between;
-  TWS_TRY(estimate_program(request, machine, out, stages, err));
-  TWS_TRY(tws_estimate_between(request, machine, &between, err));
-  if (between.step_s > 0) { /* jobs with such programs have one stage */
-    out->step_s += between.step_s;
-    tws_path_add(&out->path, &between.path, 1);
-    keep_larger(&out->ledger, &between.ledger);
-    for (int tier = 0; stages && tier < TWS_TIER_COUNT; tier++)
-      stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
-    if (stages) stages->path = out->path;
-    if (stages) stages->path.bottleneck = stages->path.text;
-  }
-  wait_for_samples(request, machine, out, stages);
-  add_totals(request, machine, out);
-  return TWS_OK;
-}
-
-tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                           tws_error *err) {
-  return tws_estimate_job(request, machine, out, NULL, err);
 }

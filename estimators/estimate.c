@@ -1,4 +1,4 @@
-/* What follows from an estimate of a step. */
+/* Figures that follow from the estimate of a step. */
 #include "estimators/estimators.h"
 
 double tws_estimate_tokens_per_s(const tws_estimate *e, double step_s) {

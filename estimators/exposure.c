@@ -68,8 +68,9 @@ static int is_behind(const tws_plan *plan, const tws_op_times *times, uint32_t o
   return message != is_message(&plan->ops[other]) ? !message : op > other;
 }
 
-/* What made an operation ready: of the one before it on its queue (or TWS_NONE) and those that it waits for the last to
- * end; of several that end at once, but for rounding, no message, and what was issued last. */
+/* Returns the predecessor that determined when an operation became ready: the last to end of its dependencies and the
+ * operation before it on its queue (or TWS_NONE). Among several that end at the same time, within rounding, one that is
+ * not a message is preferred, then the one issued last. */
 static uint32_t path_cause(const tws_plan *plan, const tws_op_times *times, uint32_t before, uint32_t op) {
   const tws_op *o = &plan->ops[op];
   uint32_t latest = before;

@@ -39,8 +39,8 @@ typedef struct tws_flops_profile {
   int unknown;           /* operations that are not in the trace */
   tws_module_tree *tree; /* summed */
 } tws_flops_profile;
-/* Of one GPU of the stage that sets the pace, what is reported of it: floating-point operations, and those of a second;
- * `step`: of a whole step of so many micro-batches, its waiting included. */
+/* Figures of one GPU of the slowest stage: floating-point operations, and operations per second; step_per_s: over a
+ * whole step of `micro_batches` micro-batches, including its waits. */
 typedef struct tws_flops_rates {
   double backward_flops; /* with what is computed again */
   double forward_per_s, backward_per_s, both_per_s, step_per_s;

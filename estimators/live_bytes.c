@@ -1,21 +1,21 @@
 /* Peak live bytes do not depend on where buffers lie, so plans are lowered and not laid out. They have as few
- * micro-batches as contain all kinds: the first, a middle one and the last of a step; in a pipeline, those in flight at
- * once. */
+ * micro-batches as contain all kinds: the first, a middle one and the last of a step; in a pipeline, those that the
+ * rank's stage has in flight at once. Bytes do not depend on nodes either, so the representatives of a job on one node
+ * are read, which are few also where groups lie unevenly on nodes. */
 #include <string.h>
 
-#include "estimators/estimators.h"
+#include "estimators/program.h"
 #include "plan/fold.h"
 
-static int64_t micro_batches_of(const tws_plan_request *request) {
+static int64_t micro_batches_of(const tws_estimated_job *job, int stage) {
   enum { KINDS = 3 };
-  const int stages = tws_topology_size(&request->topology, TWS_AXES_PIPE);
-  const int64_t all = request->config->accumulation_steps;
-  const tws_pipeline_shape shape = tws_pipeline_shape_of(request->config, stages, all);
-  if (request->config->delayed_update || (stages > 1 && shape.kind == TWS_PIPELINE_GPIPE)) return all;
-  const int64_t every = tws_fold_step(&shape), chunks = shape.virtual_stages;
-  const int64_t in_flight = tws_pipeline_in_flight(&shape, 0) / chunks + 2;
+  const tws_pipeline_shape *shape = &job->shape;
+  const int64_t all = shape->micro_batches;
+  if (job->request->config->delayed_update || (job->stages > 1 && shape->kind == TWS_PIPELINE_GPIPE)) return all;
+  const int64_t every = tws_fold_step(shape), chunks = shape->virtual_stages;
+  const int64_t in_flight = tws_pipeline_in_flight(shape, stage) / chunks + 2;
   const int64_t full = (in_flight + every - 1) / every * every + (every > 1 ? every : 0);
-  const int64_t few = stages > 1 ? full : KINDS;
+  const int64_t few = job->stages > 1 ? full : KINDS;
   return all < few ? all : few;
 }
 
@@ -43,20 +43,21 @@ static tws_code read_rank(const tws_plan_request *request, tws_ledger *ledger, t
 
 tws_code tws_estimate_live(const tws_plan_request *request, const tws_machine *machine, tws_ledger *out,
                            tws_error *err) {
-  tws_plan_request one = *request;
-  tws_rank_set every;
+  tws_estimated_job job = tws_estimated_job_of(request, machine);
+  tws_rank_set set;
   memset(out, 0, sizeof *out);
-  one.max_accumulation = 0;
-  TWS_TRY(tws_estimate_ranks(&one, machine, &every, err));
-  one.max_accumulation = micro_batches_of(request);
+  job.mapping = (tws_node_mapping){.ranks = job.ranks, .slots = job.ranks, .nodes = 1, .nics = 1};
+  TWS_TRY(tws_estimate_job_ranks(&job, &set, err));
   tws_code code = TWS_OK;
-  for (int i = 0; i < every.count && code == TWS_OK; i++) {
+  for (int i = 0; i < set.count && code == TWS_OK; i++) {
     tws_ledger own;
-    one.rank = every.ranks[i];
+    tws_plan_request one = *request;
+    one.rank = set.ranks[i];
+    one.max_accumulation = micro_batches_of(&job, tws_topology_index(&request->topology, one.rank, TWS_AXES_PIPE));
     code = read_rank(&one, &own, err);
     if (code == TWS_OK && (i == 0 || own.tier[TWS_TIER_DEVICE].live_bytes > out->tier[TWS_TIER_DEVICE].live_bytes))
       *out = own;
   }
-  tws_rank_set_free(&every);
+  tws_rank_set_free(&set);
   return code;
 }

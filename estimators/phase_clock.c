@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "models/collective.h"
 
-/* What an operation counts for. */
+/* Phases whose time an operation counts towards, as a bit mask. */
 enum { IS_FORWARD = 1, IS_BACKWARD = 2, IS_REDUCTION = 4, IS_STEP = 8 };
 
 struct tws_phase_clock {

@@ -6,7 +6,7 @@
 
 #include "base/units.h"
 
-/* From here on float32 costs more than who did not ask for it expects. */
+/* Parameters from which on an assumed float32 is reported with a reason: it costs more than most users expect. */
 #define LARGE_MODEL 1e9
 
 static tws_assumption *add(tws_assumption *list, int *count, const char *what, const char *give, const char *format,
@@ -40,7 +40,8 @@ static void add_sequence(const tws_job *job, tws_assumption *list, int *count) {
            job->network->positions > 0 ? "all positions of the model" : "as the model has no limit");
 }
 
-/* Slots by the configuration's factor: a model's own file may say its own. */
+/* Returns 1 if an expert layer takes its slots per expert from the configuration's capacity factor, not from the
+ * model's file. */
 static int has_configured_slots(const tws_network *network) {
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].type == TWS_MODULE_ROUTER && network->modules[m].routing->slots.factor < 0) return 1;
@@ -75,7 +76,7 @@ static void add_nics(const tws_job *job, tws_assumption *list, int *count) {
            c->builtin ? "as %.60s has them" : "as the file of %.60s does not say how many", c->name);
 }
 
-/* Of a device whose profile no training run was held against. */
+/* Reports the share of peak arithmetic that matrix products reach, if it is not measured on this device. */
 static void add_products(const tws_job *job, tws_assumption *list, int *count) {
   const tws_rates rates = tws_profile_rates(job->profile);
   if (rates == TWS_RATES_OWN) return;

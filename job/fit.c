@@ -8,7 +8,8 @@
 #include "job/software_host.h"
 #include "job/software_memory.h"
 
-/* One memory that the ranks of a node share; no rank may take more than a device that the cluster gives it. */
+/* Sets the limits of hosts: the ranks of a node share its memory, and no rank may take more than the device that the
+ * cluster file states. */
 static void fill_host(tws_capacity *c, const tws_machine *machine, double device) {
   if (!(c->node > 0)) c->node = tws_profile_memory_bytes(machine->profile);
   double share = c->node / c->ranks_per_node;

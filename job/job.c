@@ -1,4 +1,4 @@
-/* From a specification to a job: configuration, model, cluster, profile, ranks, resolution. */
+/* Builds a job from a specification: configuration, model, cluster, profile, ranks, resolution. */
 #include "job/job.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
-/* The same model with its vocabulary padded further, for tensor ranks. */
+/* A copy of the model whose vocabulary is padded further, to be divided among tensor ranks. */
 typedef struct padded_network {
   int64_t multiple;
   tws_network *network;
@@ -49,7 +49,7 @@ void tws_job_destroy(tws_job *job) {
   tws_free(job);
 }
 
-/* A disk that the cluster file says nothing of is the one that the profile measured. */
+/* Combines cluster and profile. If the cluster file states no disk, the profile's measured disk is used. */
 static void use_machine(tws_job *job, const tws_profile *profile) {
   if (!(job->cluster.disk_read > 0)) job->cluster.disk_read = tws_profile_disk_read(profile);
   if (!(job->cluster.disk_write > 0)) job->cluster.disk_write = tws_profile_disk_write(profile);
@@ -61,7 +61,7 @@ static void use_machine(tws_job *job, const tws_profile *profile) {
 void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_destroy(job->parts->profile);
   job->parts->profile = profile;
-  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* of a machine that trains: none but what it has */
+  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* a machine that trains has its own rates */
   job->config->casts_assumed = !tws_profile_plans_casts(profile);
   use_machine(job, profile);
 }
@@ -72,7 +72,7 @@ void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correct
 
 /* ---- loading ---- */
 
-/* Where neither the configuration nor a flag says a type, that of the model's file is set. */
+/* Sets the type of the model's file if neither the configuration nor a flag states one. */
 static tws_code assume_dtype(tws_job *job, tws_error *err) {
   const tws_dtype dtype = job->network->dtype;
   if (tws_config_says_dtype(job->config, dtype)) return TWS_OK;
@@ -110,7 +110,8 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   memcpy(job->runtime_why, choice.why, sizeof job->runtime_why);
   TWS_TRY(tws_profile_set_runtime(own->profile, choice.runtime, err));
   use_machine(job, own->profile);
-  /* A profile alone, of a GPU: as many of it as are asked for, since the host's devices are its cores. */
+  /* A GPU's profile without a cluster: the cluster has as many of these GPUs as ranks are requested. Devices of a host
+   * are its cores. */
   if (!spec->cluster && job->backend != TWS_BACKEND_HOST) {
     const int64_t asked = spec->ranks ? spec->ranks : job->config->ranks;
     job->cluster.devices_per_node = asked < 1 ? 1 : asked > 1 << 20 ? 1 << 20 : (int)asked;
@@ -152,7 +153,7 @@ static tws_code check_offload(const tws_job *job, tws_error *err) {
                   "the job offloads, and cluster %s says not how fast its host's memory is reached", c->name);
 }
 
-/* The number of ranks is known: everything else follows. */
+/* Resolves the configuration, topology and mapping of a job whose number of ranks is known. */
 static tws_code settle_job(tws_job *job, tws_error *err) {
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
   choose_threads(job);
@@ -218,7 +219,7 @@ tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_e
 
 /* ---- variants ---- */
 
-/* The network for a configuration whose tensor ranks need a vocabulary padded further. */
+/* Returns the network for a configuration: the job's, or a copy whose vocabulary is padded further for tensor ranks. */
 static tws_code find_network(tws_job *base, const tws_config *config, const tws_network **network, tws_error *err) {
   struct tws_job_parts *own = base->parts;
   const int64_t multiple = tws_config_vocabulary_multiple(config);
@@ -348,7 +349,7 @@ tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_
   return tws_plan_build(&request, out, err);
 }
 
-/* ---- without running it ---- */
+/* ---- predictions ---- */
 
 tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err) {
   const tws_plan_request request = tws_job_request(job, 0);
@@ -367,7 +368,8 @@ tws_code tws_job_live(const tws_job *job, tws_ledger *out, tws_error *err) {
 
 enum { VERIFIED_OPERATIONS = 1500000, VERIFIED_RANKS = 512, VERIFIED_GROUPS = 1 << 24 };
 
-/* Micro-batches whose plans say what those of all would: as many as show that their layouts repeat, and when. */
+/* Computes a number of micro-batches whose plans determine those of the whole step: large enough to show the layouts'
+ * period. */
 static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batches, tws_error *err) {
   const int64_t wanted = job->config->accumulation_steps;
   const int stages = tws_job_stages(job);
@@ -383,12 +385,12 @@ static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batche
     if (plan->accumulation_steps > few) few = plan->accumulation_steps;
     tws_plan_destroy(plan);
   }
-  const int64_t step = tws_fold_step(&shape); /* what is planned has to be a legal step */
+  const int64_t step = tws_fold_step(&shape); /* the number has to be legal for the pipeline schedule */
   *micro_batches = few + (wanted - few) % step;
   return TWS_OK;
 }
 
-/* As many ranks as take a few seconds. Every plan lists the ranks of its groups. */
+/* Chooses as many ranks as are verified in a few seconds. The lists of group members in each plan are limited too. */
 static tws_code choose_verified(const tws_job *job, int64_t micro_batches, int64_t *max_ranks, tws_error *err) {
   tws_plan *plan;
   TWS_TRY(tws_job_part_plan(job, 0, micro_batches, &plan, err));
@@ -420,7 +422,7 @@ static tws_code verify_ranks(const tws_job *job, const tws_rank_set *set, int bo
 tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,
                         tws_error *err) {
   tws_verified_set chosen = {0};
-  const int bounded = max_ranks == 0; /* who asks for a number of ranks gets it */
+  const int bounded = max_ranks == 0; /* an explicit max_ranks is not lowered */
   int64_t micro_batches;
   TWS_TRY(verified_micro_batches(job, &micro_batches, err));
   if (max_ranks == 0) TWS_TRY(choose_verified(job, micro_batches, &max_ranks, err));

@@ -1,7 +1,7 @@
-/* A job is one thing: a model, its configuration, the machine and how many ranks run it.
+/* A job: a model, its configuration, the machine, and the number of ranks.
  *
- * What reads plans (estimators/, sim/, real/) asks for a tws_plan_request and a tws_machine, which a job hands out; all
- * that is above them asks for a job. A job's public members are read, not written, but for those that say so. */
+ * Code that reads plans (estimators/, sim/, real/) takes a tws_plan_request and a tws_machine, which a job provides;
+ * folders above take a job. Callers read a job's public members and write only those whose comment allows it. */
 #ifndef TWS_JOB_JOB_H
 #define TWS_JOB_JOB_H
 
@@ -20,22 +20,22 @@ typedef struct tws_job {
   tws_program program;
   tws_cluster cluster; /* of an open job the caller may change it */
   const tws_profile *profile;
-  tws_machine machine; /* the two */
+  tws_machine machine; /* cluster and profile */
   tws_backend_kind backend;
   int ranks;                /* 0: the job is open */
   int threads;              /* of one host rank; 1 on GPUs */
   tws_topology topology;    /* of the ranks */
   tws_node_mapping mapping; /* of the ranks */
-  /* No flag and no file says the type (the model's file, or float32, decides), the runtime or the length of a sequence
-   * (job/assumed.h). */
+  /* 1: neither a flag nor a file states the type (the model's file, or else float32, decides), the runtime, or the
+   * sequence length (job/assumed.h). */
   int assumed_dtype, assumed_runtime, assumed_sequence;
   char runtime_why[TWS_RUNTIME_WHY]; /* why it has its runtime; empty: a caller assembled the job */
-  struct tws_job_parts *parts;       /* what it owns */
+  struct tws_job_parts *parts;       /* what the job owns */
 } tws_job;
 
 /* Loads, validates and resolves. TWS_USAGE without a model, TWS_INVALID for files, keys and more ranks than devices. */
 tws_code tws_job_load(const tws_job_spec *spec, tws_job **out, tws_error *err);
-/* The same up to where a number of ranks is needed: for searches, which make jobs of it with tws_job_derive(). */
+/* Loads an open job, without a number of ranks, from which searches derive jobs with tws_job_derive(). */
 tws_code tws_job_open(const tws_job_spec *spec, tws_job **out, tws_error *err);
 void tws_job_destroy(tws_job *job); /* NULL is allowed */
 
@@ -50,12 +50,12 @@ typedef struct tws_job_parts_given {
 } tws_job_parts_given;
 tws_code tws_job_assemble(const tws_job_parts_given *parts, tws_job **out, tws_error *err);
 
-/* `base` with a variant's settings, resolved: a job of its own that must not outlive `base`, whose network it shares,
- * or which keeps one for it whose vocabulary is padded further. */
+/* Builds a resolved job from `base` with a variant's settings. It must not outlive `base`, which owns its network: the
+ * same, or a copy with a vocabulary that is padded further for tensor ranks. */
 tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out, tws_error *err);
-/* The settings that a job of ranks has, as a search would name them. */
+/* Returns the settings of a job that has a number of ranks, as a search would name them. */
 tws_variant tws_job_variant(const tws_job *job);
-/* Another profile for the same machine, which the job then owns. */
+/* Replaces the profile by another of the same machine, which the job then owns. */
 void tws_job_set_profile(tws_job *job, tws_profile *profile);
 
 /* Corrects the profile by measured training runs (tws_profile_correct()). Only for a job that owns its profile, not for
@@ -63,16 +63,16 @@ void tws_job_set_profile(tws_job *job, tws_profile *profile);
 void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction);
 
 /* ---- its ranks ---- */
-/* 1 without that axis. */
+/* Returns the ranks along an axis; 1 without that axis. */
 int tws_job_ranks_along(const tws_job *job, tws_axis axis);
-/* Pipeline stages, and the rank that stands for one: the first along every other axis. */
+/* Return the number of pipeline stages, and a stage's representative rank: the first along every other axis. */
 int tws_job_stages(const tws_job *job);
 int tws_job_stage_rank(const tws_job *job, int stage);
-/* Ranks that stand for all others; every rank where that is at most `every_up_to`. */
+/* Chooses representative ranks, whose plans are those of all others; all ranks if there are at most `every_up_to`. */
 tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err);
-/* Tokens of a sample: the configuration's, or as many as the model has positions. */
+/* Returns the tokens of a sample: the configuration's, or else the number of the model's positions. */
 int64_t tws_job_sequence(const tws_job *job);
-/* Of the whole job, whose step takes so many seconds. */
+/* Return the throughput of the whole job whose step takes step_s seconds. */
 double tws_job_samples_per_s(const tws_job *job, double step_s);
 double tws_job_tokens_per_s(const tws_job *job, double step_s);
 
@@ -88,20 +88,20 @@ tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err);
 tws_code tws_job_program(const tws_job *job, int rank, tws_program program, tws_state *state, tws_plan **out,
                          tws_error *err);
 
-/* ---- what is known of it without running it ---- */
+/* ---- predictions ---- */
 tws_code tws_job_fingerprint(const tws_job *job, tws_fingerprint *out, tws_error *err);
-/* tws_estimate_job(): `stages` has room for tws_job_stages(), or is NULL. */
+/* Calls tws_estimate_job(); `stages` has room for tws_job_stages(), or is NULL. */
 tws_code tws_job_estimate(const tws_job *job, tws_estimate *out, tws_stage_estimate *stages, tws_error *err);
 
-/* tws_estimate_live(): what the job needs at least, in a fraction of the time. */
+/* Calls tws_estimate_live(): a lower bound of the job's memory in a fraction of the time. */
 tws_code tws_job_live(const tws_job *job, tws_ledger *out, tws_error *err);
 
-/* The plans of the ranks, verified together (tws_ranks_to_verify()), and what was looked at, so that a clean result
- * does not claim more than was done. max_ranks 0: as many as take a few seconds. */
+/* Verifies the plans of several ranks together (tws_ranks_to_verify()) and reports what was verified, so that a clean
+ * result does not claim more. max_ranks 0: as many ranks as take a few seconds. */
 typedef struct tws_verification {
   int ranks, checked, together; /* together: all ranks */
-  int replicas;                 /* whole replicas among those that were checked; 0: a line of one rank of each stage */
-  int64_t micro_batches;        /* as few as say what the whole step does (plan/fold.h) */
+  int replicas;                 /* whole replicas that were verified; 0: only one rank of each stage */
+  int64_t micro_batches;        /* verified micro-batches, which determine the whole step (plan/fold.h) */
   uint64_t operations;
 } tws_verification;
 tws_code tws_job_verify(const tws_job *job, int64_t max_ranks, tws_progress *progress, tws_verification *seen,

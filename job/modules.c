@@ -4,6 +4,7 @@
 #include <execinfo.h>
 #endif
 #include <limits.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,15 +24,31 @@
 #define TWS_SOURCE_DATA_DIR "scenarios"
 #endif
 
-const char *tws_module_path(const char *file, char *buffer, int size) {
-  char program[PATH_MAX];
+/* Writes the folder of the shared library that this code is part of; "" in a program that has it linked in. */
+static void library_folder(char *buffer, size_t size) {
+  Dl_info info;
+  char program[PATH_MAX], object[PATH_MAX];
+  buffer[0] = '\0';
   tws_program_path(program, (int)sizeof program);
+  if (!dladdr((const void *)(uintptr_t)&tws_module_path, &info) || !info.dli_fname || !realpath(info.dli_fname, object))
+    return;
+  char *slash = strrchr(object, '/');
+  if (!slash || strcmp(object, program) == 0) return;
+  *slash = '\0';
+  snprintf(buffer, size, "%s", object);
+}
+
+const char *tws_module_path(const char *file, char *buffer, int size) {
+  char program[PATH_MAX], library[PATH_MAX];
+  tws_program_path(program, (int)sizeof program);
+  library_folder(library, sizeof library);
   char *slash = strrchr(program, '/');
   if (slash) *slash = '\0';
   const char *chosen = getenv("TWINSPEED_MODULES");
-  const char *folders[3] = {chosen && *chosen ? chosen : NULL, program, program};
-  static const char *const below[3] = {"", "", ("/../" TWS_MODULE_DIR)};
-  for (int i = 0; i < 3; i++) {
+  const char *const folders[] = {chosen && *chosen ? chosen : NULL, *library ? library : NULL,
+                                 *library ? library : NULL, program, program};
+  static const char *const below[] = {"", "", "/twinspeed", "", ("/../" TWS_MODULE_DIR)};
+  for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
     if (!folders[i]) continue;
     int length = snprintf(buffer, (size_t)size, "%s%s/%s", folders[i], below[i], file);
     if (length > 0 && length < size && access(buffer, R_OK) == 0) return buffer;
@@ -54,8 +71,8 @@ const char *tws_data_path(const char *name, char *buffer, int size) {
   return buffer;
 }
 
-/* Libraries of modules throw exceptions where memory ends, to catch them themselves. The C library loads what unwinding
- * needs at the first of them, and aborts the process where there is no memory for that: it does so now. */
+/* Loads the unwinder. C++ libraries of modules throw and catch exceptions if memory is exhausted. glibc loads libgcc at
+ * the first exception, and aborts the process if there is no memory for that, so it is loaded in advance. */
 static void load_unwinder(void) {
 #ifdef __GLIBC__
   void *frame;
@@ -69,7 +86,7 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
     return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s was not found", file);
   sigset_t before;
   load_unwinder();
-  tws_hold_signals(&before); /* libraries of products start threads when they are loaded */
+  tws_hold_signals(&before); /* BLAS libraries start threads when they are loaded */
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   tws_release_signals(&before);
   if (!handle) {

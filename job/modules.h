@@ -1,6 +1,6 @@
-/* Modules that are loaded when a verb needs them: from $TWINSPEED_MODULES, the program's folder, or the library folder
- * it was installed with. TWS_ENVIRONMENT with the remedy when one is not there or does not load. The tables live until
- * the program ends. */
+/* Shared libraries that are loaded when a verb needs them: from $TWINSPEED_MODULES, the program's folder, or the
+ * library folder of the installation. TWS_ENVIRONMENT with the remedy if one is missing or does not load. The function
+ * tables live until the program ends. */
 #ifndef TWS_JOB_MODULES_H
 #define TWS_JOB_MODULES_H
 
@@ -10,10 +10,10 @@
 
 tws_code tws_sim_load(const tws_sim_api **api, tws_error *err);
 tws_code tws_real_load(const tws_real_api **api, tws_error *err);
-/* Where a module file would be loaded from, or "" */
+/* Returns the path from which a module's file would be loaded, or "". */
 const char *tws_module_path(const char *file, char *buffer, int size);
-/* Finds a file or folder of the program's data, such as "plots": in the scenarios of the source tree it was built in,
- * or of the folder it was installed to; "" if neither has it. */
+/* Finds a file or folder of the program's data, such as "plots": in scenarios/ of the source tree of the build, or in
+ * the folder of the installation; "" if neither has it. */
 const char *tws_data_path(const char *name, char *buffer, int size);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is remarkable about a job's model and its products, in sentences. */
+/* Notes on a job's model and its matrix products that a user may not expect, as sentences. */
 #ifndef TWS_JOB_NOTES_H
 #define TWS_JOB_NOTES_H
 

@@ -7,8 +7,8 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_own_engine {
-  int known; /* another runtime was chosen, and the job can be planned without it; else the rest is 0 */
-  double step_s, device_bytes; /* longest path of a step; what it needs of one device */
+  int known; /* 1: another runtime was chosen, and the job can be planned without it; 0: the rest is 0 */
+  double step_s, device_bytes; /* longest path of a step; memory of one device */
 } tws_own_engine;
 
 /* job: loaded from the spec. program: as tws_job_choose_program(). The job is loaded and estimated a second time, with

@@ -23,8 +23,8 @@ static tws_code verify(const char *path, int *has_base, tws_error *err) {
   return code;
 }
 
-/* One more than the step of the checkpoint that `latest` names, where the job has written that: newer folders are then
- * of a training that was there before. */
+/* Returns one more than the step of the checkpoint that `latest` names, if the job has written `latest`: folders of
+ * later steps are then leftovers of an older training. */
 static int64_t newest_of_job(const char *folder, int64_t since) {
   char path[TWS_FOLDER_SIZE];
   if (tws_folder_stamp(folder, "latest") <= since || tws_folder_find(folder, NULL, path, sizeof path, NULL) != TWS_OK)

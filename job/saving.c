@@ -2,7 +2,8 @@
 
 #include "estimators/checkpoint_interval.h"
 
-/* Bytes that a checkpoint has for each parameter: one element of each entry that is of parameters. */
+/* Returns the bytes of a checkpoint per parameter: the sum of the element sizes of all entries that have one element
+ * per parameter. */
 static double bytes_per_parameter(const tws_plan *plan) {
   double bytes = 0;
   for (uint32_t i = 0; i < plan->state->count; i++) {
@@ -13,7 +14,8 @@ static double bytes_per_parameter(const tws_plan *plan) {
   return bytes;
 }
 
-/* All nodes write equal shares, at `disk.write` of the cluster or as one usual disk does. */
+/* Predicts the time to save: all nodes write equal shares, with `disk.write` of the cluster or the bandwidth of a
+ * common disk. */
 static tws_code job_saving(const tws_job *job, tws_saving *out, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   tws_plan *plan;

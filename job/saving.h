@@ -1,12 +1,13 @@
-/* The time that saving a checkpoint of a job takes on its cluster, and the interval that its failures suggest. */
+/* The time to save a checkpoint of a job on its cluster, and the checkpoint interval for a mean time between failures
+ * (Young, 1974; Daly, 2006). */
 #ifndef TWS_JOB_SAVING_H
 #define TWS_JOB_SAVING_H
 
 #include "job/job.h"
 
 typedef struct tws_saving {
-  double bytes;           /* of a checkpoint, without what few elements take */
-  double write_s, hold_s; /* the nodes' disks write it; training waits: for the copy out of devices */
+  double bytes;           /* of a checkpoint, without small entries */
+  double write_s, hold_s; /* of the nodes' disks; training waits for the copy from devices */
 } tws_saving;
 
 typedef struct tws_saving_advice {
@@ -15,7 +16,7 @@ typedef struct tws_saving_advice {
   int64_t every; /* steps */
   double goodput;
 } tws_saving_advice;
-/* restart_s: from a failure until work continues. */
+/* restart_s: seconds from a failure until training continues. */
 tws_code tws_job_saving_advise(const tws_job *job, double step_s, double between_failures_s, double restart_s,
                                tws_saving_advice *out, tws_error *err);
 

@@ -70,7 +70,7 @@ static tws_code sample_plan(const folding *f, int rank, int64_t micro_batches, t
   return tws_plan_build(&request, out, err);
 }
 
-/* Plans that say what all micro-batches need, in place of those that some were simulated with. */
+/* Replaces the plans that were simulated by plans whose memory is that of all micro-batches. */
 static tws_code plan_memory(folding *f, tws_error *err) {
   for (int i = 0; i < f->set.count; i++) {
     const tws_plan_request request = tws_job_request(f->job, f->set.ranks[i]);
@@ -144,7 +144,7 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   tws_fold_sample all;
   TWS_TRY(choose_ranks(f, err));
   if (tws_job_stages(f->job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
-  TWS_TRY(f->request->timeline || f->request->effects /* which see every operation */
+  TWS_TRY(f->request->timeline || f->request->effects /* both need every operation */
               ? simulate_some(f, wanted, 0, &all, err)
               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
   TWS_TRY(plan_memory(f, err));
@@ -169,7 +169,7 @@ static tws_code simulate_program(const tws_job *job, const tws_simulation_reques
   return code;
 }
 
-/* Its share of what runs between training steps. */
+/* Adds the time of a program that runs between training steps, divided by the number of steps in between. */
 static tws_code add_program(const tws_job *job, tws_program program, const tws_simulation_request *request,
                             tws_simulation *out, tws_error *err) {
   const double share = tws_program_share(job->config, program);

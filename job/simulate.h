@@ -1,4 +1,4 @@
-/* A job simulated from its plans. */
+/* Simulation of a job's step from the plans of its ranks. */
 #ifndef TWS_JOB_SIMULATE_H
 #define TWS_JOB_SIMULATE_H
 
@@ -12,7 +12,7 @@ typedef struct tws_simulation_request {
    * only representative ranks are, since devices do the same at the same time. */
   int every_up_to;
   int most_plans;                 /* TWS_UNSUPPORTED for more; 0: no limit */
-  tws_timeline *timeline;         /* filled when not NULL, and told whose it is */
+  tws_timeline *timeline;         /* filled with events and the job's names if not NULL */
   tws_progress *progress;         /* NULL: none */
   const tws_sim_effects *effects; /* NULL: none; else all ranks are simulated, and all micro-batches */
 } tws_simulation_request;
@@ -22,17 +22,18 @@ int tws_job_simulates_every(const tws_job *job);
 
 typedef struct tws_simulation {
   tws_sim_result result;
-  tws_plan **plans; /* of the simulated ranks; of a long step (plan/fold.h) few of its micro-batches */
+  tws_plan **plans; /* of the simulated ranks; of a long step only few micro-batches (plan/fold.h) */
   int plan_count;
   tws_path_result *paths;     /* of the simulated ranks, for the whole step */
-  tws_path_result *all_paths; /* what was allocated */
-  double wall_s;              /* what simulating took */
+  tws_path_result *all_paths; /* the allocation that has `paths` */
+  double wall_s;              /* wall time of the simulation */
 } tws_simulation;
-/* Steps of many micro-batches are folded, unless a timeline is asked for. Free *out in any case after the call. */
+/* Simulates a step. Of a step with many micro-batches only few are simulated, and the rest is extrapolated
+ * (plan/fold.h), unless a timeline or effects are requested. Free *out in any case after the call. */
 tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
                           tws_error *err);
 void tws_simulation_free(tws_simulation *simulation);
-/* The step's seconds, and nothing else of it. */
+/* Simulates a step and returns only its seconds. */
 tws_code tws_job_simulated_step(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity, double *step_s,
                                 tws_error *err);
 /* Reads, for each stage, the simulated rank that needs the most memory; stages has room for tws_job_stages(). */

@@ -4,7 +4,7 @@
 
 #include "models/hardware/runtime.h"
 
-/* Pinned blocks are those of a caching allocator, which asks for powers of two. */
+/* Returns the size of a block: PyTorch's caching allocator of pinned memory rounds up to powers of two. */
 static double block_bytes(double bytes, int pinned) {
   return pinned && bytes > 1 ? exp2(ceil(log2(bytes))) : bytes;
 }
@@ -32,7 +32,7 @@ static int is_held(const tws_config *c, tws_host_of of) {
   }
 }
 
-/* A rank's elements of so many of a parameter. */
+/* Returns the elements of a rank's shard of `numel` elements of a parameter. */
 static double elements_of(const tws_job *job, const tws_param *param, int64_t numel) {
   const double shards = tws_topology_size(&job->topology, tws_topology_partitions(&job->topology)),
                owners = tws_topology_size(&job->topology, param->own_along),
@@ -40,7 +40,8 @@ static double elements_of(const tws_job *job, const tws_param *param, int64_t nu
   return ceil((double)numel / fmax(shards / owners, 1) / parts);
 }
 
-/* Parameters as the software has them: what is joined here are tensors of its own there. */
+/* Returns the bytes of the blocks for one parameter. Parameters that this program fuses (query, key and value; gate and
+ * up) are separate tensors in other software. */
 static double parameter_blocks(const tws_job *job, const tws_param *param, double bytes, int pinned) {
   double sum = 0;
   if (param->groups > 0 || param->rows < 2 || !param->fused[0])
@@ -50,8 +51,8 @@ static double parameter_blocks(const tws_job *job, const tws_param *param, doubl
   return sum;
 }
 
-/* Blocks of one group of parameters: matrices, whose weights decay, or vectors. A sub-group ends with the parameter
- * that fills it. */
+/* Returns the bytes of the blocks for one parameter group: matrices, which have weight decay, or vectors, which have
+ * none. A sub-group ends with the parameter that fills it. */
 static double group_blocks(const tws_job *job, const tws_host_buffer *b, int vectors, int frozen) {
   const double limit = b->unit == TWS_HOST_SUB_GROUP ? (double)job->config->zero.sub_group_size : INFINITY;
   const int pinned = is_pinned(&job->config->zero, b->pinned);
@@ -84,8 +85,8 @@ double tws_software_host_buffer(const tws_job *job, const tws_host_buffer *b) {
   return share * block_bytes(b->bytes * elements, is_pinned(z, b->pinned));
 }
 
-/* What the buffers stand for of a plan's bytes in a node's memory; 16-bit weights on their way out are communication
- * buckets there, as buffers of a disk are. */
+/* Returns the plan's bytes in host memory that the runtime's buffers replace. 16-bit weights that are being copied to
+ * the device are in the ledger's category of buckets, as are staging buffers of disks. */
 static double replaced_bytes(const tws_job *job, const tws_ledger *ledger) {
   const tws_config *c = job->config;
   double bytes = 0;

@@ -1,16 +1,17 @@
-/* Memory of a node that other software takes where states are offloaded to the host. */
+/* Host memory that other software (DeepSpeed, ...) takes on a node if states are offloaded to the host. */
 #ifndef TWS_JOB_SOFTWARE_HOST_H
 #define TWS_JOB_SOFTWARE_HOST_H
 
 #include "job/job.h"
 #include "models/hardware/host_buffers.h"
 
-/* Of one buffer on a rank, as it is allocated; 0: the job has none. */
+/* Returns the allocated bytes of one buffer on a rank; 0: the job does not have the buffer. */
 double tws_software_host_buffer(const tws_job *job, const tws_host_buffer *buffer);
-/* Bytes of a rank's host memory beyond the plan's, of which the ledger is that of the fullest rank: the buffers of the
- * profile's runtime (models/hardware/host_buffers.def) in place of the plan's parameters, gradients and masters there,
- * and a process; or, where every rank loads a whole model, that. 0 where nothing is offloaded to the host, for this
- * program's own runtime, and where training is not in 16 bits with float32 masters. */
+/* Returns the bytes of a rank's host memory beyond its plan's. The buffers of the profile's runtime
+ * (models/hardware/host_buffers.def) replace the plan's parameters, gradients and master weights on the host, and the
+ * process itself is added; or, if every rank loads a whole model and that needs more, those bytes. ledger: of the rank
+ * that needs the most memory. 0: nothing is offloaded to the host, the runtime is this program's own, or training is
+ * not in 16 bits with float32 master weights. */
 double tws_software_host_bytes(const tws_job *job, const tws_ledger *ledger);
 
 #endif

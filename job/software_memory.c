@@ -19,7 +19,8 @@ static double in_flight(const tws_job *job, int stage) {
   return tws_pipeline_in_flight(&shape, stage) / (double)shape.virtual_stages;
 }
 
-/* Softmax's output twice and a mask: 5 bytes a score in 16 bits, 9 in float32. */
+/* Returns the bytes of unfused attention's scores: two copies of the softmax's output and a dropout mask, 5 bytes a
+ * score in 16 bits, 9 in float32. */
 static double score_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
@@ -30,7 +31,7 @@ static double score_bytes(const tws_job *job, const tws_runtime *runtime, const 
   return stage->layers * in_flight(job, stage->stage) * layer;
 }
 
-/* Masks of dropout of what attention and the inner part hand on, a byte each. */
+/* Returns the bytes of the dropout masks after attention and after the feed-forward layer, one byte an element. */
 static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double split = c->tensor_sequence_parallel ? tws_job_ranks_along(job, TWS_AXIS_MODEL) : 1;
@@ -39,7 +40,8 @@ static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
-/* PyTorch's policy names operations, not what backward needs. */
+/* Returns the bytes of results that selective recomputation keeps although backward does not read them: PyTorch's
+ * policy selects operations. */
 static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->unread_outputs || c->recompute != TWS_RECOMPUTE_OPERATIONS || !(c->recompute_budget > 0)) return 0;
@@ -134,15 +136,15 @@ static double bucket_copy_bytes(const tws_job *job, const tws_runtime *runtime, 
   return (double)tws_dtype_bytes(tws_config_communication_dtype(c)) * numbers;
 }
 
-/* Lightning's FSDP accumulates gradients without reducing them (no_backward_sync): they are whole on each rank. A layer
- * is one flat parameter, so that its gradient has the frozen ones too. */
+/* Returns 1 for Lightning's FSDP with accumulation: it accumulates gradients without reducing them (no_backward_sync),
+ * so each rank has whole gradients. A layer is one flat parameter, whose gradient includes frozen parameters. */
 static int keeps_flat_gradients(const tws_job *job) {
   const tws_config *c = job->config;
   return tws_profile_runtime(job->profile)->flat_gradients && c->zero.stage > 2 && c->accumulation_steps > 1 &&
          tws_software_shards(job) > 1 && tws_job_stages(job) == 1;
 }
 
-/* Parameters of layers that have trained ones, of one layer, and outside of layers. */
+/* Numbers of parameters: in layers that have trained ones, in the largest layer, and outside of layers. */
 typedef struct flat_parameters {
   double trained, layer, outside;
 } flat_parameters;
@@ -173,9 +175,10 @@ static double flat_gradient_bytes(const tws_job *job, const tws_stage_estimate *
          (flat_parameters_of(job->network).trained - tws_software_trained(job, stage) / tws_software_shards(job));
 }
 
-/* While the gradient of a flat parameter is made of those of its parts, when a layer's activations are gone: zeros for
- * parts that have none, and all of them joined (the derivative of split); the layer's parameters and those of the one
- * that is gathered ahead; what is outside of layers, which stays gathered; a row of each layer for each token. */
+/* Returns the bytes at the moment at which FSDP joins the gradients of a flat parameter (the derivative of split),
+ * after a layer's activations are freed: the layer's gradients, with zeros for frozen parameters, and the joined copy;
+ * the layer's parameters and those of the prefetched one; parameters outside of layers, which stay gathered; each
+ * layer's kept input, tokens x hidden. */
 static double joined_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!keeps_flat_gradients(job) || c->recompute != TWS_RECOMPUTE_FULL) return 0;
@@ -185,7 +188,7 @@ static double joined_bytes(const tws_job *job, const tws_stage_estimate *stage) 
                                               flat.outside + 4 * flat.layer + rows * (double)job->network->hidden);
 }
 
-/* Where nothing partitions a model while it is made. */
+/* Returns the bytes while a model is loaded, if each rank builds it whole before ZeRO-3 partitions it. */
 static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const int loads = tws_profile_runtime(job->profile)->loads_whole;
@@ -216,7 +219,7 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return bytes;
 }
 
-/* The part of the plan's gradients that is not there yet when the logits are: all but the head's. */
+/* Returns the bytes of the plan's gradients that are not allocated yet while logits are alive: all but the head's. */
 static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const tws_network *network = job->network;
@@ -228,7 +231,7 @@ static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return (double)tws_dtype_bytes(c->dtype) * fmax(tws_software_trained(job, stage) - trains, 0);
 }
 
-/* Inputs of recomputed layers that wait on the device for backward. */
+/* Returns the bytes of checkpointed inputs of recomputed layers that are on the device until backward. */
 static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->cpu_checkpointing) return 0;
@@ -252,7 +255,8 @@ static double apart_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return fmax(loaded_bytes(job, stage), joined_bytes(job, stage));
 }
 
-/* When a large gradient of the host's optimizer has been reduced: parameters, buckets and what waits for backward. */
+/* Returns the bytes at the moment after a large gradient of the host's optimizer has been reduced: parameters, buckets
+ * and checkpointed inputs. */
 static double reduced_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const double bytes = tws_software_moment(job, stage, TWS_MOMENT_REDUCED);
   if (!(bytes > 0)) return 0;
@@ -262,7 +266,8 @@ static double reduced_peak(const tws_job *job, const tws_stage_estimate *stage) 
          tws_software_moment(job, stage, TWS_MOMENT_BACKWARD);
 }
 
-/* Parameters and gradients in 16 bits, master weights and two moments in float32, and ZeRO-3's bucket, which stays. */
+/* Returns the bytes of parameters and gradients in 16 bits, master weights and two moments in float32, and ZeRO-3's
+ * bucket, which stays allocated. */
 static double states_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double shards = tws_software_shards(job), gradients = c->zero.stage > 1 ? 2 / shards : 2;

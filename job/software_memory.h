@@ -5,8 +5,8 @@
 #include "job/job.h"
 #include "models/hardware/runtime.h"
 
-/* Bytes of tensors on one rank of a stage in its passes, by the figures of the profile's runtime; 0 for this program's
- * own:
+/* Returns the bytes of tensors on one rank of a stage during forward and backward, in addition to the plan's, by the
+ * figures of the profile's runtime; 0 for this program's own:
  *   copies of logits in the last stage (runtime->logit_bytes each)
  *   gradients: bf16's in float32 and in 16 bits (4 a parameter more), or accumulated in float32 alone (2 more than
  *     the plan's, where that has them in 16 bits)
@@ -14,21 +14,25 @@
  *   scores and masks of unfused attention, 5 a s^2 b a layer (9 in float32), kept between the passes or, where layers
  *     are recomputed, of one layer (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token,
  *     hidden, kept layer
- *   what recomputation by operation keeps unread, two bytes a token, hidden and layer
+ *   results that recomputation by operation keeps although backward does not read them, two bytes a token, hidden and
+ *     layer
  *   the copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket, in full
  *     (runtime->copies_buckets)
- *   what lies beside all passes by models/hardware/step_buffers.def (runtime->step)
+ *   buffers that are allocated during all passes, by models/hardware/step_buffers.def (runtime->step)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
  *   workspaces of libraries. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
-/* Most that is allocated at once: the plan's arena and the above (where whole layers are recomputed and it is known
- * what is alive while the loss is computed, copies of logits then, what one layer keeps at another moment), less the
- * gradients that are not there yet, where they come late (runtime->late_gradients, stages 0 and 1); or, in the step of
- * the optimizer, when activations are gone, the states and what that holds: of fp16's copies of its shard's gradients,
- * flattened in 16 bits and in float32 (6 a parameter), of DeepSpeed's the rows of step_buffers.def; or, where the host
- * has the optimizer, when a large gradient has been reduced; or while a model is loaded; or while the gradient of a
- * flat parameter is made. */
+/* Returns the peak of allocated bytes, the largest of these moments:
+ *   forward and backward: the plan's arena and tws_software_bytes(), without gradients that are not allocated yet
+ *     (runtime->late_gradients, stages 0 and 1). With full recomputation, if loss_bytes are known, copies of logits
+ *     and the activations of one layer are not counted at the same time
+ *   the optimizer step, after activations are freed: states and the optimizer's buffers, which are copies of the
+ *     shard's gradients in 16 bits and in float32 (6 bytes a parameter, Megatron's fp16) or the rows of
+ *     step_buffers.def (DeepSpeed)
+ *   with the optimizer on the host, the moment after a large gradient has been reduced
+ *   loading of the model
+ *   the moment at which FSDP joins the gradients of one flat parameter. */
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
 /* Returns the bytes that a caching allocator holds after a step: the sum of both moments, since freed blocks of
  * activations cannot hold a flat copy, and the share that it reserves in addition. */
@@ -37,9 +41,9 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 /* Returns the peak of the job's fullest stage: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
-/* The same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of the
- * stage that needs the most, and tws_software_stage_peak() where the fullest rank's arena has arena_bytes, and
- * loss_bytes are alive while the loss is computed (0: unknown). */
+/* Return the same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of
+ * the stage that needs the most, and tws_software_stage_peak() for an arena of arena_bytes, of which loss_bytes are
+ * alive while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double arena_bytes, double loss_bytes);
 

@@ -15,7 +15,7 @@ double tws_software_shards(const tws_job *job) {
              : 1;
 }
 
-/* Of what is joined here its largest tensor. */
+/* Returns the elements of a parameter, or of the largest tensor of a fused one, which other software keeps separate. */
 static double own_elements(const tws_param *param) {
   double elements = (double)tws_param_numel(param);
   if (param->experts > 0) elements /= param->experts;

@@ -1,4 +1,4 @@
-/* From what was asked for to a configuration, and to the arguments of another process. */
+/* Converts a specification to a configuration, and to the arguments of another process. */
 #include "job/spec.h"
 
 #include <stdio.h>
@@ -43,7 +43,7 @@ static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) 
   return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
 }
 
-/* A word that the key does not take is wrong usage of the flag. */
+/* Sets a key from a flag. A value that the key refuses is a usage error of the flag. */
 static tws_code set_flag(tws_config *config, const char *flag, const char *key, const char *value, tws_error *err) {
   static const char place[] = "command line: ";
   tws_error why = {0};
@@ -54,7 +54,8 @@ static tws_code set_flag(tws_config *config, const char *flag, const char *key, 
   return tws_fail(err, code == TWS_INVALID ? TWS_USAGE : code, why.hint[0] ? why.hint : NULL, "%s: %s", flag, message);
 }
 
-/* Flags of parallelism. --tp is the last word on the tensor ranks, so the key's other place is cleared. */
+/* Sets the keys of parallelism from flags. --tp overrides both keys that state tensor ranks, so the other one is
+ * cleared. */
 static tws_code set_axes(tws_config *config, const tws_job_spec *o, tws_error *err) {
   if (o->pipeline_stages) TWS_TRY(set_integer(config, "pipeline.stages", o->pipeline_stages, err));
   if (o->tensor_ranks) {
@@ -82,7 +83,7 @@ static const char *schedule_name(const tws_config *config) {
   return names[config->scheduler];
 }
 
-/* As Hugging Face's Trainer does, which gives its learning rate to the optimizer and to the end of the warm-up. */
+/* Sets the learning rate of the optimizer and of the end of the warm-up, as Hugging Face's Trainer does. */
 static tws_code set_learning_rate(tws_config *config, double rate, tws_error *err) {
   char text[40];
   const int cycle = config->scheduler == TWS_SCHEDULER_ONE_CYCLE;

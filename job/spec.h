@@ -19,7 +19,7 @@ typedef struct tws_job_spec {
   int sequence_parallel, strict;
   int planned;     /* of a verb that plans and does not run the job: without `runtime` the configuration's format says
                       it (job/runtime_choice.h) */
-  int nodes;       /* number of the cluster's nodes that are left; 0: all. No flag sets it: recovery does, to continue
+  int nodes;       /* number of nodes to use of the cluster; 0: all. No flag sets it: recovery does, to continue
                       without failed nodes */
   tws_strings set; /* KEY=VALUE */
 } tws_job_spec;
@@ -28,18 +28,17 @@ typedef struct tws_job_spec {
 #define TWS_JOB_SPEC_PLANNED \
   { .stage = -1, .seed = -1, .planned = 1 }
 
-/* The spec of a job that generates tokens: one rank, one sample; of a configuration of training its model's part
- * counts. */
+/* Changes the spec to that of a job that generates tokens: one rank, one sample. Only the model's keys of a training
+ * configuration have an effect. */
 void tws_job_spec_generate(tws_job_spec *spec);
-/* The configuration alone, not resolved; the caller destroys it. Errors name the members as the flags of the command
- * line that give them. With `strict`, TWS_INVALID for keys without effect. TWS_USAGE for
- * several files that are all standard input. */
+/* Reads the configuration alone, not resolved; the caller destroys it. Errors name a member by its command-line flag.
+ * With `strict`, TWS_INVALID for keys without effect. TWS_USAGE if several files are standard input. */
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
-/* The flag whose file is standard input ("-"), or NULL. TWS_USAGE where several are. */
+/* Finds the flag whose file is standard input ("-"), or NULL. TWS_USAGE if several are. */
 tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err);
-/* TWS_USAGE where one is, and the job's ranks or trials are processes of their own, which cannot read it. */
+/* TWS_USAGE if a file is standard input: ranks or trials are separate processes, which cannot read it. */
 tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err);
-/* As arguments for another process of this program, appended to argv[*argc]. The texts live in the arena. */
+/* Appends the spec to argv[*argc] as arguments for another process of this program. The texts live in the arena. */
 tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
                                 tws_error *err);
 

@@ -68,7 +68,7 @@ int tws_exchange_most(tws_exchange_key key) {
   return exchange[key].most;
 }
 
-/* Its value as the key has it. */
+/* Returns the variant's value as the configuration key takes it. */
 static const char *exchange_value(const tws_variant *variant, int key, char *text, size_t size) {
   const int value = variant->exchange[key] - 1;
   snprintf(text, size, "%d", value);
@@ -181,14 +181,14 @@ static tws_code set_schedule(tws_config *config, const tws_variant_schedule *sch
   return set_number(config, "twinspeed.virtual_stages", schedule->virtual_stages, err);
 }
 
-/* The keys of the axes, where the configuration says something else. */
+/* Sets the keys of axes whose value differs from the configuration's. */
 static tws_code set_axes(tws_config *config, const tws_variant *variant, tws_error *err) {
   tws_division given = tws_config_division(config);
   if (variant->pipeline > 0 && variant->pipeline != given.pipeline)
     TWS_TRY(set_number(config, "pipeline.stages", variant->pipeline, err));
   if (variant->pipeline > 0) TWS_TRY(set_schedule(config, &variant->schedule, err));
   if (variant->tensor > 0 && variant->tensor != given.tensor) {
-    if (given.tensor > 1) /* given, perhaps at the key's other place */
+    if (given.tensor > 1) /* given by either of the two keys */
       TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
     TWS_TRY(set_number(config, "tensor_parallel.autotp_size", variant->tensor, err));
   }

@@ -1,4 +1,4 @@
-/* A job with other settings: what searches and sweeps vary, and nothing else of it. */
+/* A variant: the settings of a job that searches and sweeps vary. */
 #ifndef TWS_JOB_VARIANT_H
 #define TWS_JOB_VARIANT_H
 
@@ -21,8 +21,8 @@ typedef struct tws_variant_schedule {
   X("stage3_max_live_parameters", max_live_parameters, "live", "--max-live")
 enum { TWS_ZERO3_LIMIT_COUNT = 3 };
 
-/* Keys of ranks that are near each other, and of types in collectives: X(key, word, flag of tune, most, meaning). 0:
- * none. Types change the results of training. */
+/* Keys of groups of nearby ranks, and of data types in collectives: X(key, word, flag of tune, most, meaning). 0: none.
+ * Data types change the results of training. */
 #define TWS_EXCHANGE_KEYS(X)                                                                                           \
   X("zero_optimization.zero_hpz_partition_size", "hpz", "--hpz", 1048576, "ranks that keep gathered parameters")       \
   X("zero_optimization.mics_shard_size", "mics", "--mics", 1048576, "ranks that partition the model")                  \
@@ -46,7 +46,7 @@ typedef struct tws_variant {
   tws_recompute recompute;
   int ranks, threads; /* threads 0 on GPUs */
   int64_t micro, accumulation;
-  int elastic; /* the configuration's elasticity chooses these two for the ranks, and no key says them */
+  int elastic; /* the configuration's elasticity chooses micro and accumulation for the ranks; no key states them */
   int pipeline, tensor, sequence; /* ranks along these axes; 0: the configuration's */
   tws_variant_schedule schedule;  /* of a pipeline */
   int sequence_parallel;          /* of tensor ranks */
@@ -60,8 +60,8 @@ typedef struct tws_variant {
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT]; /* 1 + a limit of TWS_ZERO3_LIMITS, in elements */
 } tws_variant;
 
-/* Where the optimizer and, at stage 3, parameters are kept between uses: X(word, offload_optimizer's device,
- * offload_param's, what people say). */
+/* Offload targets of the optimizer and, at stage 3, of parameters: X(word, offload_optimizer's device, offload_param's,
+ * text in labels). */
 #define TWS_OFFLOAD_PLACES(X)                                                 \
   X("none", "none", "none", "")                                               \
   X("cpu", "cpu", "none", ", optimizer on the host")                          \
@@ -81,14 +81,14 @@ tws_variant tws_variant_given(const tws_config *config);
 int tws_variant_replicas(const tws_variant *variant);
 /* Writes the variant's name as DeepSpeed names experiments, followed by our own keys: "z2_gas4_tmbspg8_rnone_n4_t1". */
 void tws_variant_name(const tws_variant *variant, char *buffer, int size);
-/* As people say it: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)": micro batch x accumulation; what is 1 or none
- * is left out. */
+/* Writes a label for reports: "ZeRO-2, 4 x 8, recompute full, tp 2, pp 4 (1f1b)", where 4 x 8 is micro-batch x
+ * accumulation; settings that are 1 or none are omitted. */
 void tws_variant_label(const tws_variant *variant, char *buffer, int size);
 /* Writes the variant's values of TWS_EXCHANGE_KEYS: "mics 8, qwz". */
 void tws_variant_exchanges(const tws_variant *variant, char *buffer, int size);
-/* Its buckets and limits of stage 3, of those that it says: "5e+08, prefetch 5e+07". */
+/* Writes the variant's bucket size and limits of stage 3, those that it sets: "5e+08, prefetch 5e+07". */
 void tws_variant_buckets(const tws_variant *variant, char *buffer, int size);
-/* A clone of `base` with the variant's keys set, resolved. */
+/* Clones `base`, sets the variant's keys and resolves it. */
 tws_code tws_variant_config(const tws_config *base, const tws_network *network, const tws_variant *variant,
                             tws_config **out, tws_error *err);
 /* Command-line arguments with which another process of this program runs the variant. Further texts live in `text`. */

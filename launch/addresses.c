@@ -17,7 +17,7 @@ static int is_loopback(struct in_addr address) {
   return ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
-/* Loopback addresses last: on another machine a rank would ask that machine itself. */
+/* Loopback addresses are tried last: on another machine they denote that machine itself. */
 static int add(struct in_addr address, struct in_addr *out, int count) {
   int at = count;
   for (int i = 0; i < count; i++)
@@ -57,7 +57,7 @@ static int add_host(const char *name, struct in_addr *out, int *count) {
   return found;
 }
 
-/* What a program prints, as far as there is room for it and it ends within five seconds: 1. */
+/* Reads the output of a program, as far as there is room for it; returns 1 if it ends within five seconds. */
 static int read_program(char *const *argv, char *text, size_t size) {
   const double until = tws_clock_s() + 5.0;
   int ends[2], status = 0;
@@ -89,7 +89,7 @@ static int read_program(char *const *argv, char *text, size_t size) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* `ssh -G HOST` prints what its configuration says of a host, and connects to none. */
+/* `ssh -G HOST` prints the configuration of a host without connecting to it. */
 static int ask_ssh(const char *remote_shell, const char *host, char *name, size_t size) {
   enum { MOST_WORDS = 32, ANSWER_BYTES = 1 << 16 };
   char words[1024], *argv[MOST_WORDS + 4], *rest = NULL, option[] = "-G", last[] = "--", asked[256];

@@ -6,10 +6,10 @@
 #include "launch/hostfile.h"
 
 enum { TWS_MOST_ADDRESSES = 32 };
-/* Those from which this machine reaches the hosts, each once, and how many they are. A name may be an alias that only
- * ssh's configuration knows: the remote shell (its words, separated by blanks; NULL: none) is asked when it is ssh.
- * *unknown: a host of which nothing knows an address; the addresses are then all that this machine has. NULL: none.
- * hosts NULL: all addresses, too. */
+/* Finds the addresses of this machine from which it reaches the hosts, each once, and returns their number. A host
+ * name may be an alias that only ssh's configuration resolves: if the remote shell (a command whose words are
+ * separated by blanks; NULL: none) is ssh, it is asked. If a host has no known address, *unknown is set to its name
+ * (else NULL) and all addresses of this machine are returned; so are they where hosts is NULL. */
 int tws_addresses_towards(const tws_hosts *hosts, const char *remote_shell, struct in_addr out[TWS_MOST_ADDRESSES],
                           const char **unknown);
 

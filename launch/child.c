@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/output_file.h"
 
-/* A launcher gives its ranks five seconds to end, and then ends them by force: it must live longer than that. */
+/* A launcher gives its ranks five seconds to end, and then kills them: it must be given more time than that. */
 static const double patience_s = 8.0;
 
 static void become_child(const tws_child_request *request, int output, int error, pid_t parent) {
@@ -63,7 +63,7 @@ tws_code tws_child_run(const tws_child_request *request, tws_child_end *end, tws
     if (child == 0) become_child(request, output, error, parent);
     if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
     if (child > 0) {
-      setpgid(child, child); /* also here: whichever comes first */
+      setpgid(child, child); /* in parent and child: whichever runs first */
       wait_for(child, request->limit_s, end);
     }
   }

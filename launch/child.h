@@ -1,4 +1,4 @@
-/* Another command as a child that may fail in any way: crash, hang or be killed, and the caller goes on. */
+/* Runs another command as a child process. The caller survives a child that crashes, hangs or is killed. */
 #ifndef TWS_LAUNCH_CHILD_H
 #define TWS_LAUNCH_CHILD_H
 
@@ -7,7 +7,7 @@
 typedef struct tws_child_request {
   const char *const *argv;    /* NULL-terminated; argv[0] is a path */
   const char *output, *error; /* files that its standard output and error go to (created, emptied) */
-  double limit_s;             /* ended past this; 0: never */
+  double limit_s;             /* it is terminated after this time; 0: never */
 } tws_child_request;
 
 typedef struct tws_child_end {
@@ -17,8 +17,9 @@ typedef struct tws_child_end {
   double seconds;
 } tws_child_end;
 
-/* Runs it to its end, in a process group of its own: SIGTERM at the limit, SIGKILL eight seconds later. The child gets
- * SIGTERM when this process disappears. TWS_ENVIRONMENT, TWS_IO when it cannot be started: how it ended is no error. */
+/* Runs the command to its end, in a process group of its own: SIGTERM at the limit, SIGKILL eight seconds later. The
+ * child receives SIGTERM when this process ends. TWS_ENVIRONMENT, TWS_IO if it cannot be started; `end` reports how
+ * it ended, which is no error. */
 tws_code tws_child_run(const tws_child_request *request, tws_child_end *end, tws_error *err);
 
 #endif

@@ -43,7 +43,7 @@ static void set_number(const char *name, int value) {
   setenv(name, text, 1);
 }
 
-/* What torchrun and DeepSpeed's launcher tell their commands. */
+/* Sets the environment variables that torchrun and DeepSpeed's launcher give to their commands. */
 static void set_environment(int rank, const tws_rank_place *p, const tws_command_job *job) {
   char devices[1024] = "";
   int n = 0;
@@ -63,7 +63,7 @@ static void set_environment(int rank, const tws_rank_place *p, const tws_command
   if (p->given) setenv("CUDA_VISIBLE_DEVICES", devices, 0);
 }
 
-/* The place of a rank among all ranks of several hosts. */
+/* The position of a rank among all ranks of several hosts. */
 static tws_rank_place place_in(const tws_hosts *world, int rank) {
   tws_rank_place p = {.ranks = tws_hosts_ranks(world), .nodes = world->count, .given = 1};
   const tws_host *host = tws_hosts_of_rank(world, rank, &p.local_rank);
@@ -74,7 +74,7 @@ static tws_rank_place place_in(const tws_hosts *world, int rank) {
   return p;
 }
 
-/* How the other launchers number their ranks: Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. */
+/* Finds the rank number in the variables of other launchers: Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. */
 static tws_code find_rank(const tws_command_job *job, int *rank, tws_error *err) {
   static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
                                       "SLURM_PROCID"};
@@ -105,7 +105,7 @@ static tws_code find_place(const tws_command_job *job, int *rank, tws_rank_place
   return TWS_OK;
 }
 
-/* Environment and cores of the rank, for this process and what it becomes. */
+/* Sets the environment and cores of the rank, for this process and the command that it executes. */
 static tws_code prepare(int rank, const tws_rank_place *place, const tws_command_job *job, tws_error *err) {
   tws_cores all, own;
   set_environment(rank, place, job);

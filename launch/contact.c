@@ -19,7 +19,8 @@ enum { CONNECT_MS = 5000, ANSWER_MS = 10000, SECRET_MS = 10000, TRIES_S = 30 };
 
 /* ---- the secret ---- */
 
-/* So many letters and the end of the line, byte by byte: what follows is not ours. */
+/* Reads at most `size` - 1 characters and the line end, byte by byte: the bytes after the line are not this
+ * program's. */
 static int read_line(int file, char *line, size_t size) {
   for (size_t n = 0; n < size; n++) {
     struct pollfd wait = {.fd = file, .events = POLLIN};
@@ -138,17 +139,18 @@ static const char *next_address(const char *list, struct sockaddr_in *out) {
   return list + length + (list[length] == ',');
 }
 
-/* Ranks that were turned away together do not come back together. */
+/* Ranks whose connections were closed together must not retry together. */
 static void wait_a_little(int rank, int tries) {
   const struct timespec nap = {.tv_nsec = 20000000L + (long)((unsigned)(rank * 37 + tries * 61) % 181) * 1000000L};
   nanosleep(&nap, NULL);
 }
 
-tws_code tws_contact_far(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link, tws_error *err) {
+tws_code tws_contact_remote(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link,
+                            tws_error *err) {
   const char *says[] = {"", "what answers there does not know the job's secret", "no answer",
                         "it closes the connection"};
   const double until = tws_clock_s() + TRIES_S;
-  *link = (tws_link){.socket = -1, .far = 1, .from_rank = -1};
+  *link = (tws_link){.socket = -1, .remote = 1, .from_rank = -1};
   if (!tws_seal_available())
     return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT, "this program was built without libsodium");
   for (int tries = 0;; tries++) {

@@ -1,18 +1,19 @@
-/* How a rank finds its launcher. */
+/* A rank's connection to its launcher. */
 #ifndef TWS_LAUNCH_CONTACT_H
 #define TWS_LAUNCH_CONTACT_H
 
 #include "base/status.h"
 #include "launch/link.h"
 
-/* A socket to the launcher at a local name, of a process of this user, to which HELLO was sent. */
+/* Connects to the launcher's local socket `name`, checks that its process belongs to this user, and sends HELLO. */
 tws_code tws_contact_here(const char *name, int rank, tws_link *link, tws_error *err);
-/* "@ADDRESS:PORT,...": a connection to the first that proves that it knows the secret. A launcher that has no place for
- * a connection closes it, and a busy network may lose it: it is tried again, for half a minute. TWS_ENVIRONMENT: there
- * is none. */
-tws_code tws_contact_far(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link, tws_error *err);
-/* The job's secret, which this takes out of the environment; a rank that srun has started reads a line of its standard
- * input. TWS_ENVIRONMENT: it did not reach this process. */
+/* Connects to the first address of "@ADDRESS:PORT,..." whose listener proves that it knows the secret. A launcher
+ * that already has its maximum of connections closes a new one, and a busy network may lose it: attempts are
+ * repeated for half a minute. TWS_ENVIRONMENT: all have failed. */
+tws_code tws_contact_remote(const char *name, const uint8_t secret[TWS_SECRET], int rank, tws_link *link,
+                            tws_error *err);
+/* Reads the job's secret and removes it from the environment; a rank that srun has started reads a line of its
+ * standard input. TWS_ENVIRONMENT: it did not reach this process. */
 tws_code tws_contact_secret(uint8_t secret[TWS_SECRET], tws_error *err);
 
 #endif

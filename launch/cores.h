@@ -1,4 +1,4 @@
-/* Which cores of a node each of its ranks gets (DeepSpeed's --bind_cores_to_rank and --bind_core_list). */
+/* Assignment of a node's cores to its ranks (DeepSpeed's --bind_cores_to_rank and --bind_core_list). */
 #ifndef TWS_LAUNCH_CORES_H
 #define TWS_LAUNCH_CORES_H
 
@@ -10,12 +10,12 @@ typedef struct tws_cores {
   int count;
 } tws_cores;
 
-/* "0-3,8,10-11", ascending and each core once; NULL: those that this process may use. TWS_USAGE. */
+/* Parses "0-3,8,10-11", ascending and each core once; NULL: all that this process may use. TWS_USAGE. */
 tws_code tws_cores_parse(const char *text, tws_cores *out, tws_error *err);
-/* The part of one of `ranks` ranks of a node: consecutive cores of the list, as many for each rank, the rest unused.
+/* Cores of one of `ranks` ranks of a node: count / ranks consecutive cores of the list; a remainder is unused.
  * TWS_INVALID: there are fewer cores than ranks. */
 tws_code tws_cores_of_rank(const tws_cores *all, int rank, int ranks, tws_cores *out, tws_error *err);
-/* This process and what it starts run on these cores. TWS_ENVIRONMENT: the machine does not have them. */
+/* Binds this process and its future children to these cores. TWS_ENVIRONMENT: the machine does not have them. */
 tws_code tws_cores_bind(const tws_cores *cores, tws_error *err);
 
 #endif

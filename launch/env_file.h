@@ -11,11 +11,11 @@ typedef struct tws_env_file {
   int count;
 } tws_env_file;
 
-/* Of the home folder, then of the working folder, whose lines are the stronger ones; DS_ENV_FILE is another name for
- * them, or a path. Blank lines and those that begin with '#' are skipped, blanks around names and values too.
- * TWS_INVALID with file and line: no name. All is in the arena. */
+/* Reads the file of the home folder, then that of the working folder, which overrides it; DS_ENV_FILE is another
+ * name for both, or a path. Blank lines and those that begin with '#' are skipped, and blanks around names and
+ * values removed. TWS_INVALID with file and line: no name. Everything is allocated in the arena. */
 tws_code tws_env_file_read(tws_arena *arena, tws_env_file *out, tws_error *err);
-/* The value that the files give to the variable whose first `length` letters these are; NULL: none. */
+/* The value that the files set for the variable whose name is the first `length` characters of `name`; NULL: none. */
 const char *tws_env_file_find(const tws_env_file *file, const char *name, size_t length);
 
 #endif

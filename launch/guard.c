@@ -15,7 +15,7 @@
 
 static const double look_s = 0.25;
 
-/* Those that are not ignored: nohup's SIGHUP stays so. */
+/* Signals that are ignored stay ignored, such as nohup's SIGHUP. */
 static void choose_signals(sigset_t *mask) {
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
   struct sigaction action;
@@ -32,7 +32,7 @@ static void stop_together(pid_t child) {
   kill(-child, SIGCONT);
 }
 
-/* Until it has ended, or was stopped for the deadline: 0 then. */
+/* Waits until the child has ended; returns 0 if it was stopped until the deadline. */
 static int wait_for_end(pid_t child, double deadline_s, const sigset_t *mask, int *status) {
   const struct timespec look = {.tv_nsec = (long)(look_s * 1e9)};
   double stopped_s = 0, looked_s = tws_clock_s();
@@ -89,7 +89,7 @@ tws_code tws_guard_start(double deadline_s, tws_guard *g, tws_error *err) {
     if (getppid() != parent) _exit(128 + SIGKILL);
     signal(SIGTTOU, SIG_IGN); /* it prints to the terminal, which is its parent's */
   } else if (child > 0) {
-    setpgid(child, child); /* also here: whichever comes first */
+    setpgid(child, child); /* in parent and child: whichever runs first */
     const tws_code code = watch_child(child, deadline_s, &mask, g, err);
     munmap(g->line, g->room);
     g->line = NULL;

@@ -47,7 +47,7 @@ static void add_number(words *w, int64_t number) {
 
 /* ---- the environment of the ranks ---- */
 
-/* What DeepSpeed's launcher exports of its environment. */
+/* Returns 1 for the variables of its environment that DeepSpeed's launcher exports. */
 static int is_exported(const char *variable) {
   static const char *const beginnings[] = {"MLFLOW", "PYTHON", "MV2", "UCX", "NCCL", "LD_LIBRARY", "PATH"};
   for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++)
@@ -97,7 +97,7 @@ static const char *master_of(const tws_handover *h) {
   return h->job.master_address ? h->job.master_address : h->hosts->host[0].name;
 }
 
-/* What is started for a rank, or, with a node, for all of its ranks. */
+/* Adds the command that is started for a rank, or, with a node, for all of its ranks. */
 static void add_rank(words *w, const tws_handover *h, const char *node) {
   char program[4096];
   add(w, tws_arena_strdup(w->arena, tws_program_path(program, (int)sizeof program)));
@@ -280,7 +280,7 @@ int tws_launcher_hands_over(tws_launcher launcher) {
   return launcher >= TWS_LAUNCHER_PDSH;
 }
 
-/* Where several MPI libraries are installed, Debian gives each mpirun a name of its own. */
+/* If several MPI libraries are installed, Debian gives each mpirun a name of its own. */
 static tws_code find_launcher(const tws_handover *h, const char **name, tws_error *err) {
   static const char *const names[][2] = {
       {"pdsh"}, {"mpirun.openmpi", "mpirun"}, {"mpirun.mpich", "mpirun"}, {"mpirun"}, {"mpirun"}, {"srun"}};
@@ -342,7 +342,8 @@ static void become_launcher(const tws_handover *h, const char **command, const s
   _exit(127);
 }
 
-/* Its status; *asked becomes the first signal that came meanwhile, which is passed on. */
+/* Waits for the launcher and returns its status; *asked becomes the first signal that arrives meanwhile, which is
+ * forwarded. */
 static int wait_for_launcher(pid_t child, const sigset_t *signals, int *asked) {
   int status = 0;
   *asked = 0;
@@ -380,7 +381,7 @@ tws_code tws_handover_run(const tws_handover *h, tws_error *err) {
   if (child < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
   int asked = 0;
   if (child > 0) {
-    setpgid(child, child); /* also here: whichever comes first */
+    setpgid(child, child); /* in parent and child: whichever runs first */
     const int status = wait_for_launcher(child, &signals, &asked);
     if (asked)
       code = tws_fail(err, asked == SIGTERM ? TWS_TERMINATED : TWS_INTERRUPTED, NULL, "%s; %s has ended",

@@ -257,7 +257,7 @@ tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t 
                     "--num-nodes: \"%.100s\" is neither a number nor MIN:MAX", text);
   if (!range || elastic) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "give --restarts N too, or one number",
-                  "--num-nodes: MIN:MAX is for training that goes on with fewer nodes");
+                  "--num-nodes: MIN:MAX is for training that can continue with fewer nodes");
 }
 
 static tws_code local_host(const tws_hosts_request *o, tws_arena *arena, tws_hosts *hosts, tws_error *err) {

@@ -1,5 +1,6 @@
-/* Hostfiles ("worker-0 slots=4") and the include and exclude filters of DeepSpeed's launcher (0.19.8): which hosts and
- * devices a job uses. Differs from it where its documentation does: a bare host in --include means all of its slots. */
+/* Hostfiles ("worker-0 slots=4") and the include and exclude filters of DeepSpeed's launcher (0.19.8): they
+ * determine the hosts and devices of a job. Where DeepSpeed's code differs from its documentation, the documentation
+ * is followed: a bare host in --include means all of its slots. */
 #ifndef TWS_LAUNCH_HOSTFILE_H
 #define TWS_LAUNCH_HOSTFILE_H
 
@@ -19,41 +20,45 @@ typedef struct tws_hosts {
   int count;
 } tws_hosts;
 
-/* A name or an address of a machine, perhaps with a user, that can be an argument of ssh, mpirun and srun: letters,
- * digits and . _ : @ -, not beginning with '-', 253 characters at most. Checked where names are read. */
+/* Returns 1 for the name or address of a machine, perhaps with a user, that can be an argument of ssh, mpirun and
+ * srun: letters, digits and . _ : @ -, not beginning with '-', 253 characters at most. Names are checked where they
+ * are read. */
 int tws_is_host_name(const char *name, size_t length);
-/* Lines that are blank or start with '#' are skipped; TWS_INVALID with file and line otherwise, for names that are none
- * and for more than TWS_MAX_HOSTS hosts too. */
+/* Reads a hostfile; blank lines and those that start with '#' are skipped. TWS_INVALID with file and line for lines
+ * that are no host, for bad names, and for more than TWS_MAX_HOSTS hosts. */
 tws_code tws_hostfile_parse(const char *text, const char *name, tws_arena *arena, tws_hosts *out, tws_error *err);
-/* Slurm's words for an allocation: its hosts ("gpu[01-03,7],login") and the tasks of each ("4(x3),1"; NULL: one). */
+/* Parses Slurm's description of an allocation: its hosts ("gpu[01-03,7],login") and the tasks of each ("4(x3),1";
+ * NULL: one). */
 tws_code tws_nodelist_parse(const char *nodelist, const char *tasks, tws_arena *arena, tws_hosts *out, tws_error *err);
-/* `include` or `exclude` ("host", "host:0,2", several joined by '@'; NULL or "": none) applied in place; order stays
- * the hostfile's, hosts left without devices are dropped. TWS_INVALID for both at once, unknown hosts or slots. */
+/* Applies `include` or `exclude` ("host", "host:0,2", several joined by '@'; NULL or "": none) in place. The order
+ * stays the hostfile's; hosts left without devices are dropped. TWS_INVALID for both at once, unknown hosts or
+ * slots. */
 tws_code tws_hosts_filter(tws_hosts *hosts, const char *include, const char *exclude, tws_error *err);
 int tws_hosts_ranks(const tws_hosts *hosts);
-/* As DeepSpeed's launcher hands them on: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no memory. */
+/* The hosts as DeepSpeed's launcher encodes them: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
+ * memory. */
 const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena);
-/* And back. TWS_USAGE for a text that is not such a list, and for one without a slot. */
+/* Decodes that text. TWS_USAGE for a text that is not such a list, and for one without a slot. */
 tws_code tws_hosts_read_world_info(const char *text, tws_arena *arena, tws_hosts *out, tws_error *err);
 
-/* "2": *least 2, *most -1. "1:4", for jobs that can go on with fewer: 1 and 4. TWS_USAGE. */
+/* Parses "2" as *least 2 and *most -1, and "1:4", for jobs that can continue on fewer nodes, as 1 and 4. TWS_USAGE. */
 tws_code tws_nodes_parse(const char *text, int elastic, int64_t *least, int64_t *most, tws_error *err);
 
-/* Which hosts a command runs on. Without a hostfile: this machine, with that number of ranks, or with the devices that
- * "localhost:0,2" in `include` names. */
+/* The options that determine a command's hosts. Without a hostfile: this machine, with that number of ranks, or with
+ * the devices that "localhost:0,2" in `include` names. */
 typedef struct tws_hosts_request {
   const char *hostfile, *include, *exclude; /* NULL: not given */
   const char *nodelist, *tasks;             /* of Slurm, in place of a hostfile: "gpu[1-3,7]", "4(x3),2"; or NULL */
   int64_t ranks, num_nodes, num_gpus;       /* 0: not given */
   int64_t devices;                          /* of this machine, for filters without a hostfile; 0: not known */
-  int64_t most_nodes;                       /* > 0: from num_nodes to so many, as there are */
+  int64_t most_nodes;                       /* > 0: as many nodes as there are, from num_nodes to this number */
 } tws_hosts_request;
-/* TWS_USAGE for filters together with numbers, and for those of other machines without a hostfile; TWS_INVALID for more
- * hosts or slots than there are. */
+/* TWS_USAGE for filters together with numbers, and for filters of other machines without a hostfile; TWS_INVALID for
+ * more hosts or slots than there are. */
 tws_code tws_hosts_find(const tws_hosts_request *request, tws_arena *arena, tws_hosts *hosts, tws_error *err);
 int64_t tws_devices_here(void);              /* NVIDIA's, as the driver lists them; 0: not known */
 int tws_hosts_local(const tws_hosts *hosts); /* 1: all of them are this machine */
-/* The host of a rank, and the place of its slot there. */
+/* The host of a rank, and the index of the rank's slot on it. */
 const tws_host *tws_hosts_of_rank(const tws_hosts *hosts, int rank, int *slot);
 
 #endif

@@ -35,10 +35,10 @@
 
 enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS }; /* signals, connections, output; ranks follow */
 
-/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that before
- * it is asked to, and `reaction_s` after a failure that a rank has told of. Whoever was asked has `patience_s`, and is
- * then ended; `hang_s` where they hang, or where all ranks have ended well and mpirun alone has not after
- * `patience_s`, with daemons on other machines `notice_s`. */
+/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that
+ * before it is asked to, and `reaction_s` after a rank has reported a failure. Processes that were asked to end have
+ * `patience_s`, and are then killed. The time is `hang_s` if they hang, or if all ranks have ended well and mpirun
+ * has not after `patience_s`; `notice_s` if mpirun has daemons on other machines. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
 
 typedef struct peer {
@@ -54,8 +54,8 @@ typedef struct job {
   const tws_launch_options *options;
   int files[TWS_LAUNCH_FILES]; /* for the ranks: output, error, board */
   char *board;
-  int signals, noise; /* noise: what mpirun itself says */
-  int far;            /* ranks come through the network */
+  int signals, noise; /* noise: mpirun's own output */
+  int remote;         /* ranks come through the network */
   tws_strangers *strangers;
   char name[1024]; /* where ranks find it */
   char secret[TWS_SECRET_TEXT + 1];
@@ -63,24 +63,24 @@ typedef struct job {
   tws_printed *printed;
   int waited; /* the output was full when events were last waited for */
   double silence_s;
-  int news; /* a line has changed that ranks elsewhere have not heard of */
+  int news; /* a line has changed that was not yet sent to ranks on other nodes */
   double told_s;
   sigset_t old_mask;
   peer *peers;
   struct pollfd *polls;
   pid_t mpirun;
   int status, ended; /* of mpirun */
-  int signal;        /* that asked the launcher to stop */
-  int passed_on;     /* SIGTERM was, to ranks that end by themselves */
+  int signal;        /* the signal that asked the launcher to stop */
+  int passed_on;     /* SIGTERM was forwarded, to ranks that end by themselves */
   tws_watch *watch;
   tws_remains remains;
-  int learned;                /* what may remain of mpirun is known */
+  int learned;                /* mpirun's identifiers for the cleanup are known */
   double finish_s;            /* when mpirun is late after all ranks have ended well; 0: they have not */
   int finished;               /* it was, and was ended */
   int killed;                 /* mpirun was ended by a signal that is not the launcher's */
   int stopped_itself;         /* mpirun ended with status 1, and the launcher had not asked it to */
   double dead_s;              /* when the first rank ended without a word */
-  int lost;                   /* a rank of a node of which nothing is heard, + 1 */
+  int lost;                   /* a rank of a node that sends nothing, + 1 */
   int first_dead;             /* rank that ended without a word, or -1 */
   int muted;                  /* a rank whose connection was closed before its last record came, + 1 */
   tws_launch_record failure;  /* the first that was reported; word 0: none */
@@ -110,8 +110,8 @@ void tws_launch_set_threads(int threads) {
 
 /* ---- setting up ---- */
 
-/* Where ranks elsewhere find this machine: the addresses from which it reaches their hosts. */
-static tws_code open_far_listener(job *j, tws_error *err) {
+/* Listens for ranks on other nodes, on the addresses from which this machine reaches their hosts. */
+static tws_code open_remote_listener(job *j, tws_error *err) {
   struct in_addr address[TWS_MOST_ADDRESSES];
   const char *unknown;
   if (!tws_secret_make(j->secret))
@@ -121,11 +121,12 @@ static tws_code open_far_listener(job *j, tws_error *err) {
   if (unknown)
     tws_log_write(j->options->log, TWS_LOG_DEBUG,
                   "this machine knows no address of %s: ranks may connect to all of its addresses", unknown);
-  return tws_strangers_far(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers, err);
+  return tws_strangers_remote(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers,
+                              err);
 }
 
 static tws_code open_listener(job *j, tws_error *err) {
-  if (j->far) return open_far_listener(j, err);
+  if (j->remote) return open_remote_listener(j, err);
   return tws_strangers_here(j->options->ranks, j->name, sizeof j->name, &j->strangers, err);
 }
 
@@ -241,17 +242,17 @@ static void tear_down(job *j) {
 
 /* In the child: becomes mpirun, in a process group of its own, so that Ctrl-C reaches it through the launcher only. */
 static void become_mpirun(const job *j, const char **command, pid_t launcher) {
-  int input = j->far && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
+  int input = j->remote && j->options->launcher == TWS_LAUNCHER_SRUN ? tws_starter_input(j->secret) : -1;
   if (input < 0) input = open("/dev/null", O_RDONLY);
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (input >= 0) dup2(input, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; what comes here is mpirun's */
+  dup2(j->noise, STDOUT_FILENO); /* ranks get their output through the socket; mpirun's own goes here */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);
-  if (j->far && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
+  if (j->remote && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
   tws_launch_set_threads(j->options->threads);
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
@@ -271,7 +272,7 @@ static tws_code start_ranks(job *j, tws_error *err) {
     j->mpirun = fork();
     if (j->mpirun == 0) become_mpirun(j, command, launcher);
     if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
-    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* also here: whichever comes first */
+    if (j->mpirun > 0) setpgid(j->mpirun, j->mpirun); /* in parent and child: whichever runs first */
     j->remains.mpirun = j->mpirun > 0 ? j->mpirun : 0;
     tws_watch_started(j->watch, j->remains.mpirun);
   }
@@ -287,7 +288,7 @@ static void ask_to_end(job *j) {
   if (!j->ended) kill(-j->mpirun, SIGTERM);
 }
 
-/* Whoever hangs does not end by itself either. */
+/* Processes that hang do not end by themselves either. */
 static void end_soon(job *j) {
   ask_to_end(j);
   j->kill_at_s = tws_clock_s() + hang_s;
@@ -302,7 +303,7 @@ static void end_by_force(job *j) {
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
     if (p->link.socket >= 0 && p->pid > 0) kill(p->pid, SIGKILL);
-    if (p->link.socket < 0 || !j->far) continue;
+    if (p->link.socket < 0 || !j->remote) continue;
     if (!p->said_end && !j->muted) j->muted = r + 1;
     tws_link_close(&p->link); /* which ends it, as soon as it knows */
   }
@@ -315,7 +316,7 @@ static tws_rank_place place_of(const job *j, int rank) {
                       .local_rank = rank,
                       .local_ranks = j->options->ranks,
                       .nodes = 1,
-                      .patience_s = j->far ? j->silence_s : 0};
+                      .patience_s = j->remote ? j->silence_s : 0};
   snprintf(p.master, sizeof p.master, "127.0.0.1");
   if (!hosts) return p;
   const tws_host *host = tws_hosts_of_rank(hosts, rank, &p.local_rank);
@@ -324,7 +325,7 @@ static tws_rank_place place_of(const job *j, int rank) {
   p.local_ranks = p.device_count = host ? host->count : 1;
   p.node = host ? (int)(host - hosts->host) : 0;
   if (host) memcpy(p.device, host->slot, sizeof host->slot);
-  if (j->far) snprintf(p.master, sizeof p.master, "%s", hosts->host[0].name);
+  if (j->remote) snprintf(p.master, sizeof p.master, "%s", hosts->host[0].name);
   return p;
 }
 
@@ -349,7 +350,7 @@ static int send_files(const tws_link *link, tws_launch_record *welcome, const in
 static int send_welcome(job *j, tws_link *link, int rank) {
   tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
   int files[TWS_LAUNCH_FILES] = {-1, -1, j->files[2]}, own;
-  if (j->far) return tws_link_tell(link, &welcome);
+  if (j->remote) return tws_link_tell(link, &welcome);
   if (tws_printed_files(j->printed, rank, files, &own, NULL) != TWS_OK) return 0;
   const int sent = send_files(link, &welcome, files);
   for (int i = 0; own && i < 2; i++) close(files[i]);
@@ -363,7 +364,7 @@ static void welcome_ranks(job *j) {
   for (int i = 0; i < count; i++) {
     peer *p = &j->peers[new[i].rank];
     tws_link link = {.socket = new[i].socket,
-                     .far = j->far,
+                     .remote = j->remote,
                      .from_rank = new[i].rank,
                      .ranks = j->options->ranks,
                      .session = new[i].session};
@@ -375,7 +376,7 @@ static void welcome_ranks(job *j) {
     p->known = 1;
     p->pid = new[i].pid;
     p->heard_s = tws_clock_s();
-    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->far ? new[i].socket : -1);
+    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->remote ? new[i].socket : -1);
   }
   tws_secret_wipe(new, sizeof new);
 }
@@ -385,7 +386,7 @@ static void print_and_free(job *j, int rank, int stream, tws_text *printable) {
   tws_text_free(printable);
 }
 
-/* What another machine sends is no command for the terminal of this one. */
+/* Output of another machine is escaped, so that it is no command for the terminal of this one. */
 static void print_escaped(job *j, int rank, int stream, const char *text, size_t bytes) {
   tws_text printable = {0};
   tws_escape_add(&j->peers[rank].escape[stream], text, bytes, "\n\t\r", &printable);
@@ -402,7 +403,7 @@ static void end_printed(job *j, int rank) {
   tws_printed_end(j->printed, rank);
 }
 
-/* The first one counts. Of a hang this process may know better who is stopped than the rank that waits. */
+/* The first failure counts. Of a hang this process may know better than the waiting rank which process is stopped. */
 static void note_failure(job *j, const tws_launch_record *record) {
   if (!j->failure.kind && j->first_dead < 0 && !j->lost) {
     int stopped = -1;
@@ -428,7 +429,7 @@ static void take_record(job *j, int rank, const tws_launch_record *record) {
   if (record->kind == TWS_RECORD_FAILED) note_failure(j, record);
   p->said_end = 1;
   tws_watch_done(j->watch, rank);
-  if (j->far) { /* the rank waits for this before it ends */
+  if (j->remote) { /* the rank waits for this before it ends */
     end_printed(j, rank);
     tws_link_close(&p->link);
   }
@@ -438,8 +439,8 @@ static void hear_rank(job *j, int rank) {
   peer *p = &j->peers[rank];
   tws_launch_record record;
   const int got = tws_link_receive(&p->link, &record);
-  if (got < 0) { /* it is gone, or what it sends is no record of this job */
-    if (j->far) end_printed(j, rank);
+  if (got < 0) { /* the rank is gone, or sends what is no record of this job */
+    if (j->remote) end_printed(j, rank);
     tws_link_close(&p->link);
     if (!p->said_end && !j->failure.kind && j->first_dead < 0 && !j->signal && !j->lost) {
       j->first_dead = rank;
@@ -461,7 +462,8 @@ static int missing_rank(const job *j) {
   return -1;
 }
 
-/* To every rank, as far as it takes it at once: one that does not read is late with it. What waits is news enough. */
+/* Sends a record to every rank, as far as the socket accepts it without blocking: a rank that does not read receives
+ * it later. A pending record suffices as NEWS. */
 static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
@@ -478,7 +480,7 @@ static void pass_on_news(job *j) {
   j->told_s = now;
 }
 
-/* Ranks that are all there can end by themselves; otherwise nothing was begun that would be worth it. */
+/* If all ranks are connected they can end by themselves; otherwise no work was begun that is worth saving. */
 static int pass_on(job *j) {
   if (!j->options->ends_itself || j->passed_on || j->failure.kind || j->first_dead >= 0 || missing_rank(j) >= 0)
     return 0;
@@ -486,8 +488,8 @@ static int pass_on(job *j) {
   return j->passed_on = 1;
 }
 
-/* A rank that has died for its own sake did so some time before mpirun was killed. An mpirun that a signal asks to end
- * ends all ranks and returns 1 (tws_noise_read()). */
+/* A rank that failed by itself has died some time before mpirun was killed. An mpirun that a signal asks to end ends
+ * all ranks and returns 1 (tws_noise_read()). */
 static void note_end(job *j) {
   j->ended = 1;
   j->stopped_itself = WIFEXITED(j->status) && WEXITSTATUS(j->status) == 1 && j->kill_at_s == 0.0 && !j->lost;
@@ -519,7 +521,7 @@ static int any_connected(const job *j) {
 static double lost_at(const job *j, int *rank) {
   double at = 0;
   const double now = tws_clock_s();
-  for (int r = 0; j->far && r < j->options->ranks; r++) {
+  for (int r = 0; j->remote && r < j->options->ranks; r++) {
     const peer *p = &j->peers[r];
     if (p->link.socket < 0 || p->said_end || (at > 0 && p->heard_s + j->silence_s >= at)) continue;
     if (now >= p->heard_s + j->silence_s && tws_watch_answers(j->watch, r, j->silence_s)) continue;
@@ -533,24 +535,24 @@ static double earlier(double a, double b) {
   return a == 0.0 || (b > 0.0 && b < a) ? b : a;
 }
 
-/* Whether all that is left to do is to see the processes end. */
+/* Returns 1 if only the end of the processes remains to be waited for. */
 static int is_ending(const job *j) {
   return j->kill_at_s > 0.0 || j->ask_at_s > 0.0;
 }
 
-/* Milliseconds until something is due; -1: nothing is. */
+/* Milliseconds until the next action is due; -1: none is. */
 static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
   if (due == 0.0) due = earlier(j->finish_s, lost_at(j, &silent));
-  const int watches = j->options->deadline_s > 0.0 || j->far || !j->learned;
+  const int watches = j->options->deadline_s > 0.0 || j->remote || !j->learned;
   if (watches && !is_ending(j)) due = earlier(due, tws_watch_due(j->watch));
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
 }
 
-/* Everything of the node is given up, and this is what is told. */
+/* All ranks of the lost node are given up, and the failure is reported as the loss of the node. */
 static int give_up_lost(job *j) {
   int silent = -1;
   const double at = lost_at(j, &silent);
@@ -559,7 +561,8 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* This process may have been stopped itself: a rank that it could not hear meanwhile is neither lost nor silent. */
+/* This process may have been stopped itself: ranks whose messages it could not read meanwhile are neither lost nor
+ * silent. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
@@ -583,7 +586,7 @@ static void look_at_ranks(job *j) {
 
 /* mpirun has daemons on other machines to end. */
 static double finish_s(const job *j) {
-  return j->far ? notice_s : patience_s;
+  return j->remote ? notice_s : patience_s;
 }
 
 /* All ranks have ended well, and the rest is mpirun's. */
@@ -620,7 +623,8 @@ static void show_progress(const job *j) {
     tws_progress_update(j->options->progress, (double)step);
 }
 
-/* Until a rank says something, or so many milliseconds at most that what is due is done and progress is shown. */
+/* Waits until a rank reports something, at most as many milliseconds as the next due task or progress display
+ * allows. */
 static int wait_for_news(const job *j) {
   enum { PROGRESS_MS = 200 };
   const int left = time_left(j);
@@ -631,7 +635,7 @@ static int wait_for_news(const job *j) {
 }
 
 static void set_polls(job *j) {
-  const int waits = j->far && tws_printed_waits(j->printed);
+  const int waits = j->remote && tws_printed_waits(j->printed);
   j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
   j->polls[1] = (struct pollfd){.fd = tws_strangers_fd(j->strangers), .events = POLLIN};
   tws_printed_polls(j->printed, j->polls + 2);
@@ -639,7 +643,7 @@ static void set_polls(job *j) {
     peer *p = &j->peers[r];
     const short out = p->link.pending > 0 && !p->link.shut ? POLLOUT : 0;
     j->polls[OTHER_POLLS + r] = (struct pollfd){.fd = waits ? -1 : p->link.socket, .events = (short)(POLLIN | out)};
-    if (waits || j->waited) p->heard_s = tws_clock_s(); /* that nothing was heard of it is not its fault */
+    if (waits || j->waited) p->heard_s = tws_clock_s(); /* its silence is due to this process */
   }
   j->waited = waits;
 }
@@ -650,12 +654,12 @@ static void hear_ranks(job *j) {
     tws_link *link = &j->peers[r].link;
     if (!polled->revents || link->socket < 0) continue;
     if (polled->revents & POLLOUT) tws_link_flush(link);
-    if (polled->revents & ~POLLOUT && !(j->far && tws_printed_waits(j->printed))) hear_rank(j, r);
+    if (polled->revents & ~POLLOUT && !(j->remote && tws_printed_waits(j->printed))) hear_rank(j, r);
   }
 }
 
-/* All ranks have ended, and what they printed is written; a launcher that was asked to stop does not wait for the
- * reader of its output. */
+/* Returns 1 if all ranks have ended and their output is written; a launcher that was asked to stop does not wait for
+ * the reader of its output. */
 static int is_over(const job *j) {
   return j->ended && !any_connected(j) && (tws_printed_done(j->printed) || j->signal);
 }
@@ -699,7 +703,7 @@ static tws_code explain_loss(const job *j, int rank, tws_error *err) {
                           what_it_did(j, rank, what, sizeof what), err);
 }
 
-/* Where everybody is, when somebody hangs: ranks that are at the same are one line. */
+/* Logs the operation of every rank when one hangs; ranks in the same operation share one line. */
 static void tell_places(const job *j) {
   char what[TWS_BOARD_LINE], other[TWS_BOARD_LINE], ranks[256];
   for (int r = 0; r < j->options->ranks; r++) {
@@ -718,7 +722,7 @@ static void name_failed(const job *j, int rank) {
   if (j->options->failed_rank) *j->options->failed_rank = rank;
 }
 
-/* Nothing else failed, but not all that the ranks printed has been written. */
+/* The only failure is that not all output of the ranks could be written. */
 static tws_code explain_output(const job *j, tws_error *err) {
   const int failed = tws_printed_failed(j->printed);
   if (failed)
@@ -757,7 +761,7 @@ static tws_code explain_failure(job *j, tws_error *err) {
     if (err) *err = j->failure.error;
     int slot;
     const tws_host *host =
-        j->far && j->options->hosts ? tws_hosts_of_rank(j->options->hosts, j->failure.rank, &slot) : NULL;
+        j->remote && j->options->hosts ? tws_hosts_of_rank(j->options->hosts, j->failure.rank, &slot) : NULL;
     if (host && j->failure.rank > 0 && (j->failure.error.code == TWS_IO || j->failure.error.code == TWS_ENVIRONMENT))
       return tws_fail_in(err, j->failure.error.code, "node %s", host->name);
     return j->failure.error.code != TWS_OK ? j->failure.error.code : TWS_RANK;
@@ -773,15 +777,15 @@ static tws_code explain_failure(job *j, tws_error *err) {
   for (int r = 0; r < ranks; r++) started += j->peers[r].known;
   if (started == ranks) return tws_fail(err, TWS_RANK, NULL, "mpirun ended with status %d", code);
   return tws_fail(err, TWS_ENVIRONMENT,
-                  j->far ? "does `ssh HOST hostname` work from here, without a password, and is Open MPI there?"
-                         : "does `mpirun -n 2 hostname` work on this machine?",
+                  j->remote ? "does `ssh HOST hostname` work from here, without a password, and is Open MPI there?"
+                            : "does `mpirun -n 2 hostname` work on this machine?",
                   "mpirun did not start all ranks (status %d): %.400s", code, noise);
 }
 
 tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   job j = {.options = options, .files = {-1, -1, -1}, .signals = -1, .noise = -1, .first_dead = -1};
   if (options->ranks < 1) return tws_fail(err, TWS_INVALID, NULL, "no rank is left to start");
-  j.far = tws_launch_is_far(options);
+  j.remote = tws_launch_is_remote(options);
   j.silence_s = tws_failure_silence_s(options->deadline_s);
   tws_code code = set_up(&j, err);
   if (code == TWS_OK) code = start_ranks(&j, err);

@@ -23,7 +23,7 @@ void tws_outlet_close(tws_outlet *outlet) {
   *outlet = (tws_outlet){.file = -1};
 }
 
-/* A pipe that says that it can be written to takes so many bytes at once. */
+/* A pipe that poll() reports as writable accepts PIPE_BUF bytes without blocking. */
 static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t count) {
   struct pollfd ready = {.fd = outlet->file, .events = POLLOUT};
   if (outlet->kind == SOCKET) return send(outlet->file, text, count, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -43,7 +43,7 @@ void tws_outlet_write(tws_outlet *outlet) {
     if (written < 0 && errno == EAGAIN) break;
     if (written <= 0) {
       if (!outlet->failed) outlet->failed = written < 0 ? errno : EIO;
-      done = outlet->count; /* nothing takes it, now or later */
+      done = outlet->count; /* the file accepts nothing, now or later */
       break;
     }
     done += (size_t)written;
@@ -62,7 +62,7 @@ static void append(tws_outlet *outlet, const char *text, size_t count) {
   outlet->count += count;
 }
 
-/* Whole lines of one writer, or a piece of one. */
+/* Writes whole lines of one writer, or an incomplete one. */
 static void put(tws_outlet *outlet, int writer, const char *text, size_t count) {
   if (count == 0 || outlet->failed) return;
   if (outlet->writer && outlet->writer != writer + 1) append(outlet, "\n", 1);
@@ -70,7 +70,7 @@ static void put(tws_outlet *outlet, int writer, const char *text, size_t count) 
   outlet->writer = text[count - 1] == '\n' ? 0 : writer + 1;
 }
 
-/* Bytes up to the end of the last line among them. */
+/* Number of bytes up to the end of the last complete line. */
 static size_t ended(const char *text, size_t count) {
   for (size_t n = count; n > 0; n--)
     if (text[n - 1] == '\n' || (text[n - 1] == '\r' && n < count)) return n;

@@ -18,13 +18,13 @@ void tws_link_close(tws_link *link) {
 
 static int receive_local(tws_link *link, tws_launch_record *record) {
   const ssize_t got = recv(link->socket, record, sizeof *record, MSG_DONTWAIT);
-  /* A reset comes before the last words of a rank that has not read everything that it was told. */
+  /* A reset arrives before the last records of a rank that has not read everything that was sent to it. */
   if (got < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET)) return 0;
   return got > 0 && tws_record_check(record, (size_t)got, link->from_rank, link->ranks) ? 1 : -1;
 }
 
 int tws_link_receive(tws_link *link, tws_launch_record *record) {
-  if (!link->far) return receive_local(link, record);
+  if (!link->remote) return receive_local(link, record);
   for (;;) {
     size_t whole = TWS_SEAL_HEAD;
     if (link->have >= TWS_SEAL_HEAD) whole = tws_sealed_bytes(link->in, sizeof *record);
@@ -43,14 +43,14 @@ int tws_link_receive(tws_link *link, tws_launch_record *record) {
 
 int tws_link_send(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
-  if (link->socket < 0 || link->far) return 0;
+  if (link->socket < 0 || link->remote) return 0;
   ssize_t sent;
   do sent = send(link->socket, record, bytes, MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   return sent == (ssize_t)bytes;
 }
 
-/* ---- what the kernel knows ---- */
+/* ---- TCP state from the kernel ---- */
 
 static int read_info(int socket, struct tcp_info *info, socklen_t *size) {
   *info = (struct tcp_info){0};
@@ -79,15 +79,15 @@ double tws_link_silence_s(int socket) {
 
 /* ---- sending ---- */
 
-/* Bytes that fit into the other side's receive window; SIZE_MAX where the kernel does not tell it (before Linux 5.4).
+/* Bytes that fit into the peer's receive window; SIZE_MAX where the kernel does not report it (before Linux 5.4).
  * The queue is read first: an acknowledgement between the two calls makes the result too small, never too large. */
 static size_t room_there(tws_link *link) {
   struct tcp_info info;
   socklen_t size = sizeof info;
   int queued = 0;
-  if (!link->far || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
+  if (!link->remote || ioctl(link->socket, SIOCOUTQ, &queued) != 0 || !read_info(link->socket, &info, &size))
     return SIZE_MAX;
-  link->tells |= info.tcpi_snd_wnd > 0; /* of a field that the kernel does not know it returns zeros */
+  link->tells |= info.tcpi_snd_wnd > 0; /* the kernel returns zeros for fields that it does not have */
   if (!link->tells) return SIZE_MAX;
   return info.tcpi_snd_wnd > (unsigned)queued ? info.tcpi_snd_wnd - (unsigned)queued : 0;
 }
@@ -113,7 +113,7 @@ int tws_link_flush(tws_link *link) {
 int tws_link_tell(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
   if (link->socket < 0) return 0;
-  if (!link->far) return send(link->socket, record, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+  if (!link->remote) return send(link->socket, record, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
   if (link->pending + bytes + TWS_SEAL_EXTRA > sizeof link->out) return 0;
   const size_t sealed = tws_seal(&link->session, record, bytes, link->out + link->pending);
   link->pending += sealed;

@@ -76,7 +76,7 @@ void tws_printed_close(tws_printed *o) {
   tws_free(o);
 }
 
-/* What is written to the file that this returns is read as that stream; -1. */
+/* Opens a pipe whose output is read as that stream, and returns its end to write to; -1. */
 static int open_pipe(tws_printed *o, int at) {
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)at};
   int ends[2];
@@ -152,7 +152,7 @@ void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLL
   for (int i = 0; i < events && !tws_printed_waits(o); i++) read_pipe(o, (int)event[i].data.u32);
 }
 
-/* What is in the pipes now was printed before the ranks ended; a process that they started may still print. */
+/* Data that is in the pipes now was printed before the ranks ended; a process that they started may still print. */
 int tws_printed_done(tws_printed *o) {
   o->ended = 1;
   for (int at = 0; at < 2 * o->ranks; at++)

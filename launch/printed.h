@@ -1,6 +1,6 @@
-/* What the ranks of a job print: from pipes of ranks on this machine and from records of others to the launcher's
- * standard output and error, or to a log of each rank, in whole lines (launch/lines.h). A local rank whose output is a
- * terminal, a log or the null device writes there itself. */
+/* Output of a job's ranks: it comes from pipes of ranks on this machine and from records of the others, and goes to
+ * the launcher's standard output and error, or to a log of each rank, in whole lines (launch/lines.h). A local rank
+ * whose output is a terminal, a log or the null device writes there itself. */
 #ifndef TWS_LAUNCH_PRINTED_H
 #define TWS_LAUNCH_PRINTED_H
 
@@ -11,20 +11,20 @@
 enum { TWS_PRINTED_POLLS = 3 };
 
 typedef struct tws_printed tws_printed;
-/* The files are the caller's: standard output and error, and in log[rank] a rank's own, or -1. */
+/* The caller owns the files: standard output and error, and in log[rank] a rank's own, or -1. */
 tws_code tws_printed_open(int ranks, const int files[2], const int *log, tws_printed **out, tws_error *err);
 void tws_printed_close(tws_printed *o); /* NULL is allowed */
 
-/* Two files for a local rank to write to. *own: they are to be closed when it has got them. */
+/* Two files for a local rank to write to. *own 1: the caller closes them after it has passed them to the rank. */
 tws_code tws_printed_files(tws_printed *o, int rank, int files[2], int *own, tws_error *err);
 void tws_printed_add(tws_printed *o, int rank, int stream, const char *text, size_t count);
-void tws_printed_end(tws_printed *o, int rank); /* a rank elsewhere prints no more */
+void tws_printed_end(tws_printed *o, int rank); /* a rank on another node prints no more */
 
-/* 1: the output is full, and nothing more is to be added until it has been written. */
+/* Returns 1 if the output is full, and nothing more is to be added until it has been written. */
 int tws_printed_waits(const tws_printed *o);
 void tws_printed_polls(const tws_printed *o, struct pollfd polls[TWS_PRINTED_POLLS]);
 void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]);
-int tws_printed_done(tws_printed *o);         /* after the last rank has ended: 1: all is written */
-int tws_printed_failed(const tws_printed *o); /* errno when some of it could not be; 0 */
+int tws_printed_done(tws_printed *o);         /* after the last rank has ended; 1: all output is written */
+int tws_printed_failed(const tws_printed *o); /* errno of a failed write; 0: none */
 
 #endif

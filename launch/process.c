@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/number.h"
 
-/* All of a file of /proc, or what `size` has room for, zero-terminated; its length. */
+/* Reads a file of /proc, or its first `size` - 1 bytes, zero-terminated; returns its length. */
 static size_t read_proc(pid_t pid, const char *name, char *text, size_t size) {
   char path[64];
   size_t length = 0;
@@ -82,7 +82,7 @@ static int compare_processes(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-/* All that there are, by number; how many. */
+/* Lists all processes by number; returns how many there are. */
 static int list_processes(process *all, int room) {
   DIR *folder = opendir("/proc");
   int count = 0;

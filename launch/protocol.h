@@ -1,12 +1,13 @@
-/* What the launcher and its ranks send to each other. The environment variable TWINSPEED_LAUNCHER says where the
- * launcher listens: the name of a local socket, or, where ranks are on several nodes, "@ADDRESS:PORT,ADDRESS:PORT...".
+/* Messages between the launcher and its ranks. The environment variable TWINSPEED_LAUNCHER has the launcher's address:
+ * the name of a local socket, or, where ranks are on several nodes, "@ADDRESS:PORT,ADDRESS:PORT...".
  *
- * A rank sends HELLO (launch/seal.h). On the local socket each side asks the kernel whose process the other one is;
+ * A rank sends HELLO (launch/seal.h). On the local socket each side asks the kernel for the user of its peer;
  * through the network each side proves that it knows the job's secret, and every record after that is sealed. The
- * launcher then sends WELCOME. On the local socket that carries three open files: standard output, standard error, and
- * the board, in which every rank has one line to say what it is doing. A rank elsewhere sends its output (OUTPUT) and
- * its line (ACTIVITY, every second: a sign of life) instead. END asks ranks that end by themselves to do so; FAILED and
- * DONE are a rank's last records, and the launcher closes a connection through the network when it has read one. */
+ * launcher then sends WELCOME. On the local socket that carries three open files: standard output, standard error,
+ * and the board, shared memory with one line for every rank's current operation. A rank on another node sends its
+ * output (OUTPUT) and its line (ACTIVITY, every second, which is its heartbeat) instead. END asks ranks to end by
+ * themselves; FAILED and DONE are a rank's last records, and the launcher closes a network connection when it has
+ * read one. */
 #ifndef TWS_LAUNCH_PROTOCOL_H
 #define TWS_LAUNCH_PROTOCOL_H
 
@@ -15,8 +16,8 @@
 #include "launch/launch.h"
 
 #define TWS_LAUNCHER_VARIABLE "TWINSPEED_LAUNCHER"
-/* The job's secret, in the environment of the programs that start ranks, and of nothing else: on no command line, and
- * on no connection that is not the remote shell's own. */
+/* The job's secret is passed in the environment of the programs that start ranks, never on a command line, and over
+ * no other connection than the remote shell's. */
 #define TWS_SECRET_VARIABLE "TWINSPEED_LAUNCHER_SECRET"
 enum { TWS_BOARD_LINE = 256, TWS_LAUNCH_FILES = 3, TWS_RECORD_TEXT = 2048 };
 
@@ -30,17 +31,17 @@ typedef enum tws_launch_word {
   TWS_RECORD_NEWS
 } tws_launch_word;
 
-/* Where a rank is in its job. */
+/* A rank's position in its job. */
 struct tws_rank_place {
   int32_t ranks, local_rank, local_ranks, node, nodes;
-  int32_t given;        /* the devices below were chosen by a hostfile or its filters */
+  int32_t given;        /* 1: a hostfile or its filters chose the devices below */
   int32_t device_count; /* of the node */
   int16_t device[TWS_MAX_SLOTS];
   char master[256];  /* the first host */
-  double patience_s; /* a launcher whose machine has not answered for so long is gone; 0: as long as it takes */
+  double patience_s; /* the rank gives the launcher up when its machine has not answered for this long; 0: never */
 };
 
-/* Only the first tws_record_bytes() of it are sent. */
+/* A record. Only its first tws_record_bytes() bytes are sent. */
 typedef struct tws_launch_record {
   uint32_t kind;
   int32_t rank;
@@ -54,7 +55,7 @@ typedef struct tws_launch_record {
 } tws_launch_record;
 
 size_t tws_record_bytes(const tws_launch_record *record);
-/* 1: the first `bytes` bytes are a record that this side may take, and every number and text in it is within its
+/* Returns 1 if the first `bytes` bytes are a record that this side accepts, with every number and text within its
  * bounds. from_rank: the sender is this rank of `ranks`; -1: the sender is the launcher. */
 int tws_record_check(const tws_launch_record *record, size_t bytes, int from_rank, int ranks);
 

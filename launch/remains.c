@@ -63,7 +63,7 @@ static void remove_folder(int in, const char *name, int depth) {
   unlinkat(in, name, AT_REMOVEDIR);
 }
 
-/* Where Open MPI puts its folder when it is not told. */
+/* Open MPI's default session folder. */
 static void guess_folder(tws_remains *m) {
   static const char *const names[] = {"OMPI_MCA_orte_tmpdir_base", "TMPDIR", "TEMP", "TMP"};
   char host[256] = "";

@@ -1,5 +1,5 @@
-/* What Open MPI leaves on this machine when mpirun is killed: its folder below the temporary one, the ranks' segments
- * of shared memory, and processes. mpirun removes them itself when it ends by itself. */
+/* Cleanup after an mpirun that was killed: Open MPI leaves its session folder, the ranks' segments of shared memory,
+ * and processes on this machine. mpirun removes them itself when it ends by itself. */
 #ifndef TWS_LAUNCH_REMAINS_H
 #define TWS_LAUNCH_REMAINS_H
 
@@ -7,17 +7,18 @@
 
 typedef struct tws_remains {
   pid_t mpirun;
-  int adopts;       /* this process was a subreaper before */
+  int adopts;       /* 1: this process was a subreaper before */
   char folder[768]; /* mpirun's, ".../ompi.HOST.UID/pid.MPIRUN"; "": not known */
   unsigned job;     /* in the names of segments; 0: not known */
 } tws_remains;
 
-/* From here on processes that mpirun leaves become children of this one, which finds them so. */
+/* Makes this process a subreaper: orphans of mpirun become its children from here on, and are found as such. */
 void tws_remains_begin(tws_remains *remains);
-/* From a rank's process that mpirun has started. 1: everything is known. */
+/* Reads mpirun's identifiers from a process of a rank that it has started. Returns 1 if all are known. */
 int tws_remains_learn(tws_remains *remains, pid_t rank);
-/* When mpirun has ended: kills its processes that are left, which have `value` in their environment for the launcher's
- * variable, and removes the rest. Only what belongs to this user is touched, and no link is followed. */
+/* To be called when mpirun has ended: kills its remaining processes, which are those that have `value` in their
+ * environment as the launcher's variable, and removes the files. Only objects of this user are touched, and no link
+ * is followed. */
 void tws_remains_clear(tws_remains *remains, const char *value);
 
 #endif

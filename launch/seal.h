@@ -1,13 +1,13 @@
-/* How a rank on another machine and the launcher recognise each other, and how what they send is sealed.
+/* Authentication of launcher and ranks over the network, and encryption of the records between them.
  *
- * Both know a secret of 32 random bytes, made for one job. The rank sends HELLO: its number and 32 random bytes. The
- * launcher answers with 32 random bytes of its own and its proof; the rank checks it and sends its proof. All keys come
- * from a hash (BLAKE2b) of HELLO and the launcher's random bytes, keyed with the secret: each side's proof, and one key
- * for each direction. A record is sealed with ChaCha20-Poly1305; its nonce is its number in its direction, and its
- * length, which precedes it, is authenticated with it. So a record that was changed, repeated, left out, or taken from
- * another connection or direction does not open.
+ * Both know a secret of 32 random bytes, generated for one job. The rank sends HELLO: its number and 32 random bytes.
+ * The launcher answers with 32 random bytes of its own and its proof; the rank checks it and sends its proof. All keys
+ * are derived by a hash (BLAKE2b) of HELLO and the launcher's random bytes, keyed with the secret: each side's proof,
+ * and one key for each direction. A record is sealed with ChaCha20-Poly1305; its nonce is its sequence number in its
+ * direction, and its length, which precedes it, is authenticated with it. So a record that was changed, repeated, left
+ * out, or taken from another connection or direction is rejected.
  *
- * libsodium does the cryptography. Without it tws_seal_available() is 0 and everything else refuses. */
+ * libsodium provides the cryptography. Without it tws_seal_available() is 0 and everything else fails. */
 #ifndef TWS_LAUNCH_SEAL_H
 #define TWS_LAUNCH_SEAL_H
 
@@ -18,7 +18,7 @@ enum {
   TWS_SECRET = 32,                    /* bytes */
   TWS_SECRET_TEXT = 2 * TWS_SECRET,   /* letters of it as hexadecimal text */
   TWS_RANDOM = 32,                    /* of each side, and the length of a proof */
-  TWS_SEAL_HEAD = 4,                  /* the length of what follows it */
+  TWS_SEAL_HEAD = 4,                  /* the length of the rest of the record */
   TWS_SEAL_EXTRA = TWS_SEAL_HEAD + 16 /* what sealing adds to a record: the length and an authenticator */
 };
 
@@ -31,7 +31,7 @@ typedef struct tws_answer {
   uint8_t random[TWS_RANDOM], proof[TWS_RANDOM];
 } tws_answer;
 
-/* One connection's keys, and how many records went in each direction. */
+/* One connection's keys, and the number of records sent in each direction. */
 typedef struct tws_session {
   uint8_t send_key[32], receive_key[32], expected[TWS_RANDOM]; /* expected: the other side's proof */
   uint64_t sent, received;
@@ -40,25 +40,26 @@ typedef struct tws_session {
 int tws_seal_available(void);
 #define TWS_SEAL_HINT "install libsodium (Debian: libsodium-dev) and build twinspeed again, or use this machine alone"
 int tws_secret_make(char text[TWS_SECRET_TEXT + 1]);               /* 0: there is no libsodium */
-int tws_secret_read(const char *text, uint8_t secret[TWS_SECRET]); /* 0: it is not such a text */
+int tws_secret_read(const char *text, uint8_t secret[TWS_SECRET]); /* 0: the text is no secret */
 void tws_secret_wipe(void *secret, size_t bytes);
 
-int tws_hello_make(int rank, tws_hello *hello);        /* local ranks have no use for the random bytes */
-int tws_hello_rank(const tws_hello *hello, int ranks); /* -1: it is no HELLO of one of so many ranks */
-/* The launcher: answers a HELLO, with the session that begins when the proof was right. */
+int tws_hello_make(int rank, tws_hello *hello);        /* local ranks do not use the random bytes */
+int tws_hello_rank(const tws_hello *hello, int ranks); /* -1: it is no HELLO of one of `ranks` ranks */
+/* Launcher: answers a HELLO, and prepares the session that is valid once the rank's proof is checked. */
 int tws_hello_answer(const uint8_t secret[TWS_SECRET], const tws_hello *hello, tws_answer *answer,
                      tws_session *session);
 int tws_proof_check(tws_session *session, const uint8_t proof[TWS_RANDOM]);
-/* The rank: 0 when the sender of the answer does not know the secret; its own proof otherwise. */
+/* Rank: returns 0 if the sender of the answer does not know the secret; otherwise `proof` is the rank's own proof. */
 int tws_answer_check(const uint8_t secret[TWS_SECRET], const tws_hello *hello, const tws_answer *answer,
                      tws_session *session, uint8_t proof[TWS_RANDOM]);
 
-/* `out` has room for bytes + TWS_SEAL_EXTRA; their number, or 0. */
+/* Seals a record into `out`, which has room for bytes + TWS_SEAL_EXTRA. Returns the number of bytes, or 0. */
 size_t tws_seal(tws_session *session, const void *record, size_t bytes, uint8_t *out);
-/* All bytes of a sealed record, from the first four on: 0 when it would have none or more than `most` bytes inside. */
+/* Size of a whole sealed record, from its first four bytes: 0 if its content would be empty or longer than `most`
+ * bytes. */
 size_t tws_sealed_bytes(const uint8_t head[TWS_SEAL_HEAD], size_t most);
-/* Opens `bytes` bytes, all of a sealed record, into `record`, which has room for bytes - TWS_SEAL_EXTRA; their number,
- * or 0 when it is not the next one that the other side has sealed. */
+/* Opens a whole sealed record of `bytes` bytes into `record`, which has room for bytes - TWS_SEAL_EXTRA. Returns
+ * their number, or 0 if it is not the next one that the peer has sealed. */
 size_t tws_unseal(tws_session *session, const uint8_t *sealed, size_t bytes, void *record);
 
 #endif

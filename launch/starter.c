@@ -25,7 +25,7 @@ tws_code tws_launcher_parse(const char *name, tws_launcher *out, tws_error *err)
                   "--launcher: no launcher \"%.80s\"", name);
 }
 
-int tws_launch_is_far(const tws_launch_options *o) {
+int tws_launch_is_remote(const tws_launch_options *o) {
   if (o->launcher == TWS_LAUNCHER_LOCAL) return 0;
   return o->launcher == TWS_LAUNCHER_SRUN || (o->hosts && !tws_hosts_local(o->hosts));
 }
@@ -79,7 +79,7 @@ static void add_all(words *w, const char *const *list) {
   while (*list) add(w, *list++);
 }
 
-/* What a rank on another node needs of this environment. */
+/* Returns 1 for the variables of this environment that a rank on another node needs. */
 static int is_passed_on(const char *variable) {
   static const char *const beginnings[] = {"TWINSPEED_", "OMP_",      "OPENBLAS_", "NCCL_",  "CUDA_",
                                            "UCX_",       "OMPI_MCA_", "PYTHON",    "PATH=",  "LD_LIBRARY_PATH=",
@@ -89,7 +89,7 @@ static int is_passed_on(const char *variable) {
   return 0;
 }
 
-/* What .deepspeed_env says goes before what this environment has. */
+/* Settings of .deepspeed_env override those of this environment. */
 static void add_environment(words *w, const tws_env_file *file) {
   static const char *const always[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"};
   add(w, "-x");
@@ -151,9 +151,9 @@ static const char *agent_of(const char *shell, tws_arena *arena) {
 }
 
 static void add_mpirun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file) {
-  const int far = tws_launch_is_far(o);
-  const int here = far ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
-  add(w, path); /* not "-q": what it says tells who ended a job (launch/noise.h) */
+  const int remote = tws_launch_is_remote(o);
+  const int here = remote ? o->hosts->host[0].count : o->ranks, busy = here * o->threads > tws_launch_cores();
+  add(w, path); /* not "-q": its output says which rank ended a job (launch/noise.h) */
   add(w, "-n");
   add(w, tws_arena_printf(w->arena, "%d", o->ranks));
   /* The kernel places the ranks: binding fails where a container has other cores than the machine. Messages go through
@@ -171,23 +171,23 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
   static const char *const alone[] = {"--mca", "btl", "self,vader", "--mca", "plm", "isolated", NULL};
   static const char *const there[] = {"--mca", "btl", "self,vader,tcp", "--map-by", "slot", NULL};
   add_all(w, fixed);
-  add_all(w, far ? there : alone);
-  if (far && o->launcher != TWS_LAUNCHER_MPIRUN) {
+  add_all(w, remote ? there : alone);
+  if (remote && o->launcher != TWS_LAUNCHER_MPIRUN) {
     static const char *const shell[] = {"--mca", "plm", "rsh", NULL};
     add_all(w, shell);
   }
-  if (far) { /* a batch system that mpirun finds by itself has no use for it */
+  if (remote) { /* a batch system that mpirun finds by itself has no use for it */
     static const char *const agent[] = {"--mca", "plm_rsh_agent", NULL};
     add_all(w, agent);
     add(w, agent_of(tws_starter_shell(o), w->arena));
   }
-  if (far) {
+  if (remote) {
     add(w, "--host");
     add(w, list_hosts(o->hosts, 1, w->arena));
     add_environment(w, file);
   }
   if (geteuid() == 0) add(w, "--allow-run-as-root");
-  if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* whoever sets it knows better */
+  if (getenv("OMPI_MCA_mpi_yield_when_idle")) return; /* a setting of the user takes precedence */
   add(w, "--mca");
   add(w, "mpi_yield_when_idle");
   add(w, busy ? "1" : "0");
@@ -219,7 +219,7 @@ static tws_code add_srun(words *w, const tws_launch_options *o, const char *path
 static tws_code check_shell_words(const tws_launch_options *o, const char *mpirun, tws_error *err) {
   static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._+-";
   const char *shell = o->remote_shell ? o->remote_shell : "";
-  if (!tws_launch_is_far(o)) return TWS_OK;
+  if (!tws_launch_is_remote(o)) return TWS_OK;
   if (mpirun[strspn(mpirun, plain)])
     return tws_fail(err, TWS_ENVIRONMENT,
                     "put an mpirun on PATH whose folder has letters, digits and . _ + - in its name",
@@ -247,7 +247,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
   int variables = 0;
   for (char **v = environ; *v; v++) variables++;
   tws_env_file file = {0};
-  if (tws_launch_is_far(o)) TWS_TRY(tws_env_file_read(arena, &file, err));
+  if (tws_launch_is_remote(o)) TWS_TRY(tws_env_file_read(arena, &file, err));
   words w = {.arena = arena, .capacity = o->argument_count + 2 * (variables + file.count) + 64};
   const char *name = srun ? "srun" : "mpirun", *path = find_program(name, arena);
   char program[4096];
@@ -261,7 +261,7 @@ tws_code tws_launch_command(const tws_launch_options *o, tws_arena *arena, const
     return tws_fail(err, TWS_USAGE, "leave out --launcher local, or name this machine only",
                     "--launcher local: the hosts are not this machine alone");
   if (!srun) TWS_TRY(check_shell_words(o, path, err));
-  if (tws_launch_is_far(o) && !srun && strpbrk(tws_program_path(program, (int)sizeof program), " :"))
+  if (tws_launch_is_remote(o) && !srun && strpbrk(tws_program_path(program, (int)sizeof program), " :"))
     return tws_fail(err, TWS_UNSUPPORTED, "move twinspeed to a path without them",
                     "%s: Open MPI cannot start a program on other machines whose path has a blank or a colon", program);
   w.word = tws_arena_alloc(arena, (size_t)w.capacity, sizeof *w.word);

@@ -1,19 +1,20 @@
-/* The commands that start ranks. */
+/* Command lines that start ranks. */
 #ifndef TWS_LAUNCH_STARTER_H
 #define TWS_LAUNCH_STARTER_H
 
 #include "base/memory.h"
 #include "launch/launch.h"
 
-/* 1: ranks are on other machines as well, and reach the launcher through the network. */
-int tws_launch_is_far(const tws_launch_options *options);
+/* Returns 1 if some ranks are on other machines, and connect to the launcher through the network. */
+int tws_launch_is_remote(const tws_launch_options *options);
 
-/* The remote shell, as words that blanks separate; NULL: the starter has a way of its own. */
+/* The remote shell, a command whose words are separated by blanks; NULL: the starter uses its own means. */
 const char *tws_starter_shell(const tws_launch_options *options);
-/* A file that may be the starter's standard input: a line with the secret, and no more. -1: there is none. */
+/* A file for the starter's standard input that has one line, the secret. -1: none is needed. */
 int tws_starter_input(const char *secret);
-/* mpirun and mpiexec treat an argument ":" as the end of a command at any position: arguments of colons get one more
- * colon, which tws_worker_argument() takes away. In the arena; NULL: no memory. */
+/* Escapes an argument: mpirun and mpiexec treat an argument ":" as the end of a command at any position, so
+ * arguments that consist of colons get one more, which tws_worker_argument() removes. Allocated in the arena; NULL:
+ * no memory. */
 const char *tws_launched_argument(const char *argument, tws_arena *arena);
 
 #endif

@@ -26,10 +26,10 @@ typedef struct stranger {
 } stranger;
 
 struct tws_strangers {
-  int events, timer, ranks, far;
-  int count, most, most_of_one; /* places, and those that connections from one address may have */
+  int events, timer, ranks, remote;
+  int count, most, most_of_one; /* slots, and the most that one address may have */
   int listeners, listener[MOST_LISTENERS];
-  int resting; /* the listeners are not watched until the timer says so: this process may open no more files */
+  int resting; /* the listeners are not polled until the timer expires: this process may open no more files */
   uint8_t secret[TWS_SECRET];
   stranger *place;
 };
@@ -106,7 +106,7 @@ static void set_timer(tws_strangers *s, long nanoseconds) {
   timerfd_settime(s->timer, 0, &when, NULL);
 }
 
-/* This process may have no more files: room is made, or the listeners rest for a moment. */
+/* This process may open no more files: the oldest stranger is closed, or the listeners pause for a moment. */
 static void make_room(tws_strangers *s) {
   int closed = 0;
   for (int i = 0; i < s->most; i++) {
@@ -131,17 +131,17 @@ static void accept_some(tws_strangers *s, int listener) {
     if (socket < 0) return;
     struct ucred who = {0};
     size = sizeof who;
-    if (!s->far &&
+    if (!s->remote &&
         (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 || who.uid != geteuid())) { /* another user */
       close(socket);
       continue;
     }
     const int one = 1;
-    if (s->far) setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    stranger *place = find_place(s, s->far ? from.in.sin_addr.s_addr : 0);
+    if (s->remote) setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    stranger *place = find_place(s, s->remote ? from.in.sin_addr.s_addr : 0);
     *place = (stranger){.socket = socket,
-                        .pid = s->far ? 0 : who.pid,
-                        .address = s->far ? from.in.sin_addr.s_addr : 0,
+                        .pid = s->remote ? 0 : who.pid,
+                        .address = s->remote ? from.in.sin_addr.s_addr : 0,
                         .since_s = tws_clock_s(),
                         .gate.rank = -1};
     watch(s, socket, (int)(place - s->place));
@@ -149,7 +149,7 @@ static void accept_some(tws_strangers *s, int listener) {
   }
 }
 
-/* 1: it has become a rank; 0: it has not yet, or its place is free again. */
+/* Reads from a stranger. 1: it has become a rank; 0: it has not yet, or its connection is closed. */
 static int hear(tws_strangers *s, stranger *one) {
   uint8_t bytes[sizeof(tws_hello)];
   tws_answer answer;
@@ -157,9 +157,9 @@ static int hear(tws_strangers *s, stranger *one) {
   for (int turns = 0; turns < 4 && known == 0; turns++) {
     const ssize_t got = recv(one->socket, bytes, tws_gate_wants(&one->gate), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-    known = got <= 0
-                ? -1
-                : tws_gate_take(&one->gate, s->far ? s->secret : NULL, s->ranks, bytes, (size_t)got, &answer, &answers);
+    known = got <= 0 ? -1
+                     : tws_gate_take(&one->gate, s->remote ? s->secret : NULL, s->ranks, bytes, (size_t)got, &answer,
+                                     &answers);
     if (answers && send(one->socket, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) known = -1;
   }
   if (known < 0) leave(one);
@@ -186,7 +186,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
   struct epoll_event event[TWS_NEWCOMERS];
   int found = 0;
   const int events = epoll_wait(s->events, event, TWS_NEWCOMERS, 0);
-  /* Those that are here before those that come: a new one may take the place of the oldest. */
+  /* Known connections are handled before new ones: a new one may replace the oldest. */
   for (int i = 0; i < events; i++) {
     const int at = (int)event[i].data.u32;
     if (at >= s->most || s->place[at].socket < 0 || !hear(s, &s->place[at])) continue;
@@ -207,7 +207,7 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
 
 /* ---- opening and closing ---- */
 
-/* As many places as files may be open in addition to those that the job needs. */
+/* Number of connections that may be open in addition to the files that the job needs. */
 static int most_strangers(int ranks) {
   struct rlimit files;
   const rlim_t others = 64 + 8 * (rlim_t)ranks;
@@ -221,13 +221,13 @@ static int most_strangers(int ranks) {
   return files.rlim_cur > others + LEAST_STRANGERS ? (int)(files.rlim_cur - others) : LEAST_STRANGERS;
 }
 
-static tws_strangers *create(int ranks, int far) {
+static tws_strangers *create(int ranks, int remote) {
   tws_strangers *s = tws_calloc(1, sizeof *s);
   if (!s) return NULL;
   s->ranks = ranks;
-  s->far = far;
+  s->remote = remote;
   s->most = most_strangers(ranks);
-  s->most_of_one = far ? s->most - s->most / 4 : s->most;
+  s->most_of_one = remote ? s->most - s->most / 4 : s->most;
   s->events = epoll_create1(EPOLL_CLOEXEC);
   s->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   s->place = tws_calloc((size_t)s->most, sizeof *s->place);
@@ -266,8 +266,8 @@ tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **
   return TWS_OK;
 }
 
-tws_code tws_strangers_far(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
-                           size_t size, tws_strangers **out, tws_error *err) {
+tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
+                              size_t size, tws_strangers **out, tws_error *err) {
   char text[INET_ADDRSTRLEN];
   size_t n = 0;
   *out = create(ranks, 1);

@@ -1,8 +1,9 @@
-/* Where ranks connect to the launcher, and the connections that have not yet proved which rank they are (strangers).
+/* The launcher's listening sockets, and connections that have not yet proved which rank they are (strangers).
  *
- * No function here blocks. The number of strangers is limited, that of one address more so, and each has ten seconds.
- * One more closes the oldest; a rank whose connection is closed in this way connects again (launch/contact.h). One
- * file descriptor watches all of them, and a call handles a few events at most, so that known ranks are not delayed. */
+ * No function here blocks. The number of strangers is limited, in all and for each address, and each has ten
+ * seconds. One more closes the oldest; a rank whose connection is closed in this way connects again
+ * (launch/contact.h). One epoll descriptor covers all of them, and a call handles a few events at most, so that
+ * known ranks are not delayed. */
 #ifndef TWS_LAUNCH_STRANGERS_H
 #define TWS_LAUNCH_STRANGERS_H
 
@@ -13,7 +14,7 @@
 
 typedef struct tws_strangers tws_strangers;
 
-/* A rank that has proved what it is. The socket is the caller's. */
+/* A rank that has proved its identity. The caller owns the socket. */
 typedef struct tws_newcomer {
   int socket, rank;
   pid_t pid;           /* of a local process of this user; 0: through the network */
@@ -21,24 +22,24 @@ typedef struct tws_newcomer {
 } tws_newcomer;
 enum { TWS_NEWCOMERS = 32 };
 
-/* A local socket; `name` is what ranks need to find it. */
+/* Opens a local socket; `name` is its address for the ranks. */
 tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **out, tws_error *err);
-/* Ports of these addresses of this machine, for ranks that know the secret. */
-tws_code tws_strangers_far(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
-                           size_t size, tws_strangers **out, tws_error *err);
-int tws_strangers_fd(const tws_strangers *s);                              /* readable: look */
-int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]); /* how many there are */
+/* Opens ports on these addresses of this machine, for ranks that know the secret. */
+tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
+                              size_t size, tws_strangers **out, tws_error *err);
+int tws_strangers_fd(const tws_strangers *s);                              /* readable: call tws_strangers_look() */
+int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]); /* returns how many there are */
 void tws_strangers_close(tws_strangers *s);                                /* NULL is allowed */
 
-/* ---- the launcher's side of a connection until then, without its socket ---- */
+/* ---- the launcher's state of a handshake, without the socket ---- */
 typedef struct tws_gate {
-  int rank; /* -1: HELLO has not come */
+  int rank; /* -1: HELLO has not arrived */
   size_t have;
   uint8_t in[sizeof(tws_hello)];
   tws_session session;
 } tws_gate;
-/* Takes the bytes that came, at most tws_gate_wants(). 1: the rank is known; 0: more is to come; -1: it is none.
- * *answers: `answer` is to be sent. secret NULL: a local socket, where HELLO is all. */
+/* Consumes the bytes that arrived, at most tws_gate_wants(). 1: the rank is known; 0: more bytes are needed; -1: the
+ * peer is no rank. *answers 1: `answer` is to be sent. secret NULL: a local socket, where HELLO suffices. */
 int tws_gate_take(tws_gate *gate, const uint8_t *secret, int ranks, const uint8_t *bytes, size_t count,
                   tws_answer *answer, int *answers);
 size_t tws_gate_wants(const tws_gate *gate);

@@ -12,11 +12,11 @@ typedef struct supervision {
   tws_attempt attempt;
   void *user;
   const tws_log *log;
-  int64_t since;      /* what was in the folder before, as tws_recovery_find() asks it */
+  int64_t since;      /* stamp of the folder before the job, from tws_recovery_find() */
   const char *origin; /* tag in that folder that the first attempt began from */
 } supervision;
 
-/* A job that says nothing of its cluster has as many nodes; several names of this machine are one. */
+/* A job without a cluster gets one with as many nodes as hosts; several names of this machine count as one. */
 tws_code tws_supervised_place(tws_supervised *s, tws_error *err) {
   int most = 1;
   s->job.ranks = s->launch.ranks = tws_hosts_ranks(&s->hosts);
@@ -45,7 +45,7 @@ static tws_code leave_out_failed(tws_supervised *s, tws_error *err) {
   return tws_supervised_place(s, err);
 }
 
-/* As many ranks as are left and the batch can be divided among: the last hosts then have fewer. */
+/* Reduces the job to the number of ranks that remain and that divide the batch: the last hosts then have fewer. */
 static tws_code shrink(tws_supervised *s, tws_error *err) {
   int64_t ranks;
   TWS_TRY(leave_out_failed(s, err));
@@ -56,16 +56,16 @@ static tws_code shrink(tws_supervised *s, tws_error *err) {
   return s->launch.hosts ? tws_supervised_place(s, err) : TWS_OK;
 }
 
-/* This machine cannot say what was saved where rank 0 took a folder of another one. */
+/* This machine cannot find the latest checkpoint if rank 0 locked a folder of another machine. */
 static int is_elsewhere(const supervision *v, int64_t taken) {
   const tws_supervised *s = v->s;
   if (!s->launch.hosts || tws_folder_stamp(s->save, TWS_FOLDER_LOCK) != taken) return 0;
-  tws_log_write(v->log, TWS_LOG_WARNING, "%s is not on this machine: go on by hand with --resume, on the first host",
+  tws_log_write(v->log, TWS_LOG_WARNING, "%s is not on this machine: continue by hand with --resume, on the first host",
                 s->save);
   return 1;
 }
 
-/* Where those that are left go on from, once what happened was said. */
+/* Chooses the checkpoint from which the remaining ranks continue, after the failure was logged. */
 static tws_code choose_point(const supervision *v, int64_t before, tws_error *err) {
   tws_supervised *s = v->s;
   const tws_recovery_point *point = &s->point;
@@ -73,7 +73,7 @@ static tws_code choose_point(const supervision *v, int64_t before, tws_error *er
   *err = (tws_error){0};
   TWS_TRY(tws_recovery_find(s->save, v->since, v->origin, &s->point, err));
   if (*point->damage.message) tws_log_write(v->log, TWS_LOG_WARNING, "%s", point->damage.message);
-  tws_log_write(v->log, TWS_LOG_WARNING, "going on with %" PRId64 " of %" PRId64 " ranks %s%s", s->job.ranks, before,
+  tws_log_write(v->log, TWS_LOG_WARNING, "continuing with %" PRId64 " of %" PRId64 " ranks %s%s", s->job.ranks, before,
                 *point->tag ? "from "
                 : s->resume ? "from where it began: no checkpoint was saved since"
                             : "from the beginning: no checkpoint was saved yet",
@@ -86,8 +86,8 @@ static tws_code choose_point(const supervision *v, int64_t before, tws_error *er
   return TWS_OK;
 }
 
-/* The checkpoint that was found to go on from, without a tag of the user's, may be removed by the job that saves there
- * before all ranks have read it: then the job starts again, from the newest. */
+/* The job that saves to the folder may remove the checkpoint that was found, if the user named no tag, before all
+ * ranks have read it: then the attempt is repeated from the newest. */
 static tws_code run_from_newest(const supervision *v, tws_error *err) {
   enum { TRIES = 5 };
   tws_supervised *s = v->s;
@@ -106,7 +106,7 @@ static tws_code run_from_newest(const supervision *v, tws_error *err) {
   return code;
 }
 
-/* What a rank or a node takes with it is lost up to the last checkpoint, from where those that are left go on. */
+/* State of a lost rank or node is lost up to the last checkpoint, from which the remaining ranks continue. */
 tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const tws_log *log, tws_error *err) {
   tws_error unasked = {0};
   const supervision v = {.s = s,
@@ -126,7 +126,7 @@ tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const
     if (!tws_recovery_goes_on(code == TWS_IO ? TWS_RANK : code, left, before, s->save)) break;
     if (is_elsewhere(&v, taken)) break;
     if (shrink(s, &why) != TWS_OK) {
-      tws_log_write(log, TWS_LOG_WARNING, "it does not go on: %s", why.message);
+      tws_log_write(log, TWS_LOG_WARNING, "the job is not restarted: %s", why.message);
       break;
     }
     taken = tws_folder_stamp(s->save, TWS_FOLDER_LOCK);

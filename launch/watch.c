@@ -16,15 +16,15 @@
 #include "launch/process.h"
 #include "launch/protocol.h"
 
-/* Ranks elsewhere give a sign of life every second (launch/worker.c). */
-static const double look_s = 0.25, away_s = 1.0, far_grace_s = 1.25, report_grace_s = 3.25, beat_slack_s = 0.5;
+/* Ranks on other nodes send a heartbeat every second (launch/worker.c). */
+static const double look_s = 0.25, away_s = 1.0, remote_grace_s = 1.25, report_grace_s = 3.25, beat_slack_s = 0.5;
 static const double answer_s = 2.0, state_ahead_s = 1.0, work_ahead_s = 1.5;
 
 typedef struct watched {
-  pid_t pid;  /* 0: not known, or of another machine */
+  pid_t pid;  /* 0: not known, or on another machine */
   int socket; /* of a rank that came through the network, or -1 */
   int came, done;
-  char state;     /* of the process, when it was looked at last; 0: not known */
+  char state;     /* state of the process at the last check; 0: not known */
   double heard_s; /* of one that came through the network */
 } watched;
 
@@ -89,8 +89,8 @@ pid_t tws_watch_pid(const tws_watch *w, int rank) {
 
 /* ---- looking ---- */
 
-/* Ranks that mpirun starts on this machine are its children, and known by the number that it gives them. They are
- * looked for until all have come: one may be stopped before it says anything. */
+/* Ranks that mpirun starts on this machine are its children, and have the number that it gives them. They are
+ * searched for until all have connected: one may be stopped before it reports anything. */
 static void find_processes(tws_watch *w) {
   enum { MOST = 1024 };
   pid_t children[MOST];
@@ -110,7 +110,7 @@ static void find_processes(tws_watch *w) {
   }
 }
 
-/* What happened is that somebody said something new. */
+/* A change of the board means progress: some rank has reported something new. */
 static void read_board(tws_watch *w, double now) {
   const uint64_t print = tws_fingerprint_bytes(0, w->setup.board, (size_t)w->setup.ranks * TWS_BOARD_LINE);
   if (print != w->print) w->since_s = now;
@@ -176,7 +176,7 @@ static int is_stopped(const tws_watch *w, int rank) {
   return !w->rank[rank].done && tws_process_is_stopped(w->rank[rank].state);
 }
 
-/* Nothing was heard of it in all the time in which nothing happened. */
+/* Returns 1 if no message arrived from the rank during the whole time without progress. */
 static int is_silent(const tws_watch *w, int rank, double now) {
   const watched *r = &w->rank[rank];
   if (r->done || r->socket < 0 || (r->state && !tws_process_is_stopped(r->state))) return 0;
@@ -246,7 +246,7 @@ static tws_code judge_silent(const tws_watch *w, double now, int *rank, tws_erro
 tws_code tws_watch_stopped(const tws_watch *w, int *rank, tws_error *err) {
   const double now = w->looked_s; /* not the clock: this process may have been stopped since */
   const tws_code code = judge_stopped(w, rank, err);
-  if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < far_grace_s) return code;
+  if (code != TWS_OK || now - w->since_s - w->setup.deadline_s < remote_grace_s) return code;
   return judge_silent(w, now, rank, err);
 }
 
@@ -315,7 +315,7 @@ tws_code tws_watch_judge(const tws_watch *w, int *rank, tws_error *err) {
     code = tws_fail(err, TWS_HANG, "`kill -CONT` continues a stopped process, before the deadline",
                     "nothing has happened for %.3g s: mpirun is stopped (process %d)", w->setup.deadline_s,
                     (int)w->mpirun);
-  if (code == TWS_OK && over >= far_grace_s) code = judge_silent(w, now, rank, err);
+  if (code == TWS_OK && over >= remote_grace_s) code = judge_silent(w, now, rank, err);
   const int starts = !all_came(w) && now - w->worked_s < w->setup.deadline_s;
   if (code == TWS_OK && starts) return TWS_OK;
   if (code == TWS_OK) code = judge_missing(w, rank, err);

@@ -28,10 +28,10 @@ static struct {
   tws_link link;
   volatile int asked;
   char *activity;
-  const char *board;      /* of a near one: every rank's line */
-  volatile unsigned news; /* of a far one: how often there was some */
+  const char *board;      /* local: the board with every rank's line */
+  volatile unsigned news; /* through the network: number of NEWS records */
   tws_rank_place place;
-  /* of a far one: what its standard output and error are, to be sent on */
+  /* through the network: pipes of its standard output and error, which are forwarded */
   int output[2];
   int said_last;
   pthread_mutex_t turn; /* to send and to listen */
@@ -94,14 +94,14 @@ static int hear_parent(void) {
   return 1;
 }
 
-/* Does the launcher's machine answer? A launcher that is stopped, or whose own output is full, reads nothing, but is
- * there. */
+/* Returns 1 if the launcher's machine answers. A launcher that is stopped, or whose own output is full, reads
+ * nothing, but still exists. */
 static int machine_answers(void) {
   return worker.place.patience_s <= 0 || tws_link_silence_s(worker.link.socket) < worker.place.patience_s;
 }
 
 /* Through the network: what the launcher does not read at once waits. */
-static int say_far(const tws_launch_record *record) {
+static int send_line(const tws_launch_record *record) {
   enum { MOST_MS = 50, LOOK_MS = 200 };
   int there = tws_link_tell(&worker.link, record);
   for (int nap_ms = 1; there && worker.link.pending > 0; nap_ms = nap_ms < MOST_MS ? 2 * nap_ms : MOST_MS) {
@@ -115,7 +115,7 @@ static int say_far(const tws_launch_record *record) {
 }
 
 static int say_to_parent(const tws_launch_record *record) {
-  return worker.link.far ? say_far(record) : tws_link_send(&worker.link, record);
+  return worker.link.remote ? send_line(record) : tws_link_send(&worker.link, record);
 }
 
 /* Through the network, where the launcher has taken this connection for a rank's. */
@@ -152,7 +152,7 @@ static int receive_files(tws_launch_record *record, int files[TWS_LAUNCH_FILES])
 static int receive_welcome(int files[TWS_LAUNCH_FILES]) {
   tws_launch_record record;
   errno = 0;
-  if (!(worker.link.far ? wait_for_welcome(&record) : receive_files(&record, files))) return 0;
+  if (!(worker.link.remote ? wait_for_welcome(&record) : receive_files(&record, files))) return 0;
   if (record.kind != TWS_RECORD_WELCOME || record.rank != worker.rank) return 0;
   worker.place = record.place;
   return 1;
@@ -174,8 +174,8 @@ static int take_over(const int files[TWS_LAUNCH_FILES]) {
 
 /* ---- through the network ---- */
 
-/* What has been written goes to the launcher, as much as a pipe holds at most: a process that never stops to write does
- * not keep this one from all else. 0 when the launcher is gone. */
+/* Sends written output to the launcher, at most as much as a pipe holds, so that a process that writes without pause
+ * does not keep this one from its other work. 0: the launcher is gone. */
 static int forward(int stream) {
   enum { RECORDS = (1 << 17) / TWS_RECORD_TEXT };
   tws_launch_record record = {.kind = TWS_RECORD_OUTPUT, .rank = worker.rank, .stream = stream};
@@ -189,7 +189,8 @@ static int forward(int stream) {
   return there;
 }
 
-/* Nobody could say what becomes of this rank. Nor does anybody end mpirun's daemon on a node that was cut off. */
+/* Without the launcher no process would report this rank's failure, or end mpirun's daemon on a node that was cut
+ * off. */
 static void end_without_launcher(void) {
   char path[64], name[16] = "";
   snprintf(path, sizeof path, "/proc/%d/comm", (int)getppid());
@@ -253,13 +254,13 @@ static tws_code connect_to_launcher(const char *name, tws_error *err) {
   tws_code code;
   if (*name == '@') {
     code = tws_contact_secret(secret, err);
-    if (code == TWS_OK) code = tws_contact_far(name, secret, worker.rank, &worker.link, err);
+    if (code == TWS_OK) code = tws_contact_remote(name, secret, worker.rank, &worker.link, err);
     tws_secret_wipe(secret, sizeof secret);
   } else {
     code = tws_contact_here(name, worker.rank, &worker.link, err);
   }
   if (code != TWS_OK) return code;
-  if (receive_welcome(files) && (worker.link.far ? start_forwarding() : take_over(files))) return TWS_OK;
+  if (receive_welcome(files) && (worker.link.remote ? start_forwarding() : take_over(files))) return TWS_OK;
   return tws_fail(err, TWS_ENVIRONMENT, NULL, "%s", errno ? strerror(errno) : "its first record is none");
 }
 
@@ -293,23 +294,23 @@ uint64_t tws_worker_news(void) {
 
 int tws_worker_asked_to_end(void) {
   tws_launch_record record = {0};
-  if (worker.link.socket >= 0 && !worker.link.far && !worker.asked && tws_link_receive(&worker.link, &record) == 1)
+  if (worker.link.socket >= 0 && !worker.link.remote && !worker.asked && tws_link_receive(&worker.link, &record) == 1)
     worker.asked = record.kind == TWS_RECORD_END;
   return worker.asked;
 }
 
-/* Through the network a rank stays until the launcher has read all of it and closes the connection: what is still on
- * its way would be lost with a process that ends before. */
+/* Through the network a rank waits until the launcher has read everything and closes the connection: data in flight
+ * would be lost if the process ended before. */
 static void say_last(const tws_launch_record *record) {
   static tws_launch_record ignored;
   fflush(stdout);
   if (worker.link.socket < 0) return;
   pthread_mutex_lock(&worker.turn);
   int there = !worker.said_last;
-  worker.said_last = 1; /* the thread has nothing to do any more, and one record is the last */
+  worker.said_last = 1; /* the thread has no more work, and one record is the last */
   for (int i = 0; i < 2 && worker.output[i] >= 0; i++) there = there && forward(i);
   there = there && say_to_parent(record);
-  while (there && worker.link.far) {
+  while (there && worker.link.remote) {
     struct pollfd wait = {.fd = worker.link.socket, .events = POLLIN};
     there = poll(&wait, 1, (int)(look_s * 1000)) >= 0 ? tws_link_receive(&worker.link, &ignored) >= 0 : errno == EINTR;
     there = there && machine_answers();

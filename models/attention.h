@@ -44,8 +44,8 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_fo
   *end = last > first ? last : first;
 }
 
-/* Of these the ones of query i's document. documents: of a sequence, of each of its tokens where its document begins
- * and behind which token it ends; one document follows the other. NULL: there is one alone. */
+/* Clips these keys to the document of query i. documents: for each token of a sequence, the first token of its document
+ * and the one after its last; documents follow each other. NULL: a single document. */
 TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *documents, int64_t i, int64_t *begin,
                                                             int64_t *end) {
   if (!documents) return;
@@ -65,9 +65,9 @@ TWS_HOST_AND_DEVICE static inline float tws_attention_slope(const tws_attention_
   return f->slope * exp2f(-4.0F * (float)(2 * (h - power) + 1) / (float)power);
 }
 
-/* Row of the table of relative biases for a key `distance` after the query, or before it. Raffel et al. 2020, section
- * 2.1: a distance each for half of the rows, then ever more of them up to max_distance, which shares the last row with
- * all beyond; in both directions half of the rows are for keys behind the query. */
+/* Returns the row of the table of relative biases for a key `distance` after the query, or before it. Raffel et al.
+ * 2020, section 2.1: a distance each for half of the rows, then ever more of them up to max_distance, which shares the
+ * last row with all beyond; if attention is bidirectional, half of the rows are for keys after the query. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_attention_bucket(const tws_attention_form *f, int64_t distance) {
   int64_t rows = f->buckets, first = 0, away = distance < 0 ? -distance : 0;
   if (f->bidirectional) {

@@ -25,7 +25,7 @@ typedef struct tws_collective_row {
 
 const tws_collective_row *tws_collective_of(tws_collective collective);
 
-/* Hops that come one after another among `size` ranks. */
+/* Returns the number of successive steps among `size` ranks. */
 int tws_collective_steps(tws_collective collective, int size);
 /* Elements that member `index` sends and receives of a segment, as multiples of its count; 0: it has no
  * such operand. */
@@ -33,8 +33,7 @@ typedef struct tws_collective_parts {
   uint64_t send, receive;
 } tws_collective_parts;
 tws_collective_parts tws_collective_parts_of(tws_collective collective, int size, int index, int root);
-/* Of a collective of `size` ranks that does not reduce: whether something goes from one member to another (or itself).
- */
+/* Returns 1 if a collective of `size` ranks that does not reduce sends data from one member to another (or itself). */
 static inline int tws_collective_moves(const tws_collective_row *row, int size, int from, int to, int root) {
   if (row->to_next) return to == (from + 1) % size;
   return row->root == TWS_ROOT_NONE || (row->root == TWS_ROOT_SENDS ? from : to) == root;

@@ -35,9 +35,9 @@ static inline tws_attention_form tws_disentangled_form(const tws_work *work, con
   return tws_attention_form_of(&attention, arguments);
 }
 
-/* Row for a query that is `distance` behind its key. The half of the rows that has one sign is `span`; with a
- * max_distance distances beyond span / 2 share rows, ever more of them, so that max_distance - 1 has the last but one;
- * what is farther away than the rows reach has the outermost. */
+/* Returns the row for a query that is `distance` after its key. The half of the rows that has one sign is `span`; with
+ * a max_distance distances beyond span / 2 share rows, ever more of them, so that max_distance - 1 has the last but
+ * one; what is farther away than the rows reach has the outermost. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_disentangled_row(int64_t positions, int64_t max_distance,
                                                                int64_t distance) {
   const int64_t span = positions / 2, single = span / 2;

@@ -23,9 +23,9 @@ const char *tws_kernel_flag_name(int bit) {
 }
 
 /* Convolutions: models/windows.h. Attention: on the host what workspace.c says; on CUDA only backward, a float32
- * accumulator of dq [tokens, q heads x head size], and with 16-bit types what cuDNN asks for beside it on any device:
- * as much again, and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on
- * newer devices). */
+ * accumulator of dq [tokens, q heads x head size], and with 16-bit types what cuDNN needs in addition on any device: as
+ * much again, and where heads share keys once more for the gradients of all heads (as cuDNN 9.19 answers; less on newer
+ * devices). */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0) return 0;
   if (tws_is_convolution(work)) return tws_convolution_workspace(work, backend);

@@ -36,7 +36,7 @@ enum {
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: the hyperparameters are one more operand, for the loss scale
                       in them */
   TWS_NARROW = 32, /* LINEAR: what enters is also kept in 8 bits; LINEAR_GRAD_WEIGHT: and read so */
-  TWS_GELU = 64, /* LINEAR, LINEAR_GRAD_INPUT: the activation behind a layer, or its gradient, is part of the product */
+  TWS_GELU = 64,   /* LINEAR, LINEAR_GRAD_INPUT: the activation after a layer, or its gradient, is fused */
   TWS_RESIDUAL = 128,     /* NORM: of a sum, which is kept */
   TWS_HALF_WEIGHTS = 256, /* updates of weights: the 16-bit parameters are the only weights */
   TWS_HALF_MOMENTS = 512, /* and their states */
@@ -50,7 +50,7 @@ enum {
   TWS_Q_K_V = 65536,        /* queries, keys and values are three */
   TWS_RUNNING = 131072,     /* BATCH_NORM: running statistics follow; ROPE, ROPE_GRAD: factors of the frequencies */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
-  TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are neighbours */
+  TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are adjacent elements */
   TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: all heads as one */
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: biases of a table, by head and distance */
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
@@ -72,7 +72,8 @@ const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };
 
-/* What one operation does, apart from where its operands are. Plans intern these: equal work is costed once. */
+/* The work of one operation, without the locations of its operands. Plans store equal works once, and each is costed
+ * once. */
 typedef struct tws_work {
   uint8_t kind;   /* tws_op_kind of plan/plan.h */
   uint8_t code;   /* tws_kernel, or tws_collective */
@@ -144,8 +145,9 @@ enum {
   TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* of routers: the weighted loss that balances experts;
                                                                    it is not part of TWS_METRIC_LOSS */
   TWS_METRIC_DROPPED,                                           /* and the share of their routes that were dropped */
-  TWS_METRIC_COUNT /* behind them: routes to each expert, router by router of the whole network. Ranks share what
-                      routers count at once, from TWS_METRIC_AUXILIARY on */
+  /* the number of metrics; routes to each expert follow them, router by router of the whole network. Ranks reduce all
+   * counts of routers at once, from TWS_METRIC_AUXILIARY on */
+  TWS_METRIC_COUNT
 };
 
 #endif

@@ -145,7 +145,7 @@ static inline double least_of(double a, double b) {
   return a < b ? a : b;
 }
 
-/* Of at most that size, that so many are cut into. */
+/* Returns the number of segments of at most `size` into which `count` is divided. */
 static inline double pieces(double count, double size) {
   return ceil(count / size);
 }

@@ -65,7 +65,7 @@ typedef struct tws_kernel_operand {
 int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
                       tws_kernel_operand list[TWS_OPERATOR_OPERANDS]);
 
-/* What a row says whatever the work: expressions as they are written there. */
+/* The part of a row that does not depend on the work: its expressions as text. */
 typedef struct tws_operand_text {
   const char *name, *access, *dtype, *shape, *when, *adds_with, *reads, *writes, *content, *in_place;
   int far;
@@ -88,7 +88,7 @@ const tws_operator *tws_operator_of(tws_kernel kernel);
 /* The parameter of that name; 0 where the kernel has none. */
 double tws_work_parameter(const tws_work *work, const char *name);
 void tws_work_set_parameter(tws_work *work, const char *name, double value);
-/* What a profile's added bytes are given for each of. */
+/* Returns the number of elements to which a profile's added bytes refer. */
 double tws_work_elements(const tws_work *work);
 
 #endif

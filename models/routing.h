@@ -11,8 +11,8 @@
  * a random choice. */
 enum { TWS_KEEPS_FIRST, TWS_KEEPS_PROBABLE, TWS_KEEPS_RANDOM };
 
-/* What ROUTER counts for each expert: slots that are filled, routes before any was dropped, and those of them that its
- * auxiliary loss balances. */
+/* Counts of ROUTER for each expert: filled slots, routes before any is dropped, and those of them that its auxiliary
+ * loss balances. */
 enum { TWS_COUNT_FILLED, TWS_COUNT_ROUTED, TWS_COUNT_BALANCED, TWS_EXPERT_COUNTS };
 
 /* The most groups of experts. */
@@ -31,7 +31,7 @@ TWS_HOST_AND_DEVICE static inline int32_t tws_route_dropped(int64_t expert) {
   return (int32_t)(-1 - expert);
 }
 
-/* Experts of a pack of `shared` before this one fill so many of its slots; shared 0: it has slots of its own. */
+/* Returns the slots that earlier experts of a pack of `shared` fill; shared 0: the expert has its own slots. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_slots_before(const int32_t *counts, int64_t expert, int64_t shared) {
   int64_t before = 0;
   for (int64_t e = shared > 1 ? expert - expert % shared : expert; e < expert; ++e)
@@ -44,7 +44,8 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_first_slot(const int32_t *counts, 
   const int64_t pack = shared > 1 ? expert - expert % shared : expert;
   return pack * capacity + tws_slots_before(counts, expert, shared);
 }
-/* Behind the expert's own: slots that nobody fills, of its own or where it is the last of its pack; 0 elsewhere. */
+/* Returns the number of unfilled slots after the expert's routes: of its own slots, or of the pack if it is the last
+ * one there; otherwise 0. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_slots_left(const int32_t *counts, int64_t expert, int64_t capacity,
                                                          int64_t shared) {
   const int64_t filled = counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];

@@ -25,12 +25,12 @@ typedef struct tws_patches {
 extern "C" {
 #endif
 int tws_is_convolution(const tws_work *work);
-/* Of a convolution or of pooling. */
+/* Returns the windows of a convolution or of pooling. */
 tws_windows tws_windows_of(const tws_work *work);
 tws_patches tws_patches_of(const tws_work *work, tws_backend_kind backend);
-/* Bytes: patches (float32 for the gradient of the input); behind those of the gradient of the weights float32 sums of
- * weights and biases, where the gradient has 16 bits and is added up over several patches; with groups float32 weights,
- * or on a device TWS_CONVOLUTION_PARTS of them for the gradient of the weights. */
+/* Returns bytes: patches (float32 for the gradient of the input); after those of the gradient of the weights float32
+ * sums of weights and biases, where the gradient has 16 bits and is added up over several patches; with groups float32
+ * weights, or on a device TWS_CONVOLUTION_PARTS of them for the gradient of the weights. */
 size_t tws_convolution_workspace(const tws_work *work, tws_backend_kind backend);
 /* Where those sums begin. */
 size_t tws_convolution_patch_bytes(const tws_work *work, tws_backend_kind backend);

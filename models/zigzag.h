@@ -19,7 +19,7 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_zigzag_token(int64_t seq, int64_t 
   return 2 * t >= seq && t < seq ? t : -1;
 }
 
-/* Of rank `rank` of `ranks`: where its tokens begin in a sequence of `whole`, and that gap. */
+/* Return the first token of rank `rank` of `ranks` in a sequence of `whole`, and the gap between its halves. */
 static inline int64_t tws_zigzag_first(int64_t whole, int ranks, int rank) {
   return whole / (2 * ranks) * rank;
 }

@@ -47,7 +47,7 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   tws_zero_contributed(l, m->param[1]);
 }
 
-/* Of a table whose rows an input chooses, the first of them that of id `first_id`. */
+/* Lowers the gradient of a table whose rows an input selects; its first row is that of id `first_id`. */
 static void backward_table(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
   int accumulate;
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING_GRAD, l->config->dtype, 0);
@@ -79,7 +79,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
 /* A split backward pass runs weight gradients later; what they read stays alive until then. */
 static void defer(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
   tws_context *c = l->pipeline.context;
-  if (c->deferred_count == c->deferred_capacity) { /* in the scratch arena: a build that fails leaves none behind */
+  if (c->deferred_count == c->deferred_capacity) { /* in the scratch arena, which is freed with the lowering */
     const size_t room = c->deferred_capacity ? 2 * c->deferred_capacity : 16;
     tws_deferred *list = tws_arena_alloc_unset(l->scratch, room, sizeof *list);
     if (!list) {
@@ -212,9 +212,9 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
   if (!early) input_gradient(l, m, dy, codes);
 }
 
-/* Whether the gradient of z can be that of both x and y, in one memory: what other readers of x add to it must come
- * when y's producer has been differentiated, and the other way round. A branch that joins where it left keeps to that.
- * With deferred weight gradients, which read it later, nothing does. */
+/* Returns 1 if the gradient of z = x + y can be that of both x and y in one buffer: other readers of x may add to it
+ * only after the backward visit of y's producer, and vice versa. This holds for a branch that joins the value from
+ * which it started. It never holds with deferred weight gradients, which read the gradient later. */
 static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   const tws_module *modules = l->network->modules;
   const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;

@@ -91,7 +91,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   for (uint32_t m = 0; m < plan->network->module_count && splits_tokens; m++)
     if (plan->network->modules[m].type == TWS_MODULE_NEIGHBOURS)
       return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
-                      "%s: tensor parallelism does not divide tokens that a convolution reads beside each other",
+                      "%s: tensor parallelism does not divide adjacent tokens that a convolution reads",
                       plan->network->modules[m].name);
   if (splits_tokens && plan->network->objective == TWS_OBJECTIVE_PICTURES)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
@@ -275,8 +275,8 @@ static int add_groups(const tws_config *config, int groups, int replicas, tws_ax
   return count;
 }
 
-/* Replicas, with experts: ranks that share these are neighbours, or those that have the same. Without, those of a node
- * are, where ZeRO tells them apart. */
+/* Divides the data-parallel axis into sub-axes. With experts: expert-parallel ranks have successive numbers, or the
+ * ranks that have the same experts do. Without experts: ranks of a node, if ZeRO distinguishes them. */
 static int add_replicas(const tws_config *config, int replicas, tws_axis *axes, int *dims) {
   const int experts = tws_config_axis_ranks(config, TWS_AXIS_EXPERT), near = tws_config_node_replicas(config, replicas);
   const int group = tws_config_group_replicas(config, replicas);

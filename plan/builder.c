@@ -118,7 +118,7 @@ uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element)
   return low;
 }
 
-/* Of what tells works of one plan apart most often; the comparison sees to the rest. */
+/* Hashes the fields by which works of one plan differ most often; lookups compare all fields. */
 static uint64_t hash_work(const tws_work *work) {
   uint64_t head[2];
   memcpy(head, work, sizeof head);

@@ -4,7 +4,7 @@
  * the forward pass has used it last. In backward the next one comes while a layer runs. */
 #include "plan/checkpoints.h"
 
-/* Whether a visit may touch a value: its module, or the one whose work its kernel does too. */
+/* Returns 1 if a module, or the one that is fused with it, uses a value. */
 static int touches(const tws_lower *l, uint32_t module, uint32_t value) {
   if (module == TWS_NONE) return 0;
   const tws_module *m = &l->network->modules[module];
@@ -128,7 +128,7 @@ void tws_checkpoints_after(tws_lower *l, uint32_t visit) {
       send_away(l, v);
 }
 
-/* What this visit needs, and what is needed next. */
+/* Copies back the checkpoints that this visit reads, and prefetches the next ones. */
 void tws_checkpoints_before(tws_lower *l, uint32_t visit) {
   tws_checkpoints *c = &l->checkpoints;
   if (!c->on || visit < l->pipeline.chunk->forward_visits || l->b.failed != TWS_OK) return;

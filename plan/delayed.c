@@ -1,13 +1,13 @@
-/* An update that is one step late (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates with the gradients
- * of the step before while the device computes those of this one.
+/* Delayed parameter update (Ren et al. 2021, "ZeRO-Offload", section 5.2): the host updates with the gradients of the
+ * previous step while the device computes those of this one.
  *
- *   first       masters are updated with what the step before left: gradients, its hyperparameters and its clipping
- *   meanwhile   forward and backward passes, on weights that stay as they are
- *   last        this step's gradients and scalars take the place of those; the updated weights are copied in, and
+ *   first       master weights are updated with the previous step's gradients, hyperparameters and clipping
+ *   meanwhile   forward and backward passes run with unchanged weights
+ *   last        this step's gradients and scalars replace those; the updated weights are copied to the device and
  *               gathered
  *
- * Where nothing was left (at the start, and behind TWS_PROGRAM_APPLY) the coefficient of clipping is 0, which tells
- * updates to change nothing. The program APPLY does the first and the last part alone: nothing is late then. */
+ * If no gradients are left (at the start, and after TWS_PROGRAM_APPLY) the clipping coefficient is 0, and updates
+ * change nothing. The program APPLY runs only the first and the last part, after which no update is pending. */
 #include "plan/offload.h"
 
 static uint32_t scalars(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {

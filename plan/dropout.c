@@ -1,6 +1,6 @@
-/* Where the random bits of dropout come from. They are functions of the job's seed, the module, the step (hyper[STEP])
- * and the place of a number in the global batch: a pass that is made again and the gradient draw the same, and so do
- * other numbers of ranks, micro-batches or tensor-parallel ranks. */
+/* Counters of dropout's random numbers (counter-based generator). Random bits are a function of the job's seed, the
+ * module, the step (hyper[STEP]) and an element's position in the global batch: recomputation and the gradient draw the
+ * same bits, and so do other numbers of ranks, micro-batches or tensor-parallel ranks. */
 #include "plan/lower.h"
 
 /* SplitMix64 (Steele et al. 2014) of the seed and the module; doubles hold 53 bits exactly. */
@@ -26,9 +26,9 @@ static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint3
                           (double)part * m->heads, (double)l->b.plan->network->modules[origin].heads}};
 }
 
-/* Of the value that a module drops numbers of. A rank that has some of its tokens has runs of them: a part of each
- * sample along "sequence", a part of each slice of the micro-batch along "model"; one that has some of its features a
- * part of each row. */
+/* Returns the arguments for the value to which a module applies dropout. A rank with a shard of its tokens has runs of
+ * them: a range of each sample along "sequence", a range of each slice of the micro-batch along "model"; a rank with a
+ * shard of its features has a range of each row. */
 static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin) {
   const tws_local_value *value = &l->local.values[m->in[0]];
   const tws_position *at = &l->sharding.position;
@@ -41,7 +41,7 @@ static tws_arguments of_value(tws_lower *l, const tws_module *m, uint32_t origin
     return (tws_arguments){{seed_of(l, origin)}};
   if (l->at.tiles > 1 || (by_sequence && (by_model || by_features)))
     tws_builder_fail(&l->b, TWS_UNSUPPORTED,
-                     "dropout does not go with tiles, or with sequence parallelism beside features that tensor "
+                     "dropout does not go with tiles, or with sequence parallelism and features that tensor "
                      "parallelism splits or "
                      "tokens that twinspeed.tensor_sequence_parallel divides: set twinspeed.dropout to false");
   if (by_features) { /* a part of each row */

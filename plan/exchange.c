@@ -191,7 +191,8 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
   move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
 }
 
-/* Where an exchange writes the gradient of its input: straight to it, or beside it when others have been there. */
+/* Returns where an exchange writes the gradient of its input: directly, or to a separate buffer if other modules have
+ * contributed. */
 static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate) {
   tws_operand to = tws_value_gradient_out(l, value, accumulate);
   return *accumulate ? exchange_scratch(l, "gradient to add", to.count) : to;

@@ -1,5 +1,5 @@
-/* How many tokens, slots and experts the modules of a layer of experts work on, on this rank. An expert has slots for
- * the tokens of each rank: what is dropped does not depend on which rank has which experts. */
+/* Tokens, slots and experts that the modules of a mixture-of-experts layer process on this rank. An expert has separate
+ * slots for the tokens of each rank, so that the dropped tokens do not depend on the placement of experts. */
 #include <math.h>
 #include <string.h>
 
@@ -18,8 +18,8 @@ int64_t tws_expert_shared(const tws_lower *l, const tws_module *m) {
   return l->config->expert_dropless ? m->routing->experts / l->sharding.position.ranks[TWS_AXIS_EXPERT] : 0;
 }
 
-/* A factor below 0 is that of the configuration, times so many choices. With slots that a rank's experts share there
- * are never more than it can get routes. */
+/* Resolves a size. A factor below 0 is the configuration's capacity factor times the number of choices. Slots that a
+ * rank's experts share are never more than the routes that it can receive. */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
   if (dim.kind == TWS_DIM_TARGET && dim.size == 0) dim.size = l->config->target_length;
   if (dim.kind != TWS_DIM_CAPACITY || dim.factor >= 0) return dim;
@@ -61,7 +61,7 @@ static int read_zipf(const char *load, double *exponent) {
   return strncmp(load, "zipf:", 5) == 0 && tws_text_number(load + 5, NULL, 0, 16, exponent);
 }
 
-/* What an expert's share is proportional to; `at` goes through a list. */
+/* Returns the weight of an expert's load; `at` iterates over a list of weights. */
 static double load_of(const char *load, int64_t expert, const char **at) {
   double count = 0, exponent;
   if (read_zipf(load, &exponent)) return pow((double)expert + 1, -exponent);
@@ -90,7 +90,7 @@ tws_code tws_expert_load_check(const tws_network *network, const char *load, tws
   return TWS_OK;
 }
 
-/* Of the ranks that share the experts the one whose experts fill most slots: the others wait for it. */
+/* Returns the expert-parallel rank whose experts have the most filled slots; the others wait for it. */
 static int64_t fullest(const tws_lower *l, const tws_module *m, int64_t tokens, int64_t slots) {
   const char *load = l->config->expert_load, *at = load;
   const int64_t experts = m->routing->experts, each = experts / l->sharding.position.ranks[TWS_AXIS_EXPERT];

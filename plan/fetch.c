@@ -1,9 +1,10 @@
-/* Parameters that are not on the device between uses (Rajbhandari et al. 2021, "ZeRO-Infinity"): stage 3's shards in
- * the host's memory, or beyond max_in_cpu elements of a rank on a disk, from where they pass through buffer_count
- * buffers of the host. A rank copies its own shard to its place in the whole, and the gather brings the others'.
+/* Parameter offloading (Rajbhandari et al. 2021, "ZeRO-Infinity"): shards of stage 3 are in host memory or, beyond
+ * max_in_cpu elements of a rank, on a disk, from which they are read through buffer_count staging buffers in host
+ * memory. A rank copies its own shard to its position in the whole parameter, and the gather adds the other ranks'
+ * shards.
  *
  * Differences from DeepSpeed 0.19, on purpose: a buffer is as large as the largest block that is read, buffer_size
- * elements at the most, and a shard that is larger comes in several; neighbours come in one. */
+ * elements at the most, and a larger shard is read in several blocks; adjacent shards are read in one. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
@@ -102,7 +103,7 @@ void tws_fetch_begin(tws_lower *l, tws_fetch_time time) {
 
 /* ---- on their way ---- */
 
-/* As many blocks as there are buffers, behind those that have been used. */
+/* Reads blocks ahead, as many as there are buffers, after those that have been used. */
 static void read_ahead(tws_lower *l) {
   tws_fetches *f = &l->offload.fetches;
   for (; f->read < f->list->count && f->read < f->used + f->slot_count && l->b.failed == TWS_OK; f->read++) {

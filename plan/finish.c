@@ -1,20 +1,21 @@
-/* Which operations have to wait for operations of other streams: those that touch the same piece of a buffer, those
- * that last used the memory a new buffer is laid on, and the one before on the same channel. One sweep in issue order,
- * after the layout.
+/* Derives dependencies between streams in one sweep in issue order, after the layout. An operation waits for
+ * conflicting accesses to the same segment of a buffer, for the last users of the memory that a new buffer occupies,
+ * and for the previous operation on its channel.
  *
- * Where streams keep step (tws_plan.in_step: ZeRO 2 and 3, overlapped or offloaded) what gathers and reduces, or comes
- * from the host, follows what computes, as DeepSpeed's streams do: it waits for the computation that was issued before
- * it, and every micro-batch and the step's end begin when all is reduced, and on several ranks copied to the host.
+ * Plans with micro-batch barriers (tws_plan.in_step: ZeRO 2 and 3, overlapped or offloaded) are synchronized as
+ * DeepSpeed's streams are: gathers, reductions and copies from the host wait for the computation that was issued before
+ * them, and every micro-batch and the optimizer phase begin when all gradients are reduced and, on several ranks,
+ * copied to the host.
  *
- * Activation checkpoints that go to the host or come back wait for the computation that was issued before them. What
- * computes waits, when one is sent, for the one before it, so that two of them are on the device and not all; a pass
- * begins when those of the pass before have come where they go.
+ * Copies of activation checkpoints to and from the host wait for the computation that was issued before them. When a
+ * copy to the host is issued, computation waits for the one before it, so that at most two checkpoints are on the
+ * device; a pass begins after the copies of the previous pass.
  *
- * In all these plans, and where exchanges of tensor ranks or of a ring run beside what computes, memory makes nobody
- * wait, so that times do not depend on the layout, and no overlap is lost to it. A sweep before the layout says
- * when the stream that computes has waited for the last user of a buffer; until then the layout keeps its memory. Who
- * is issued later then knows it to be free: what computes, and what waits for all of that. An exchange waits for what
- * it reads alone, so what it begins to write has its memory from there on. */
+ * In all these plans, and if exchanges of tensor ranks or of a ring overlap with compute, no operation waits for
+ * memory, so that times do not depend on the layout and no overlap is lost. A sweep before the layout determines when
+ * the compute stream has waited for the last user of a buffer; the layout reserves the buffer's memory until then. The
+ * memory is then free for all operations that are issued later on the compute stream or wait for it. An exchange waits
+ * only for its inputs, so the memory of a buffer that it writes first is reserved from that operation on. */
 #include <string.h>
 
 #include "plan/builder.h"
@@ -34,7 +35,7 @@ typedef struct finisher {
   uint32_t *at[TWS_STREAM_COUNT]; /* operation by stream and place */
   uint32_t length[TWS_STREAM_COUNT];
   uint32_t needed[TWS_STREAM_COUNT]; /* by the operation at hand: place in each stream */
-  uint32_t *written_by;              /* per cell, a piece of a buffer: operation + 1 */
+  uint32_t *written_by;              /* per cell (a segment of a buffer): operation + 1 */
   uint32_t *read_at;                 /* per cell, stream: last read since then */
   uint32_t *touched;                 /* per buffer, stream */
   uint8_t *begun;                    /* per buffer */
@@ -106,7 +107,7 @@ static int is_shared(const tws_buffer *buffer) {
   return (buffer->streams & (buffer->streams - 1)) != 0;
 }
 
-/* Whether the operand, which begins in piece `first`, reaches piece i. */
+/* Returns 1 if the operand, which begins in segment `first`, reaches segment i. */
 static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
   return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
 }
@@ -222,12 +223,13 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
 static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT}; /* by micro-batches */
 enum { EMPTIED = sizeof emptied };
 
-/* What gathers and reduces in a micro-batch, or comes from the host, waits for what computes; what follows the
- * micro-batch, for all that it reduced, and copied to the host: left, the last of these (operation + 1). */
+/* Adds the dependencies of micro-batch barriers: gathers, reductions and copies from the host wait for computation;
+ * operations after a micro-batch wait for its reductions and copies to the host; left[]: the last of these per stream
+ * (operation + 1). */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
-  const int moves = tws_stream_keeps_step(o->stream);
+  const int moves = tws_stream_waits_for_compute(o->stream);
   const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(f->plan, op > 0 ? op - 1 : op);
   for (int i = 0; i < EMPTIED; i++) {
     if (!tws_stream_ends_micro_batch(f->plan, emptied[i])) continue;
@@ -240,12 +242,12 @@ static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *
 typedef struct checkpoint_copies { /* as 1 + numbers of operations; 0: none */
   uint32_t pass, last[2];          /* to the host, from there: of this pass */
   uint32_t left[2];                /* likewise, of those before */
-  uint32_t before;                 /* the last to the host that computation came behind before the ones at hand */
+  uint32_t before;                 /* the last copy to the host that computation waited for before the current ones */
   int computed;                    /* since the last was sent */
 } checkpoint_copies;
 
-/* They wait for what computes; what computes behind one to the host for those before it; what follows a pass for all of
- * it. */
+/* Adds the dependencies of checkpoint copies: they wait for computation; computation after a copy to the host waits for
+ * the copies before it; operations after a pass wait for all its copies. */
 static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, checkpoint_copies *c) {
   const tws_plan *plan = f->plan;
   const tws_op *o = &plan->ops[op];
@@ -311,7 +313,7 @@ static void sweep_operations(finisher *f) {
 
 /* ---- before the layout ---- */
 
-/* Per stream and place: the first computation that is known to come behind it. */
+/* Returns, per operation of a stream, the first computation that is known to run after it. */
 static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *behind = tws_arena_alloc_unset(scratch, f->length[stream] + 1u, sizeof *behind), place = 0;
@@ -323,8 +325,8 @@ static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scr
   return behind;
 }
 
-/* Until when each buffer of the device keeps its memory: computations behind its last user on another stream may have
- * it. */
+/* Determines until when each device buffer keeps its memory: computations that run after its last user on another
+ * stream may reuse it. */
 static int find_held(finisher *f, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *held = f->b->held = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *held);
@@ -382,7 +384,8 @@ tws_code tws_builder_depend(tws_builder *b) {
   return b->failed;
 }
 
-/* Whether some stream may wait for another's memory, but for that of messages: where several use what takes turns. */
+/* Returns 1 if some stream may wait for the reuse of memory by another, messages excepted: several streams use buffers
+ * that do not live as long as the program. */
 static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   uint16_t streams[TWS_TIER_COUNT] = {0};
   int waits = 0;
@@ -391,7 +394,7 @@ static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
     if (buffer->lifetime == TWS_LIFETIME_OPS && !messages[i]) streams[buffer->tier] |= buffer->streams;
   }
   for (int t = 0; t < TWS_TIER_COUNT; t++)
-    waits |= (streams[t] & (streams[t] - 1)) && !(t == TWS_TIER_DEVICE && b->nobody_waits_for_memory);
+    waits |= (streams[t] & (streams[t] - 1)) && !(t == TWS_TIER_DEVICE && b->no_wait_for_memory);
   return waits;
 }
 
@@ -409,7 +412,7 @@ static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
 }
 
 static tws_code finish_laid_out(finisher *f, tws_arena *scratch) {
-  if (f->b->nobody_waits_for_memory && f->streams > 1 && sweep_before_layout(f, scratch) != TWS_OK) return f->b->failed;
+  if (f->b->no_wait_for_memory && f->streams > 1 && sweep_before_layout(f, scratch) != TWS_OK) return f->b->failed;
   f->placed = 1;
   /* On a single stream order is all there is. */
   if (tws_layout_make(f->b, scratch) != TWS_OK || f->b->use == TWS_PLAN_FOR_MEMORY) return f->b->failed;

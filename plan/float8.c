@@ -1,13 +1,13 @@
-/* Products of layers in 8 bits, as Transformer Engine's current scaling does them (twinspeed.matmul_dtype fp8): e4m3
- * for what enters forward and for weights, e5m2 for gradients, one scale for each tensor, from its largest number at
- * that time. Products sum along rows of both operands, so that a weight's gradient wants what it reads transposed, and
- * that of an input wants the weight so.
+/* Matrix products of layers in 8-bit floating point, as Transformer Engine's current scaling does them
+ * (twinspeed.matmul_dtype fp8): e4m3 for inputs and weights, e5m2 for gradients, one scale per tensor, from its current
+ * largest absolute value. The 8-bit kernels sum along the rows of both operands, so the gradient of a weight reads the
+ * transposed input and output gradient, and the gradient of an input reads the transposed weight.
  *
- * What enters is cast once for all products of a micro-batch that read it, as it lies, and where nothing makes it again
- * also transposed: the transpose is what backward finds, and the 16 bits are not needed any more. A gradient is cast
- * once, both ways. A weight is cast in front of each product, so that ZeRO, offloading and pipelines need not know of
- * it: nothing of it is kept. Tensor-parallel ranks scale what each of them multiplies: parts for themselves, what all
- * have alike. */
+ * An input is cast once for all matrix products of a micro-batch that read it, row-major, and unless it is recomputed
+ * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
+ * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
+ * not affected. Tensor-parallel ranks compute scales of the operands that they multiply: of their own shards
+ * separately, and equal ones of replicated operands. */
 #include "plan/float8.h"
 #include "plan/lower.h"
 
@@ -21,7 +21,7 @@ static int fits(int64_t size) {
   return size > 0 && size % MULTIPLE == 0;
 }
 
-/* What a product of a layer works on at once: its tokens, or those of a tile or slice. */
+/* Returns the rows that one matrix product processes: all tokens, or those of a tile or slice. */
 static int64_t rows_at_once(const tws_lower *l, const tws_module *m) {
   return tws_module_rows(l, m) / (tws_lower_sliced(l, m) ? l->streams.slices : 1);
 }
@@ -83,7 +83,7 @@ static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_oper
   return tws_read(operands[2].buffer, 0, 1);
 }
 
-/* What is cast and used at once, tile by tile. */
+/* Casts an operand that is used immediately, tile by tile. */
 static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
                             const char *name, uint32_t layouts) {
   tws_operand out[2] = {{0}};
@@ -94,7 +94,8 @@ static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtyp
   return cast;
 }
 
-/* Backward reads the transpose: where neither the value nor the product is made again it is made now. */
+/* Returns the layouts to cast to. Backward reads the transpose, which is cast now if neither the value nor the product
+ * is recomputed. */
 static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
   const int trained = !l->extent.evaluates && !tws_is_frozen(l, m->param[0]);
   const uint32_t module = (uint32_t)(m - l->network->modules);

@@ -1,11 +1,11 @@
-/* What of a plan is in 8 bits (twinspeed.matmul_dtype fp8). */
+/* Counts of matrix products in 8-bit floating point (twinspeed.matmul_dtype fp8). */
 #ifndef TWS_PLAN_FLOAT8_H
 #define TWS_PLAN_FLOAT8_H
 
 #include "plan/plan.h"
 
-/* Products of linear layers in the forward pass of the first micro-batch, parts of one counted apart: all, and those in
- * 8 bits. */
+/* Matrix products of linear layers in the forward pass of the first micro-batch: all, and those in 8 bits. The parts of
+ * a fused layer (query, key, value) are counted separately. */
 typedef struct tws_float8_products {
   uint32_t all, eight;
 } tws_float8_products;

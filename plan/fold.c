@@ -4,18 +4,20 @@
 
 /* Samples at most: some that are a step apart, then some that are a round apart. */
 enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
-/* Of layouts: plans that are tried, and the longest period that is worth a try. */
+/* Limits of the search for a periodic layout: number of plans, and longest period. */
 enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
 /* ---- memory ---- */
 
-/* At least so many, and as many less than all as `period` divides. */
+/* Returns the smallest number of micro-batches that is at least `at_least` and differs from `wanted` by a multiple of
+ * the period. */
 static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
   const int64_t off = (wanted - at_least) % period;
   return at_least >= wanted ? wanted : at_least + off;
 }
 
-/* Likely enough: what is in flight comes to be, takes the places of earlier ones, and does so again. */
+/* Returns a number of micro-batches that probably suffices: those in flight are allocated, reuse the memory of earlier
+ * ones, and do so once more. */
 static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t wanted) {
   if (shape->stages == 1) return tws_fold_first(shape) + 1;
   if (shape->virtual_stages > 1) return 2 * tws_fold_round(shape);
@@ -23,7 +25,8 @@ static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t 
   return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
 }
 
-/* How many micro-batches to try after a plan whose layout does not say all; all: none. */
+/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted`: give
+ * up. */
 static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan, int64_t wanted) {
   const int64_t built = plan->accumulation_steps, step = tws_fold_step(shape), period = plan->period;
   if (plan->settled <= built && period > 0 && period <= LONGEST_PERIOD) return align(built, wanted, period);
@@ -65,14 +68,14 @@ tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches
   return shape->stages > 1 || micro_batches < tws_fold_first(shape) + 2 ? TWS_PLAN_FOR_TIMES : TWS_PLAN_FOR_ALL;
 }
 
-/* Whether b adds to a what c adds to b. */
+/* Returns 1 if b - a equals c - b, within rounding. */
 static int adds_alike(double a, double b, double c, double whole) {
   const double least = 1e-11 * whole, size = 1e-11 * (c > 0 ? c : -c), apart = (c - b) - (b - a);
   const double most = size > least ? size : least;
   return apart <= most && apart >= -most;
 }
 
-/* Whether the last three samples are like each other: each adds the same. */
+/* Returns 1 if the step is periodic: the last three measurements grow by equal amounts. */
 static int is_steady(const tws_fold_sample *samples, int taken) {
   const tws_fold_sample *c = &samples[(taken - 1) % TWS_FOLD_SAMPLES], *b = &samples[(taken - 2) % TWS_FOLD_SAMPLES],
                         *a = &samples[(taken - 3) % TWS_FOLD_SAMPLES];

@@ -28,23 +28,24 @@
  * request->max_accumulation and ->use are ignored. */
 tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_error *err);
 
-/* Returns 1 if a plan's layout is known to be that of the whole step of `wanted` micro-batches. */
+/* Returns 1 if a plan's memory layout is proven to be that of the whole step of `wanted` micro-batches. */
 int tws_fold_says_memory(const tws_plan *plan, int64_t wanted);
 
 /* ---- times ---- */
 
-/* Chooses how a plan is laid out: where its memory would not determine the whole step's, a layout in which no stream
- * waits for memory is not worth its cost. */
+/* Chooses the use of a plan whose time is measured: if its layout does not determine the whole step's memory and no
+ * stream waits for memory, the layout is not computed. */
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches);
 
 /* Measurements of a job with some number of micro-batches, from which the whole step is extrapolated. */
 typedef struct tws_fold_sample {
   double step_s;
-  const double *numbers; /* `count` of the account of each rank: rank r's begin at numbers + r * stride */
+  const double *numbers; /* `count` numbers of each rank's time account, rank r's at numbers + r * stride */
   size_t count, stride;
-  size_t first_time, times; /* numbers that are times in the step: they grow as the step does, or stay */
+  size_t first_time,
+      times; /* range of numbers that are dates in the step: they grow by the step's growth, or stay constant */
   int ranks;
-  uint32_t settled; /* the largest of the plans */
+  uint32_t settled; /* largest tws_plan.settled of the plans */
 } tws_fold_sample;
 enum { TWS_FOLD_SAMPLES = 3 };
 

@@ -36,7 +36,7 @@ tws_code tws_frozen_begin(tws_lower *l) {
   return TWS_OK;
 }
 
-tws_operand tws_unwanted_gradient(tws_lower *l, uint32_t param) {
+tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param) {
   return tws_lower_scratch(l, "unwanted gradient", l->zero.grad_dtype,
                            (uint64_t)tws_param_numel(&l->network->params[param]));
 }

@@ -46,7 +46,7 @@ static place range_of(tws_history *history, uint64_t address) {
 }
 _Static_assert(TWS_HISTORY_HINTS == 1 << 8, "eight bits of the hash");
 
-/* Returns 0 behind the last range. */
+/* Moves to the next range; returns 0 after the last. */
 static int move_on(const tws_history *history, place *at) {
   if (++at->slot < history->leaves[at->leaf]->count) return 1;
   at->slot = 0;
@@ -87,7 +87,7 @@ static void move_ranges(tws_history_leaf *to, uint32_t at, const tws_history_lea
   memmove(to->buffer + at, from->buffer + first, count * sizeof *to->buffer);
 }
 
-/* Behind the range at *at, which then is the new one. */
+/* Inserts a range after the one at *at, and moves *at to the new one. */
 static int insert_behind(tws_history *history, place *at, uint64_t begin, uint32_t buffer) {
   enum { HALF = TWS_HISTORY_LEAF / 2 };
   if (history->leaves[at->leaf]->count == TWS_HISTORY_LEAF) {
@@ -106,7 +106,7 @@ static int insert_behind(tws_history *history, place *at, uint64_t begin, uint32
   return 0;
 }
 
-/* The range behind takes its place. Not for the first of all. */
+/* Removes a range; the previous one then reaches to the next one's beginning. Not for the first range. */
 static void remove_range(tws_history *history, place at) {
   tws_history_leaf *leaf = history->leaves[at.leaf];
   leaf->count--;

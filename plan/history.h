@@ -1,8 +1,8 @@
-/* What happened to memory before: which buffer held each address last. How far every stream has to be done before the
- * memory may be used again is the buffer's to say. Internal to plan/.
+/* The history of an arena: which buffer occupied each address last. A new buffer has to wait until all streams have
+ * finished with the buffers that occupied its memory before. Internal to plan/.
  *
- * Ranges by address in leaves of some tens, as in a B+ tree of two levels: plans have hundreds of ranges, and each of
- * their buffers replaces a few. */
+ * Ranges are sorted by address in leaves of at most TWS_HISTORY_LEAF, as in a B+ tree of two levels: plans have
+ * hundreds of ranges, and each new buffer replaces only a few of them. */
 #ifndef TWS_PLAN_HISTORY_H
 #define TWS_PLAN_HISTORY_H
 
@@ -11,8 +11,8 @@
 enum { TWS_HISTORY_LEAF = 32 };
 typedef struct tws_history_leaf {
   uint32_t count;                    /* at least 1 */
-  uint32_t buffer[TWS_HISTORY_LEAF]; /* TWS_NONE: nobody was there yet */
-  uint64_t begin[TWS_HISTORY_LEAF];  /* a range reaches to the next one's beginning */
+  uint32_t buffer[TWS_HISTORY_LEAF]; /* last buffer of each range; TWS_NONE: unused so far */
+  uint64_t begin[TWS_HISTORY_LEAF];  /* first byte of each range, which ends where the next begins */
 } tws_history_leaf;
 
 typedef struct tws_history_place {
@@ -20,19 +20,20 @@ typedef struct tws_history_place {
 } tws_history_place;
 
 enum { TWS_HISTORY_HINTS = 256 };
-/* All 0 at first. */
+/* Initialized with zeros. */
 typedef struct tws_history {
-  tws_history_leaf **leaves; /* by address; once there are any, they cover all addresses */
-  uint64_t *first;           /* of each leaf: begin[0], side by side for the search */
+  tws_history_leaf **leaves; /* by address; unless empty, they cover all addresses */
+  uint64_t *first;           /* begin[0] of each leaf, contiguous for the search */
   size_t count, capacity, first_capacity;
-  tws_history_place hint[TWS_HISTORY_HINTS]; /* where a range with this beginning was found last: plans repeat */
+  tws_history_place hint[TWS_HISTORY_HINTS]; /* cache: position where a range with this beginning was found last */
 } tws_history;
 
-/* A buffer begins to live on [begin, begin + bytes): raises needed[streams] to the largest of touched[buffer][streams]
- * of the buffers that were there. */
+/* Called when a buffer begins its life at [begin, begin + bytes): raises needed[streams], the position that each stream
+ * must have reached, to the maximum of touched[buffer][streams] over the buffers that occupied these bytes. */
 void tws_history_require(tws_history *history, uint64_t begin, uint64_t bytes, const uint32_t *touched,
                          uint32_t streams, uint32_t *needed);
-/* `buffer` is gone, and was the last on its bytes, of which there are some. Returns 0, or -1 without memory. */
+/* Called when `buffer` ends its life: records it as the last one on its bytes (at least 1). Returns 0, or -1 without
+ * memory. */
 int tws_history_record(tws_history *history, uint64_t begin, uint64_t bytes, uint32_t buffer);
 void tws_history_free(tws_history *history);
 

@@ -31,7 +31,7 @@ typedef struct layout {
   range *slots;        /* free ones, in the order in which they came free */
   size_t slot_count, slot_capacity;
   space space;
-  uint8_t *place; /* per buffer: its tier, or NOWHERE for one of the state */
+  uint8_t *place; /* per buffer: its tier, or NO_TIER for one of the state */
   uint8_t here;   /* of those that are laid out */
   int tier;
   uint64_t alignment; /* in this tier: all sizes are multiples of it, so that all places are */
@@ -41,7 +41,7 @@ static uint64_t padded(const layout *l, uint64_t bytes) {
   return (tws_layout_bytes(bytes) + l->alignment - 1) / l->alignment * l->alignment;
 }
 
-enum { NOWHERE = 255 };
+enum { NO_TIER = 255 };
 
 static int is_here(const layout *l, uint32_t buffer) {
   return l->place[buffer] == l->here;
@@ -140,9 +140,10 @@ static int give_range(space *s, uint64_t begin, uint64_t bytes) {
 }
 
 /* ---- messages ----
- * What is sent or received is touched by another rank's pace: reusing its memory at once would make this rank wait for
- * that one, and lying where a kernel wrote just before would make the other wait for this. Buffers of messages
- * therefore have slots of their own beside everything else, the longest unused first, with some to spare. */
+ * Buffers of messages are in use until another rank has reached its side of the message: immediate reuse of their
+ * memory would make this rank wait for the other one, and memory that a kernel has just used would make the other one
+ * wait for this. Messages therefore have slots of their own, separate from all other buffers. The slot that is unused
+ * for the longest time is taken first, and there are more slots than needed. */
 
 enum { SPARE_SLOTS = 2 };
 
@@ -213,7 +214,7 @@ static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_
   return 0;
 }
 
-/* The same of so many micro-batches before, of what is the k-th of its own; or TWS_NONE. */
+/* Returns the buffer that corresponds to the k-th of a micro-batch `apart` micro-batches earlier, or TWS_NONE. */
 static uint32_t same_before(const layout *l, const uint32_t *first, const uint32_t *list, uint32_t micro_batch,
                             uint32_t k, uint32_t apart) {
   const tws_plan *plan = l->plan;
@@ -223,8 +224,8 @@ static uint32_t same_before(const layout *l, const uint32_t *first, const uint32
   return plan->buffers[i].bytes == plan->buffers[other].bytes && l->place[i] == l->place[other] ? other : TWS_NONE;
 }
 
-/* Whether each buffer is gone when the same of so many micro-batches later begins. Of the first, some are those that
- * the whole step keeps. */
+/* Returns 1 if each buffer ends its life before the corresponding one `apart` micro-batches later begins. Some buffers
+ * of the first micro-batch are kept for the whole step. */
 static int is_period(const layout *l, const uint32_t *first, const uint32_t *list, uint32_t apart) {
   for (uint32_t m = l->ending_from; m-- > apart + 1;) {
     for (uint32_t k = 0; k < first[m + 1] - first[m]; k++) {
@@ -364,7 +365,7 @@ static void keep_best(layout *l) {
   memcpy(l->best, l->offset, l->plan->buffer_count * sizeof *l->best);
 }
 
-/* Of the network's inputs, which grow with the number of micro-batches. */
+/* Returns the bytes of the network's inputs, which grow with the number of micro-batches. */
 static uint64_t input_bytes(const layout *l) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++) {
@@ -486,7 +487,7 @@ static int index_lifetimes(layout *l, tws_arena *scratch) {
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const int is_state = plan->buffers[i].lifetime == TWS_LIFETIME_STATE;
     l->has_messages |= l->message[i];
-    l->place[i] = is_state ? NOWHERE : plan->buffers[i].tier;
+    l->place[i] = is_state ? NO_TIER : plan->buffers[i].tier;
   }
   if (l->has_messages) l->in_slots = tws_arena_alloc_unset(scratch, plan->buffer_count + 1u, sizeof *l->in_slots);
   if (l->has_messages && !l->in_slots) return -1;

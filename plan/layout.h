@@ -1,9 +1,10 @@
-/* Where buffers lie: offsets from lifetimes, ahead of time. Internal to plan/.
+/* Placement of buffers in arenas: offsets are computed ahead of time from lifetimes. Internal to plan/.
  *
- * Persistent buffers come first. The others are placed in the order in which they come alive, by best fit. When that
- * leaves gaps of more than 5 %, a second way is tried inside ever larger arenas until it fits or is no better: what
- * lives long is packed from the low end, what lives shortly from the high end, so that neither fragments the other.
- * A plan says after how many micro-batches all that follow are known to lie likewise (plan/fold.h). */
+ * Buffers that live as long as the program are placed first, the others in the order in which their lifetimes begin, by
+ * best fit. If fragmentation exceeds 5 %, a second strategy is tried in increasingly large arenas until the buffers fit
+ * or the arena is no smaller: long-lived buffers are packed from the low end and short-lived ones from the high end, so
+ * that they do not fragment each other. The layout also determines after how many micro-batches it is periodic
+ * (plan/fold.h). */
 #ifndef TWS_PLAN_LAYOUT_H
 #define TWS_PLAN_LAYOUT_H
 
@@ -14,11 +15,12 @@ static inline uint64_t tws_layout_bytes(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* Sets offset of every buffer that is used and arena_bytes of every tier. */
+/* Sets the offset of every used buffer, and arena_bytes of every tier. */
 tws_code tws_layout_make(tws_builder *b, tws_arena *scratch);
-/* Sets offsets of messages alone, within a tier: they have slots of their own, wherever all the rest lies. */
+/* Sets only the offsets of message buffers, relative to each other: they have slots of their own, independent of other
+ * buffers. */
 tws_code tws_layout_messages(tws_builder *b, tws_arena *scratch);
-/* Per buffer whether it is sent or received; NULL: no memory. */
+/* Returns, per buffer, 1 if it is sent or received in a message; NULL: no memory. */
 uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch);
 
 #endif

@@ -1,4 +1,4 @@
-/* What every pass takes from the lowering: scratch memory and communicators. */
+/* Scratch memory and communicators for all passes of the lowering. */
 #include "plan/lower.h"
 
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes) {

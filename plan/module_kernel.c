@@ -25,11 +25,12 @@ typedef struct emission {
   int count;
   int unwanted;       /* what it finds is nobody's */
   uint32_t fresh;     /* flags of gradients that are not added to */
-  uint32_t add_to;    /* value: its gradient, made beside the one that is there, is added to it; or TWS_NONE */
+  uint32_t add_to;    /* value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
   tws_operand beside; /* that one */
 } emission;
 
-/* The gradient of an input. A kernel that cannot add to what another reader left writes beside it. */
+/* Binds the operand for the gradient of an input. A kernel that cannot accumulate into an existing gradient writes to a
+ * separate buffer. */
 static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint32_t adds_flag) {
   int accumulate;
   if (!l->needed[value]) { /* the kernel is there for another */
@@ -69,7 +70,7 @@ static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, 
 static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, uint32_t adds_flag) {
   int accumulate = 0;
   e->operand[e->count++] =
-      tws_is_frozen(l, param) ? tws_unwanted_gradient(l, param) : tws_zero_gradient(l, param, &accumulate);
+      tws_is_frozen(l, param) ? tws_discarded_gradient(l, param) : tws_zero_gradient(l, param, &accumulate);
   e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
   if (accumulate) e->work.flags |= adds_flag;
   if (!accumulate) e->fresh |= adds_flag;
@@ -150,7 +151,7 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
   return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 
-/* Of a kernel that finds gradients: whether all of them are nobody's. */
+/* Returns 1 for a backward kernel none of whose gradients is needed. */
 static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   int finds = 0;
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++) {

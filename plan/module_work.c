@@ -1,4 +1,4 @@
-/* What a visit of a module computes: rows, sizes, flags and scales of its kernels, from the table of module types. */
+/* Rows, sizes, flags and scales of the kernels of a module's visit, from the table of module types. */
 #include <string.h>
 
 #include "models/network/module.h"

@@ -190,7 +190,7 @@ static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &arguments, operands, 2);
 }
 
-/* Types that do more than their row says: parts of a split vocabulary, slices, neighbours in one kernel. */
+/* Module types with code in addition to their row: split vocabularies, slices, fusion with adjacent modules. */
 static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,

@@ -32,7 +32,7 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
                   ranks, (long long)experts);
 }
 
-/* Whether each tensor-parallel rank routes tokens of its own. */
+/* Returns 1 if tensor-parallel ranks route different tokens. */
 static int splits_tokens(const tws_lower *l, const tws_module *m) {
   return l->local.values[m->in[0]].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_TOKENS;
 }
@@ -60,7 +60,8 @@ static tws_operand routed(const tws_lower *l, const tws_module *m, uint32_t acce
   return (tws_operand){l->b.plan->metrics, access, TWS_METRIC_COUNT + first, (uint64_t)m->routing->experts};
 }
 
-/* Tensor-parallel ranks all count: each a part. What is made again is not counted again. Evaluation draws nothing. */
+/* Emits the router's kernels. Each tensor-parallel rank counts its own part of the routes. Recomputation does not count
+ * routes again, and an evaluation draws no noise. */
 void tws_router_forward(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER, 0);
   const int counts = l->b.phase == TWS_PHASE_FORWARD;
@@ -108,7 +109,7 @@ void tws_router_backward(tws_lower *l, const tws_module *m) {
   if (accumulate) tws_lower_add_gradient(l, m->in[0], dlogits);
 }
 
-/* Biases that balance experts, by what was routed on all ranks: these have the same, and go on with the same. */
+/* Updates the biases that balance experts by the routes of all ranks; all ranks have equal biases before and after. */
 void tws_router_balance(tws_lower *l) {
   if (l->config->expert_bias_rate == 0) return;
   for (int c = 0; c < l->pipeline.chunk_count; c++)

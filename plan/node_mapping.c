@@ -28,7 +28,8 @@ int tws_mapping_beside_first(const tws_node_mapping *m, const int *ranks, int co
 
 /* ---- messages ---- */
 
-/* How many ranks of `rank`'s node and pipeline stage have a message for (or from) stage `other` on the same NIC. */
+/* Returns the number of ranks on `rank`'s node and pipeline stage that exchange messages with stage `other` over the
+ * same NIC. */
 static int nic_sharers(const tws_node_mapping *m, const tws_topology *topology, int rank, int other) {
   const int node = tws_mapping_node(m, rank), first = node * m->slots;
   const int stage = tws_topology_index(topology, rank, TWS_AXES_PIPE);

@@ -1,14 +1,15 @@
-/* What lives on the host and is done there (Ren et al. 2021, "ZeRO-Offload").
+/* Optimizer offloading (Ren et al. 2021, "ZeRO-Offload").
  *
- * With offload_optimizer masters and the optimizer's states are in the host's memory, and its cores do the step:
+ * With offload_optimizer, master weights and optimizer states are in host memory, and the host's cores run the
+ * optimizer:
  *
  *   gradients   the part that a rank keeps is copied out as soon as its bucket is reduced, and micro-batches are added
  *               up on the host. Stage 1 adds them up on the device and copies out the last micro-batch's buckets.
- *               Where other ranks still have to add to them at the end of the step (tensor parallelism, tied weights of
- *               a pipeline) they stay on the device until then
- *   the norm    where the gradients are; its sum over ranks and clipping on the device, whose scalars then go to the
- *               host
- *   weights     updated in runs (sub-groups); while one is updated the one before is copied in
+ *               Gradients that are still to be reduced in the optimizer phase (tensor parallelism, tied weights of a
+ *               pipeline) stay on the device until then
+ *   the norm    is computed where the gradients are; its reduction and clipping run on the device, which then copies
+ *               the scalars to the host
+ *   weights     are updated in runs (sub-groups); while one is updated the previous one is copied to the device
  *
  * Differences from DeepSpeed 0.19, on purpose: at stages 1 and 2 too sub_group_size says how much is updated at once,
  * and bf16 masters stay bf16 on the host. */
@@ -121,7 +122,7 @@ int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
   return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
 }
 
-/* Of a buffer that begins with an element. */
+/* Divides a buffer whose first element is `element` into the segments of parameters. */
 static void cut_pieces(tws_lower *l, uint32_t buffer, uint64_t element, const uint64_t *starts, uint32_t count) {
   uint64_t *own = tws_arena_alloc(l->b.plan->arena, count + 1u, sizeof *own);
   uint32_t n = 1; /* the first begins with it */
@@ -197,7 +198,7 @@ void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) 
   tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 2);
 }
 
-/* What no bucket brought: all that the rank keeps, with its padding; or the padding alone. */
+/* Copies the gradients that no bucket has copied: all of the rank's shard with its padding, or only the padding. */
 void tws_offload_rest_of_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;

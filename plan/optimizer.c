@@ -15,8 +15,8 @@ static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t c
                          1, 0, &operand, 1);
 }
 
-/* Of several losses each one's sum; what is ignored of their targets has been added up among replicas, and is there on
- * the last stage alone. */
+/* Reduces the sums of several losses. Only the last stage has the counts of ignored targets, which have been reduced
+ * among replicas. */
 static void share_heads(tws_lower *l, uint32_t group) {
   const uint64_t losses = tws_network_losses(l->b.plan->network);
   if (losses < 2) return;
@@ -52,8 +52,8 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
-/* Whether each of the ranks that add up a gradient has all its squares, which then are not added up: but for gradients
- * of parameters that some ranks alone have. */
+/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; gradients of
+ * parameters that only some ranks have are an exception. */
 static int has_all_squares(const tws_lower *l) {
   return l->zero.stage == 0 && l->zero.trained_count == 1;
 }
@@ -65,7 +65,7 @@ static void share_metrics(tws_lower *l) {
   share_among(l, l->group[TWS_AXIS_MODEL], 3);
 }
 
-/* Whether tensor-parallel ranks each have a part of a parameter. */
+/* Returns 1 if a parameter is split among tensor-parallel ranks. */
 static int is_part(const tws_lower *l, uint32_t param) {
   return tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL]);
 }
@@ -167,7 +167,7 @@ tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t
   return work;
 }
 
-/* What the kernels of a run begin with: weights, states, gradients, scalars. Returns how many. */
+/* Writes the first operands of the kernels of a run: weights, states, gradients, scalars. Returns their number. */
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
@@ -217,7 +217,7 @@ static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &share, operands, n);
 }
 
-/* Of parameters that tensor parallelism cuts, or copies. */
+/* Reduces the norms of parameters that tensor parallelism splits or replicates. */
 static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
   const tws_operand operand = tws_update(norms, 0, elements);
   if (l->group[TWS_AXIS_MODEL] == TWS_NONE) return;
@@ -291,7 +291,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
   return count;
 }
 
-/* Of all classes; NULL *list: no memory. */
+/* Lists the runs of all classes; NULL *list: no memory. */
 static int list_runs(tws_lower *l, run **list) {
   const tws_network *whole = l->b.plan->network;
   const int *group_of = sub_groups(l);

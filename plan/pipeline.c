@@ -1,5 +1,5 @@
-/* Pipeline parallelism: which modules a stage runs, its micro-batches in the schedule's order, messages to its
- * neighbours, and what stages share at the end of a step. A job without a pipeline is one stage with one chunk, whose
+/* Pipeline parallelism: the modules of a stage, its micro-batches in the schedule's order, messages to adjacent stages,
+ * and the reduction of tied weights in the optimizer phase. A job without a pipeline is one stage with one chunk, whose
  * micro-batches run forward and backward one after another. */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,8 @@ static tws_code no_memory(tws_lower *l) {
 
 /* ---- which modules ---- */
 
-/* What is done to logits belongs to the layer that makes them, the largest of all. */
+/* Returns 1 for modules that process logits: they stay on the stage of the layer that computes them, since logits are
+ * the largest value. */
 static int belongs_to_logits(tws_module_type type) {
   return type == TWS_MODULE_LOSS || type == TWS_MODULE_MULTIPLY || type == TWS_MODULE_SOFTCAP ||
          type == TWS_MODULE_SPANS;
@@ -279,7 +280,7 @@ static void run_backward(tws_lower *l) {
     if (!l->kept[v]) tws_value_place(l, v, TWS_NONE);
   }
   l->b.phase = TWS_PHASE_BACKWARD;
-  tws_zero_turns_pass(l, 1);
+  tws_zero_buckets_pass(l, 1);
   run_visits(l, l->pipeline.chunk->forward_visits, l->pipeline.chunk->visits.count);
 }
 

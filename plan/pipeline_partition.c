@@ -27,8 +27,9 @@ static tws_code prefix_sums(const int64_t *weights, int count, int64_t *sum, tws
   return TWS_OK;
 }
 
-/* Of equally good cuts the last. From the end backwards the last part grows and the others' mean shrinks, and the
- * smallest is at most that: once their difference is worse than what was found, it stays so. */
+/* Returns the best position of the last boundary; among equal ones the last. The search runs from the end: the last
+ * part grows, and the mean of the others, which bounds the smallest part, shrinks. Once their difference exceeds the
+ * best spread so far, it does so for all further positions. */
 static cut_state best_cut(const cut_state *shorter, const int64_t *sum, int parts, int end, int *position) {
   cut_state best = {.largest = -1, .spread = INT64_MAX};
   /* Fewer weights than parts cannot be cut; one part starts at the first weight. */

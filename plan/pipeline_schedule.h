@@ -1,8 +1,6 @@
-/* Pipeline schedules as functions: what a stage does, and in which order. No plan, no allocation.
- *
- * Orders are what lowering uses: the forward and backward passes that a stage executes, one after
- * another; sends and receives follow from them. docs/pipeline.md draws them; DeepSpeed's own form is
- * in tests/deepspeed_instructions.h. */
+/* Pipeline schedules as functions: the sequence of forward and backward passes of a stage. They need no plan and
+ * allocate nothing. Lowering reads the order of passes; sends and receives follow from it (plan/pipeline_program.h).
+ * docs/pipeline.md draws the schedules; DeepSpeed's own form is in tests/deepspeed_instructions.h. */
 #ifndef TWS_PLAN_PIPELINE_SCHEDULE_H
 #define TWS_PLAN_PIPELINE_SCHEDULE_H
 
@@ -29,9 +27,9 @@ tws_code tws_pipeline_kind_parse(const char *name, tws_pipeline_kind *kind, tws_
 
 typedef enum tws_pipeline_action_kind {
   TWS_ACTION_FORWARD,
-  TWS_ACTION_BACKWARD,        /* gradients of inputs and weights at once; never beside the next two */
-  TWS_ACTION_BACKWARD_INPUT,  /* ZB_H1: the gradient that the stage before waits for */
-  TWS_ACTION_BACKWARD_WEIGHT, /* ZB_H1: releases the activations */
+  TWS_ACTION_BACKWARD,        /* gradients of inputs and weights in one pass; not in schedules with the next two */
+  TWS_ACTION_BACKWARD_INPUT,  /* ZB_H1: gradients of inputs, which the previous stage waits for */
+  TWS_ACTION_BACKWARD_WEIGHT, /* ZB_H1: gradients of weights; releases the activations */
   TWS_ACTION_KIND_COUNT
 } tws_pipeline_action_kind;
 
@@ -47,14 +45,15 @@ typedef struct tws_pipeline_shape {
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
   int forward_only; /* an evaluation: no backward passes */
-  int beside;       /* an update runs beside all micro-batches: how much of it they hide depends on their number */
+  int beside; /* a delayed update overlaps with the micro-batches: the time that they hide depends on their number */
 } tws_pipeline_shape;
-/* A configuration's pipeline over so many stages; one stage is a plain 1F1B whatever the configuration says. */
+/* Returns the shape of a configuration's pipeline over `stages` stages; with one stage it is 1F1B whatever the
+ * configuration says. */
 tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, int64_t micro_batches);
 
-/* The model is cut into stages x virtual_stages blocks of layers, dealt round-robin: chunk c of stage s is block
- * c x stages + s. A forward pass of block b needs that of b - 1, a backward pass that of b + 1 (the last block: its own
- * forward pass), same micro-batch. */
+/* The model is divided into stages x virtual_stages blocks of layers, which are assigned round-robin: chunk c of stage
+ * s is block c x stages + s. Within a micro-batch, the forward pass of block b depends on that of b - 1, and its
+ * backward pass on that of b + 1 (for the last block: on its own forward pass). */
 static inline int tws_pipeline_block(const tws_pipeline_shape *shape, int stage, int chunk) {
   return chunk * shape->stages + stage;
 }
@@ -68,18 +67,19 @@ static inline int tws_pipeline_block_chunk(const tws_pipeline_shape *shape, int 
 /* TWS_INVALID or TWS_UNSUPPORTED with rule and nearest legal value. The functions below need a shape that passes. An
  * INTERLEAVED shape with one virtual stage is legal and the same as 1F1B. */
 tws_code tws_pipeline_check(const tws_pipeline_shape *shape, tws_error *err);
-/* Actions of a stage in one step, the same for every stage. */
+/* Returns the number of actions of a stage in one step, which is equal for all stages. */
 uint32_t tws_pipeline_order_length(const tws_pipeline_shape *shape);
 /* Writes tws_pipeline_order_length() actions. Micro-batches of a chunk finish in ascending order on every stage and in
  * every kind, so that gradients are summed in one order whatever the schedule. Messages from one stage to another,
- * activations and gradients together, are made and used in the same order. */
+ * activations and gradients together, are produced and read in the same order. */
 void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline_action *actions);
-/* The most (chunk, micro-batch) pairs whose activations a stage holds at once: from the start of the forward pass to
- * the end of the backward pass (ZB_H1: of its weight part). */
+/* Returns the largest number of (chunk, micro-batch) pairs whose activations a stage holds at the same time: from the
+ * start of the forward pass to the end of the backward pass (ZB_H1: of its weight part). */
 uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage);
-/* Bubble of an ideal pipeline: idle seconds of a stage in one step, for stages of equal cost and free messages. Seconds
- * are those of one micro-batch through one whole stage (all its chunks). (p-1)(f+b+w); INTERLEAVED divides it by the
- * virtual stages; ZB_H1 has (p-1)(f+b-w) + max(0, p-m) w, which holds while w is neither above f nor above b. */
+/* Returns the bubble of an ideal pipeline: idle seconds of a stage in one step, for stages of equal cost and free
+ * messages. Seconds are those of one micro-batch through one whole stage (all its chunks). (p-1)(f+b+w); INTERLEAVED
+ * divides it by the virtual stages; ZB_H1 has (p-1)(f+b-w) + max(0, p-m) w, which holds while w is neither above f nor
+ * above b. */
 double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s);
 
 #endif

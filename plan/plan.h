@@ -4,7 +4,7 @@
  * A network, a configuration and a rank's place in the topology are lowered to operations on named buffers. Passes emit
  * operations in issue order, each on a stream, with the ranges of the buffers they read and write. tws_plan_build()
  * then derives what follows from that: lifetimes, offsets in one arena per memory tier, and the dependencies between
- * streams (true, anti- and output dependencies, and reuse of memory). Within a stream, order is the dependency.
+ * streams (true, anti- and output dependencies, and reuse of memory). Operations of one stream run in issue order.
  * Readers: estimators/ (bytes, longest path), sim/ (SimGrid), real/ (kernels, communication). */
 #ifndef TWS_PLAN_PLAN_H
 #define TWS_PLAN_PLAN_H
@@ -48,13 +48,14 @@ typedef enum tws_place {
       TWS_PLACE_COUNT
 } tws_place;
 
-/* What serialises operations besides their stream: those of one channel run one after another in issue order.
+/* Channels: operations of one channel run one after another in issue order, whatever their streams.
  *
- * A collective's kernel waits on its multiprocessors for the other ranks. Two of them that ranks start in different
- * orders can wait for each other, so communicators share channels, and channels run side by side: "data" and "tied"
- * groups are on REPLICAS, "model" and "sequence" (between the products of a layer, in the way of everything) on LAYERS,
- * "pipe" and messages (which wait for another stage) on STAGES. Copies between tiers are on the engine of their
- * direction, what touches a disk is in its queue. tws_plan_build() turns the order of a channel into dependencies. */
+ * The kernel of a collective occupies multiprocessors until the other ranks have started theirs. Two collectives that
+ * ranks start in different orders can therefore deadlock, so communicators share channels; different channels run
+ * concurrently. "data" and "tied" groups are on REPLICAS, "model" and "sequence" (between the matrix products of a
+ * layer, always on the critical path) on LAYERS, "pipe" and messages (which wait for another stage) on STAGES. Copies
+ * between tiers are on the copy engine of their direction, and disk transfers in the disk's queue. tws_plan_build()
+ * turns the order of a channel into dependencies. */
 #define TWS_CHANNELS(X)   \
   X(NONE, "none")         \
   X(REPLICAS, "replicas") \
@@ -98,13 +99,14 @@ const char *tws_channel_name(tws_channel channel);
 const char *tws_phase_name(tws_phase phase);
 const char *tws_category_name(tws_category category);
 
-/* Flags of a collective's work: parts of unequal size; segments of several types, of which `dtype` is the first's. */
+/* Flags of a collective's work: slots of unequal size; segments of several types, where `dtype` is that of the
+ * first. */
 enum { TWS_UNEVEN = 1, TWS_MIXED = 2 };
 enum { TWS_READ = 1, TWS_WRITE = 2, TWS_READ_WRITE = 3 };
-/* Bytes: of every buffer in an arena; on the disk, and in the host's memory of what comes from there and goes there. */
+/* Alignment in bytes: of every buffer in an arena; of transfers on the disk and in host memory. */
 enum { TWS_ALIGNMENT = 256, TWS_DISK_ALIGNMENT = 4096 };
 
-/* How long a buffer lives, and so in which arena of its tier it lies. */
+/* The lifetime of a buffer, which determines its arena within its tier. */
 typedef enum tws_lifetime {
   TWS_LIFETIME_OPS,     /* from its first operation to its last */
   TWS_LIFETIME_PROGRAM, /* the whole program: what the host writes before it and reads after it */
@@ -116,9 +118,9 @@ typedef struct tws_buffer {
   uint8_t tier, dtype, category;
   uint8_t lifetime;           /* tws_lifetime */
   uint32_t first_op, last_op; /* in issue order; TWS_NONE: never used */
-  uint16_t streams;           /* whose operations use it: a bit each */
+  uint16_t streams;           /* bit mask of the streams whose operations use it */
   uint64_t elements, bytes;   /* bytes = elements x size, not padded */
-  uint64_t offset;            /* in its arena, a multiple of TWS_ALIGNMENT */
+  uint64_t offset;            /* bytes, in its arena; a multiple of TWS_ALIGNMENT */
 } tws_buffer;
 /* Arenas of a rank: for each tier the programs', then for each tier the state's. */
 enum { TWS_ARENA_COUNT = 2 * TWS_TIER_COUNT };
@@ -137,9 +139,9 @@ typedef struct tws_op {
   uint8_t place, channel;
   uint8_t awaited; /* an operation of another stream depends on it */
   uint16_t pad_;
-  uint32_t work;   /* index into works: kernel or collective, shape, types */
-  uint32_t module; /* network module, or TWS_NONE */
-  uint32_t micro_batch; /* of the pass that it is part of or follows; accumulation_steps: of none, once a step */
+  uint32_t work;        /* index into works: kernel or collective, shape, types */
+  uint32_t module;      /* network module, or TWS_NONE */
+  uint32_t micro_batch; /* of its pass; accumulation_steps: an operation that runs once a step */
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
   uint32_t peer;      /* SEND, RECV: rank; REDUCE, BROADCAST: root's index in its group */
@@ -150,22 +152,22 @@ typedef struct tws_op {
 /* Collective operands: for each coalesced segment the sent range, then the received range. They are one READ_WRITE
  * operand per segment when in place (all-reduce, reduce, broadcast). all_gather may gather in place: the sent range is
  * then the rank's own part of the received range. reduce_scatter receives into a range of its own. An all_to_all with
- * the flag TWS_UNEVEN has a third operand, int32 [2][size]: how many elements of its slot are sent to each member and
- * received from each. They are known only when it runs: the ranges are what there can be at most, d[0] what is
- * expected. reduction is a sum. COPY operands: source (R), destination (W). */
+ * the flag TWS_UNEVEN has a third operand, int32 [2][size]: the numbers of elements that are sent to each member and
+ * received from each. They are known only when it runs: the ranges have the largest possible size, and d[0] is the
+ * expected size. Reductions are sums. COPY operands: source (R), destination (W). */
 
 typedef struct tws_group {
   tws_axes axes;    /* along which its ranks differ */
   int size, index;  /* this rank's index in ranks */
   const int *ranks; /* global ranks, in order */
 } tws_group;
-/* The channel of the communicators along these axes: that of the first. */
+/* Returns the channel of communicators along these axes, which is that of the first axis. */
 tws_channel tws_channel_of_axes(tws_axes axes);
 
-/* The part of a network's parameter that a rank works with when tensor parallelism splits it: up to three blocks of
- * rows (query, key and value of a fused projection), one below the other, and of these a range of columns. Vectors are
- * one column of rows here. A parameter of the rank is such a part, counted from 0. Experts lie one below the other: the
- * same blocks of each of them are `repeats` times those of the first, each `step` rows of the whole further. */
+/* The slice of a parameter that a rank holds under tensor parallelism: up to three blocks of rows (query, key and value
+ * of a fused projection), stacked, and a range of their columns. Vectors are matrices of one column. The rank's own
+ * parameter is the slice, with elements counted from 0. Experts are stacked: the blocks recur `repeats` times, once for
+ * each expert, at a distance of `step` rows of the whole parameter. */
 typedef struct tws_param_slice {
   int64_t first_row[3], rows[3]; /* rows 0: no more blocks */
   int64_t first_column, columns, whole_columns;
@@ -174,10 +176,11 @@ typedef struct tws_param_slice {
 static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
   return (slice->rows[0] + slice->rows[1] + slice->rows[2]) * (slice->repeats > 1 ? slice->repeats : 1);
 }
-/* Where element `index` of the part lies in the whole parameter; *run: how many follow it there without a gap. */
+/* Returns the index in the whole parameter of element `index` of the slice; *run: number of contiguous elements from
+ * there on. */
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
-/* What a plan does with the state of a rank. */
+/* Programs: what a plan does with the state of a rank. */
 #define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
@@ -186,34 +189,37 @@ typedef enum tws_program {
       TWS_PROGRAM_COUNT
 } tws_program;
 const char *tws_program_name(tws_program program);
-/* APPLY does what training steps leave to the host: to the next step (plan/delayed.c), or to every few steps
- * (plan/zenflow.c). SELECT is the same and chooses columns anew; SYNC brings the host's states up to what the device
- * has updated, and the device's to what is chosen. */
+/* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer: to the next step
+ * (plan/delayed.c), or to every few steps (plan/zenflow.c). SELECT does the same and reselects columns; SYNC copies the
+ * states of the device's columns to the host, and those of newly selected columns to the device. */
 static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
   if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
   return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
-/* Whether a training runs a program between its steps, however rarely. */
+/* Returns 1 if a training runs a program between its steps, however rarely. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
   return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
 }
-/* How often a program runs for each training step, on average over a long training: 0 of EVALUATE and SYNC. */
+/* Returns how often a program runs per training step, averaged over a long training; 0 for EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);
 
-/* Parameters of which the state has codes and scales (models/quantized.h): those stored from element `first` on. */
+/* Quantized parameters: those stored from element `first` on. The state has their codes and scales
+ * (models/quantized.h). */
 enum { TWS_QUANTIZED_PARTS = 3 };
 typedef struct tws_quantized {
-  uint64_t first;         /* in terms of tws_shard.storage_offset; TWS_NO_OFFSET: there are none */
-  uint32_t codes, scales; /* buffers: of element first + i the code and the scale of its block */
-  uint32_t means;         /* of a group of blocks the mean of their scales, and the scale of what scales differ by;
-                             TWS_NONE: scales are float32 */
-  int bits;               /* of a code, 4 or 8; 0: there are none */
-  int64_t block;          /* elements that share a scale */
-  int64_t group;          /* blocks of a group; 0: scales are float32 */
+  uint64_t first;         /* a tws_shard.storage_offset; TWS_NO_OFFSET: none */
+  uint32_t codes, scales; /* buffers: code of element first + i, and scale of its block */
+  /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from it; TWS_NONE:
+   * scales are float32 */
+  uint32_t means;
+  int bits;      /* bits of a code, 4 or 8; 0: no quantized parameters */
+  int64_t block; /* elements that share a scale */
+  int64_t group; /* blocks of a group; 0: scales are float32 */
 } tws_quantized;
-/* What `count` elements that are stored from `offset` on are kept as: codes, scales and means, as reads; how many. */
+/* Writes the operands (reads) of codes, scales and means of `count` elements that are stored from `offset` on, and
+ * returns their number. */
 int tws_quantized_stored(const tws_quantized *q, uint64_t offset, uint64_t count, tws_operand out[TWS_QUANTIZED_PARTS]);
-/* All offsets and counts of elements are multiples of it. */
+/* Returns the number of which all element offsets and counts are multiples. */
 static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
@@ -223,29 +229,32 @@ typedef struct tws_plan {
   const tws_network *network; /* not owned: must outlive the plan */
   tws_topology topology;
   tws_program program;
-  tws_state *state; /* not owned when it was given to tws_plan_build(): must outlive the plan */
+  tws_state *state; /* not owned if it was given to tws_plan_build(): must outlive the plan */
   int owns_state;
   int rank, world;
   tws_position position; /* of the rank; sequence_length is that of whole sequences */
   int stage, stages;     /* of the pipeline: 0 of 1 without one */
   tws_zero_config zero;
   tws_dtype dtype;
-  tws_matmul_dtype matmul_dtype; /* what costs assume of products that say nothing; engines have none but AUTO */
+  /* type that costs assume for matrix products without one of their own; AUTO in engines */
+  tws_matmul_dtype matmul_dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  int in_step;   /* ZeRO 2 and 3, overlapped or offloaded: in a micro-batch what gathers and reduces, or comes from the
-                  host, waits for the computation that was issued before it; the next micro-batch and the step's end
-                  begin when all is reduced, and on several ranks copied to the host; and no operation waits for memory,
-                  so that times do not depend on the layout */
-  uint32_t late; /* operations of the step's end before this one are those of the step before; 0: there are none */
-  /* of a step that repeats (plan/fold.h): so many micro-batches show that its layout does, and after how many; 0: it
-   * does not */
+  /* 1: micro-batch barriers, in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch, gathers, reductions and
+   * copies from the host wait for the computation that was issued before them. The next micro-batch and the optimizer
+   * phase begin when all gradients are reduced and, on several ranks, copied to the host. No operation waits for
+   * memory, so that times do not depend on the layout. */
+  int in_step;
+  /* operations of the optimizer phase before this one belong to the previous step (delayed update); 0: none */
+  uint32_t late;
+  /* of a periodic step (plan/fold.h): number of micro-batches after which the layout is seen to recur, and its period
+   * in micro-batches; 0: not periodic */
   uint32_t settled, period;
   tws_op *ops;
   tws_operand *operands;
   uint32_t *deps; /* op indices, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
-  tws_arguments *arguments; /* of operations, each once; kernels without any have none */
+  tws_arguments *arguments; /* of kernels, without duplicates */
   tws_group *groups;
   const tws_param_slice *slices; /* per parameter of the network; NULL: this rank's parameters are whole */
   uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
@@ -254,21 +263,20 @@ typedef struct tws_plan {
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* by config/optimizers.def */
   int optimizer_states;
-  uint32_t
-      input[TWS_NETWORK_INPUTS]; /* as the network lists them: [accumulation][rows of a micro-batch on this rank] */
+  uint32_t input[TWS_NETWORK_INPUTS]; /* per network input: [accumulation][rows of a micro-batch on this rank] */
   tws_quantized quantized;
   uint32_t hyper, metrics;
-  uint32_t running;              /* of the modules that this rank has, one after another; TWS_NONE without any */
-  const uint64_t *running_first; /* per running statistics of the network: element there, or TWS_NO_OFFSET */
+  uint32_t running;              /* running statistics of this rank's modules, concatenated; TWS_NONE: none */
+  const uint64_t *running_first; /* per running statistics of the network: offset in it, or TWS_NO_OFFSET */
   tws_backend_kind backend;
   int threads;
 } tws_plan;
 
-/* Who reads a plan: what it leaves out for them. */
+/* The purpose of a plan; the comment says what it omits. */
 typedef enum tws_plan_use {
   TWS_PLAN_FOR_ALL,
-  TWS_PLAN_FOR_TIMES, /* offsets and arena_bytes, where memory makes no stream wait */
-  TWS_PLAN_FOR_MEMORY /* dependencies */
+  TWS_PLAN_FOR_TIMES, /* omits offsets and arena_bytes if no stream waits for memory */
+  TWS_PLAN_FOR_MEMORY /* omits dependencies */
 } tws_plan_use;
 
 typedef struct tws_plan_request {
@@ -280,91 +288,96 @@ typedef struct tws_plan_request {
   int threads;              /* host */
   int64_t max_accumulation; /* build at most this many micro-batches (0: all) */
   tws_program program;
-  tws_state *state;    /* of the rank, as another program's plan laid it out; NULL: the plan makes its own */
-  int parameters_only; /* of an evaluation with a state of its own: no master weights and optimizer states in it */
+  tws_state *state;    /* of the rank, from another program's plan; NULL: the plan creates its own */
+  int parameters_only; /* an evaluation whose own state has no master weights and optimizer states */
   tws_plan_use use;
 } tws_plan_request;
 
-/* Operations that a plan may have, before kernels are joined or divided, and that all plans of a job may have which are
- * looked at together: more are refused before memory goes (2^23 operations take about 2.5 GiB). */
+/* The most operations of a plan, before kernels are fused or sliced, and of all plans of a job that are loaded
+ * together. Longer plans are refused before they exhaust memory (2^23 operations take about 2.5 GiB). */
 enum { TWS_PLAN_MOST_VISITS = 1 << 23 };
 tws_code tws_plans_check_length(uint64_t operations, tws_error *err);
 
 /* TWS_UNSUPPORTED / TWS_INVALID with the rule, the reason and the nearest legal configuration. */
-/* The topology that a resolved configuration asks for on `ranks` ranks: axes in the order of config->axis_order, the
- * last varies fastest; all but "data" only where they have more than one rank.
- * TWS_INVALID when they do not divide the ranks. */
+/* Builds the topology of a resolved configuration on `ranks` ranks: axes in the order of config->axis_order, the last
+ * varies fastest; axes of one rank are omitted, except "data". TWS_INVALID if their product does not divide the
+ * ranks. */
 tws_code tws_plan_topology(const tws_config *config, int ranks, tws_topology *topology, tws_error *err);
 
 tws_code tws_plan_build(const tws_plan_request *request, tws_plan **out, tws_error *err);
-/* Its operations and buffers with their lifetimes, without offsets and dependencies: what is alive when, quicker. */
+/* Builds only operations and buffers with their lifetimes, without offsets and dependencies, which is faster and
+ * suffices for live memory. */
 tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_error *err);
-/* The same with the dependencies of operands, channels and barriers, but without offsets: no operation waits for memory
- * that another one still uses, so no step of it is longer than that of the whole plan. */
+/* Builds the same with dependencies of operands, channels and barriers, but without offsets: no operation waits for the
+ * reuse of memory, so its step time is a lower bound of the whole plan's. */
 tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
 static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
   return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;
 }
-/* The most elements, whole units of them, not above `most`, which is a unit at least. */
+/* Returns `most` (at least a unit) rounded down to whole units of quantized elements. */
 static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) {
   return most - most % (uint64_t)tws_quantized_unit(&plan->quantized);
 }
-/* NULL: its kernel has none. */
+/* Returns the arguments of an operation's kernel; NULL: none. */
 static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const tws_op *op) {
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
 }
-/* Whether an operation is of the end of this step. */
+/* Returns 1 if an operation belongs to the optimizer phase of this step, not of the previous one. */
 static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
   return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->late;
 }
-/* Whether operations of a stream wait for all computation that was issued before them, where streams keep step. */
-static inline int tws_stream_keeps_step(int stream) {
+/* Returns 1 if operations of a stream wait for the computation that was issued before them, in plans with micro-batch
+ * barriers. */
+static inline int tws_stream_waits_for_compute(int stream) {
   return stream == TWS_STREAM_GATHER || stream == TWS_STREAM_REDUCE || stream == TWS_STREAM_COPY_IN;
 }
-/* Whether a micro-batch, and the step's end, then wait for all that the one before it did on the stream. What a single
- * rank copies to the host has buffers of its own (plan/zero_turns.c). */
+/* Returns 1 if a micro-batch, and the optimizer phase, then wait for all operations of the previous micro-batch on the
+ * stream. A single rank's copies to the host do not need this, since they have several buffers
+ * (plan/zero_bucket_slots.c). */
 static inline int tws_stream_ends_micro_batch(const tws_plan *plan, int stream) {
   return stream == TWS_STREAM_REDUCE || (stream == TWS_STREAM_COPY_OUT && plan->world > 1);
 }
-/* Whether it takes an activation checkpoint to the host or brings it back, beside what computes (plan/finish.c). */
+/* Returns 1 for a copy of an activation checkpoint to or from the host, which overlaps with compute (plan/finish.c). */
 static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o) {
   if (o->kind != TWS_OP_COPY || (o->stream != TWS_STREAM_COPY_OUT && o->stream != TWS_STREAM_COPY_IN)) return 0;
   const tws_operand *written = &plan->operands[o->operand_first + 1u];
   return plan->buffers[written->buffer].category == TWS_CATEGORY_CHECKPOINT;
 }
-/* What keeps step with checkpoints: it comes behind those of a pass that is over. */
+/* Returns 1 if an operation waits for the checkpoint copies of earlier passes. */
 static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op *o) {
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
-         (plan->in_step && tws_stream_keeps_step(o->stream));
+         (plan->in_step && tws_stream_waits_for_compute(o->stream));
 }
-/* The pass that an operation belongs to: forward, backward (weight gradients that are put off, too) or the end of a
- * step. Chunks of a stage never do the same pass of a micro-batch one after the other. */
+/* Returns a number for the pass of an operation: forward, backward (including deferred weight gradients) or optimizer
+ * phase of a micro-batch. Two chunks of a stage never run the same pass of a micro-batch in succession, so the number
+ * identifies the pass. */
 static inline uint32_t tws_op_pass(const tws_op *o) {
   return 3 * o->micro_batch + (o->phase == TWS_PHASE_FORWARD ? 0 : o->phase == TWS_PHASE_STEP ? 2 : 1);
 }
-/* The buffer of the network's first input with this content, or TWS_NONE. */
+/* Returns the buffer of the network's first input with this content, or TWS_NONE. */
 uint32_t tws_plan_input(const tws_plan *plan, tws_input_content content);
-/* Memory of a rank that runs this program: its arena and the state's. */
+/* Returns the bytes in a tier of a rank that runs this program: its arena and the state's. */
 uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
-/* The arena that a buffer lies in: bytes. */
+/* Returns the bytes of the arena of a buffer. */
 uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer);
 
-/* The verifier works from the plan alone, with vector clocks over streams: every read sees a complete write; no two
- * conflicting accesses are unordered; no buffer is used while another that shares its memory is alive or still being
- * used by another stream; operations of one channel are ordered; dependencies point backwards. */
+/* Verifies a plan from its operations alone, with vector clocks over streams: every read follows a complete write;
+ * conflicting accesses are ordered; no buffer is used while another one in the same memory is alive or in use by
+ * another stream; operations of one channel are ordered; dependencies point to earlier operations. */
 tws_code tws_plan_verify(const tws_plan *plan, tws_error *err);
-/* Across all ranks of a job: every collective is entered by all members of its group, in one order, with equal
- * kinds, types and sizes; sends match receives; the whole can run to its end without deadlock, in issue order (as the
- * engines start operations) and so on streams too. */
+/* Verifies the plans of all ranks of a job together: all members of a group enter its collectives in one order, with
+ * equal kinds, types and sizes; sends match receives; and the plans run to their end without deadlock in issue order
+ * (as the engines start operations), and thus on streams too. */
 tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *err);
-/* The same for some ranks of a job; a member of a group that has no plan here is taken to enter when the others do.
- * Both ends of every message have to be there: whole replicas, or all stages along "pipe". */
+/* Verifies the plans of some ranks of a job; members of a group without a plan are assumed to enter with the others.
+ * Both ranks of every message need a plan: whole replicas, or all stages along "pipe". */
 tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err);
 
 /* One line per operation. format 0: text, 1: JSON. */
 tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err);
-/* "forward h.3.attn.c_attn linear" - the name that simulated and real timelines share. Fits 160 bytes. */
+/* Writes an operation's name in simulated and real timelines, "forward h.3.attn.c_attn linear", in at most 160
+ * bytes. */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
 
 #endif

@@ -1,12 +1,12 @@
-/* Recomputation: which values of a layer backward finds and which it makes again from them.
+/* Activation checkpointing: chooses which values of a layer are kept for backward and which are recomputed from them.
  *   none        everything that a backward kernel reads is kept
- *   full        only what enters a transformer layer (Chen et al. 2016, one checkpoint a layer)
+ *   full        only the input of a transformer layer is kept (Chen et al. 2016, one checkpoint a layer)
  *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
  *   operations  all but the outputs of the kinds of operations that a list names. Of products a share is kept; a
  *               half is every second one in the order of a layer, as PyTorch's selective activation checkpointing
  *               counts them (torchtitan's "op"). A product that does several at once (queries, keys and values; gate
  *               and up) keeps its share of layers. An MLP is two products and the activation function between them.
- * Any of them in every layer, or in every so many-th alone. */
+ * Recomputation applies to every layer, or to every n-th layer. */
 #include <math.h>
 
 #include "plan/lower.h"
@@ -69,7 +69,7 @@ static int makes_mlps_again(const tws_config *c) {
   return c->recompute == TWS_RECOMPUTE_OPERATIONS && tws_config_recomputes_blocks(c);
 }
 
-/* Whether backward finds again what a module of a layer makes; before: products of that layer before it. */
+/* Returns 1 if the output of a module of a layer is kept; before: number of the layer's matrix products before it. */
 static int keeps(const tws_lower *l, uint32_t module, int before) {
   const tws_module *m = &l->network->modules[module];
   const tws_config *c = l->config;

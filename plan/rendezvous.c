@@ -64,7 +64,7 @@ static uint64_t bytes_of(const tws_plan *plan, const tws_op *op) {
   return bytes > 0 ? (uint64_t)bytes : op->kind == TWS_OP_COLLECTIVE ? 0 : operand_bytes(plan, op);
 }
 
-/* Of two collectives with segments of several types: the same ones in the same order. */
+/* Returns 1 if two collectives with segments of several types have equal types in the same order. */
 static int same_types(const tws_plan *a, const tws_op *x, const tws_plan *b, const tws_op *y) {
   for (uint32_t i = 0, j = 0; i < x->operand_count && j < y->operand_count;) {
     tws_plan_segment s, t;

@@ -1,4 +1,4 @@
-/* Internal to plan/: the rendezvous of a run (run_order.h), found before it starts. */
+/* Matches the collectives and messages of several ranks before a run starts (run_order.h). Internal to plan/. */
 #ifndef TWS_PLAN_RENDEZVOUS_H
 #define TWS_PLAN_RENDEZVOUS_H
 

@@ -1,10 +1,10 @@
-/* Attention over a sequence whose tokens lie on several ranks: keys and values go round the ring of the axis "sequence"
- * while each rank attends with those that it has (Liu et al., "Ring Attention with Blockwise Transformers", 2023), and
- * parts of one softmax are merged by their sums of exponentials. Of 2n chunks rank r has r and 2n - 1 - r
- * (models/zigzag.h), so that for causal attention all ranks have equal work: with keys of a rank before it all its
- * queries see their first half, with those of a rank behind it the second half of its queries see all. The rest, which
- * nobody sees, is not computed. Backward the gradients of keys and values go round behind these, one rank further, and
- * come home. */
+/* Ring attention (context parallelism) over a sequence whose tokens are divided among ranks: keys and values circulate
+ * on the ring of the axis "sequence" while each rank computes attention with those that it has (Liu et al., "Ring
+ * Attention with Blockwise Transformers", 2023). Partial softmax results are merged by their sums of exponentials. The
+ * sequence has 2n segments, of which rank r has r and 2n - 1 - r (models/zigzag.h), so that causal attention has equal
+ * work on all ranks: all queries of a rank attend to the first half of the keys of a lower rank, and the second half of
+ * its queries to all keys of a higher rank. Masked blocks are not computed. In the backward pass the gradients of keys
+ * and values circulate with them, one step later, and return to their ranks. */
 #include "plan/lower.h"
 
 typedef struct ring {
@@ -16,7 +16,7 @@ typedef struct ring {
   tws_dtype dtype;
 } ring;
 
-/* What is computed with the keys of one other rank. */
+/* The queries and keys of the attention with one other rank's keys. */
 typedef struct block {
   int64_t first_query, queries, keys; /* of each sample; keys from the first on */
 } block;
@@ -34,7 +34,7 @@ static ring ring_of(tws_lower *l, const tws_module *m) {
                 .dtype = l->config->dtype};
 }
 
-/* After `step` shifts a rank has the keys of the one so many before it. */
+/* Returns the block after `step` shifts, when a rank has the keys of the rank `step` before it. */
 static block block_at(const ring *r, int step) {
   const int64_t half = r->length / 2;
   const int from_before = r->index - step >= 0;
@@ -83,7 +83,7 @@ static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand
   tws_lower_compute(r->l, &work, operands, 3);
 }
 
-/* To the next rank, from the one before: beside what is computed. */
+/* Sends to the next rank and receives from the previous one, overlapped with compute. */
 static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   const tws_operand received = scratch(r, name, r->kv);
   const tws_operand operands[2] = {with_access(sent, TWS_READ), received};
@@ -92,8 +92,8 @@ static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   return with_access(received, TWS_READ);
 }
 
-/* Of this rank's queries with its own keys, which is causal attention as ever, and with some of another rank's, sample
- * by sample: there all queries see all keys. */
+/* Return the work of this rank's queries with its own keys, which is causal attention, and with some keys of another
+ * rank, sample by sample, where all queries attend to all keys. */
 static tws_work own_work(const ring *r, tws_kernel kernel) {
   tws_work work = tws_module_work(r->l, r->m, kernel, 0);
   work.d[0] = r->batch;

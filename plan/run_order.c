@@ -217,7 +217,7 @@ static void meet_others(tws_run *run, const tws_run_durations *d, uint32_t id) {
   }
 }
 
-/* An operation, and those behind it on its queue that may start when it has ended. */
+/* Runs an operation, and those after it on its queue that become ready. */
 static void run_alone(tws_run *run, const tws_run_durations *d, uint32_t rank, uint32_t op) {
   const tws_run_rank *r = &run->ranks[rank];
   for (;;) {
@@ -227,7 +227,7 @@ static void run_alone(tws_run *run, const tws_run_durations *d, uint32_t rank, u
   }
 }
 
-/* One rank that meets nobody: its issue order satisfies all that orders it. */
+/* Runs a single rank without rendezvous in issue order, which satisfies all dependencies. */
 static void walk_streams(tws_run *run, const tws_run_durations *d) {
   tws_run_rank *r = &run->ranks[0];
   const tws_plan *plan = r->plan;
@@ -263,7 +263,7 @@ void tws_run_through(tws_run *run, const tws_run_durations *d) {
 
 /* ---- the end ---- */
 
-/* Of a rank that is not at its end: the first operation that has not ended. */
+/* Returns the first operation of an unfinished rank that has not ended. */
 static uint32_t first_left(const tws_run_rank *r) {
   uint32_t op = 0;
   while (r->state[op] == TWS_RUN_ENDED) op++;

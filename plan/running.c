@@ -12,7 +12,7 @@ static uint32_t running_of(const tws_lower *l, uint32_t module) {
   return l->network->modules[module].running;
 }
 
-/* Tables are made again from the model's configuration. */
+/* Returns 1 if statistics follow the data; tables are recomputed from the model's configuration instead. */
 static int follows(const tws_network *network) {
   uint32_t r = 0;
   while (r < network->running_count && network->running[r].fixed) r++;

@@ -1,6 +1,6 @@
-/* Sequence parallelism: every module works on this rank's tokens. Attention does so too where keys and values go round
- * a ring (ring_attention.c); with Ulysses (Jacobs et al. 2023) it works on all tokens of this rank's heads, with an
- * all-to-all before and behind it. */
+/* Sequence parallelism: every module works on this rank's tokens. Ring attention does so too and circulates keys and
+ * values (ring_attention.c); with Ulysses (Jacobs et al. 2023) attention works on all tokens of this rank's heads, with
+ * an all-to-all before and after it. */
 #include <stdio.h>
 
 #include "plan/sequence_rules.h"
@@ -14,7 +14,7 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
     case TWS_MODULE_ROPE:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
-    case TWS_MODULE_HEADS_NORM: /* of tokens before rotary positions, of heads behind them */
+    case TWS_MODULE_HEADS_NORM: /* by tokens before rotary positions, by heads after them */
       return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
@@ -24,11 +24,11 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   }
 }
 
-/* What a module that is no attention does with a sample's other tokens, or NULL. */
+/* Returns how a module other than attention uses several tokens of a sample, or NULL. */
 static const char *reads_across(tws_module_type type) {
   return type == TWS_MODULE_GATHER       ? "is one token of a sample"
          : type == TWS_MODULE_SPANS      ? "scores all tokens of a sample together"
-         : type == TWS_MODULE_NEIGHBOURS ? "reads the tokens beside each one of a sample"
+         : type == TWS_MODULE_NEIGHBOURS ? "reads the adjacent tokens of each one of a sample"
                                          : NULL;
 }
 
@@ -58,7 +58,7 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
                              position->ranks[TWS_AXIS_SEQUENCE], position->index[TWS_AXIS_SEQUENCE], &part, err);
 }
 
-/* What the ring does not do of a module; NULL: it does it all. */
+/* Returns the feature of a module that the ring does not support; NULL: none. */
 static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
   if (drops && (m->dropout > 0 || m->jitter > 0)) return "random numbers (set twinspeed.dropout to false)";
   if (m->latent) return "latent attention";

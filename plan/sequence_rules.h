@@ -1,28 +1,30 @@
-/* Ulysses sequence parallelism (Jacobs et al., 2023) as arithmetic: who holds which heads and tokens, and where an
- * element goes in the all-to-all around attention. Values are as DeepSpeed's sequence/layer.py, except that the way
- * back with the sequence first returns every element to its place (there it does not). */
+/* Arithmetic of Ulysses sequence parallelism (Jacobs et al., 2023): the heads and tokens of each rank, and the
+ * destination of each element in the all-to-all around attention. Results are those of DeepSpeed's sequence/layer.py,
+ * except that the second all-to-all with the sequence dimension first returns every element to its position (in
+ * DeepSpeed it does not). */
 #ifndef TWS_PLAN_SEQUENCE_RULES_H
 #define TWS_PLAN_SEQUENCE_RULES_H
 
 #include <stdint.h>
 #include "base/status.h"
 
-/* What a rank has: tokens outside attention; query, key and value heads inside it. Query heads of a rank attend with
- * its key and value heads alone. */
+/* A rank's tokens outside attention, and its query heads and key/value heads inside it. Query heads of a rank attend
+ * only to its own key/value heads. */
 typedef struct tws_ulysses_part {
   int64_t token_first, token_count;
   int64_t head_first, head_count;
   int64_t kv_first, kv_count;
-  int kv_copies; /* ranks that hold the same key and value heads: more than 1 when these are fewer than the ranks */
+  int kv_copies; /* ranks that hold the same key/value heads; above 1 if there are fewer heads than ranks */
 } tws_ulysses_part;
 
-/* Heads of keys and values that a rank attends with, of kv_heads that `ranks` divide or that divide `ranks`. */
+/* Returns the key/value heads of a rank. `ranks` must divide kv_heads or be a multiple of it. */
 static inline int64_t tws_ulysses_kv_count(int64_t kv_heads, int64_t ranks) {
   return kv_heads < ranks ? 1 : kv_heads / ranks;
 }
 
-/* Ranks must divide query heads and sequence, and key and value heads or be a multiple of them (each is then copied to
- * ranks / kv_heads neighbours). TWS_INVALID names the rule and the nearest smaller degree that is legal. */
+/* Ranks must divide query heads and sequence, and key and value heads or be a multiple of them (each head is then
+ * replicated on ranks / kv_heads successive ranks). TWS_INVALID names the rule and the nearest smaller degree that is
+ * legal. */
 tws_code tws_ulysses_part_of(int64_t heads, int64_t kv_heads, int64_t sequence, int ranks, int rank,
                              tws_ulysses_part *part, tws_error *err);
 
@@ -33,11 +35,11 @@ typedef struct tws_ulysses_tensor {
   int64_t batch, sequence, heads, width;
 } tws_ulysses_tensor;
 
-/* Elements that a rank holds on either side, and those of them that go to other ranks in one all-to-all. */
+/* Return the elements of a rank on either side of the all-to-all, and those of them that are sent to other ranks. */
 int64_t tws_ulysses_elements(const tws_ulysses_tensor *tensor);
 int64_t tws_ulysses_sent(const tws_ulysses_tensor *tensor);
-/* Where element `index` of a rank's tensor comes from: into attention (from token shards to head shards) and back. The
- * two undo each other. */
+/* Compute the source of element `index` of a rank's tensor after the all-to-all into attention (from token shards to
+ * head shards), and after the one back, which is its inverse. */
 void tws_ulysses_into(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index);
 void tws_ulysses_back(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index);
 

@@ -34,9 +34,9 @@ typedef struct maker {
   tws_param_slice *slices;
   uint32_t *consumer;  /* per whole value: its first reader */
   uint32_t *current;   /* per whole value: the local value that stands for it */
-  uint32_t *changed;   /* per whole value: the same behind the last exchange for a reader, or TWS_NONE */
-  uint8_t *shared;     /* per whole value: split and unsplit modules read it, so nobody takes its memory over */
-  int found_shared;    /* one was found: the network is made again */
+  uint32_t *changed;   /* per whole value: its result after the last exchange for a reader, or TWS_NONE */
+  uint8_t *shared;     /* per whole value: split and unsplit modules read it, so no output takes over its memory */
+  int found_shared;    /* one was found: the network is rebuilt */
   uint32_t origin;     /* module of the whole network at work */
   tws_split split;     /* of that module along "model" */
   tws_axis divided[3]; /* of those along which modules have rules, in the order in which exchanges follow one another */
@@ -69,7 +69,8 @@ static uint32_t add_module(maker *k, const tws_module *like) {
   return index;
 }
 
-/* Slots, or their counts, that tensor ranks do not have each its own of: those of all lie behind each other. */
+/* Returns the ranks whose slots, or counts of slots, are concatenated in a value: all tensor ranks if they gather
+ * slots. */
 static int slot_parts(const maker *k, uint32_t value, tws_placement placement) {
   const tws_value *v = &k->whole->values[value];
   int slots = v->kind == TWS_VALUE_INDEX && k->whole->modules[v->producer].type == TWS_MODULE_ROUTER;
@@ -298,7 +299,7 @@ static void vocabulary_part(const maker *k, tws_local_module *local) {
   if (local->rows < 0) local->rows = 0;
 }
 
-/* What a module's kernel makes of its input's placement. */
+/* Returns the placement of a module's output before an exchange, given that of its input. */
 static tws_placement given_by(const maker *k, const tws_module *m, tws_placement input) {
   for (int i = 0; i < k->divided_count; i++) {
     const tws_axis_rule rule = rule_of(k, k->divided[i], m);
@@ -438,7 +439,7 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .expert_index = position->index[TWS_AXIS_EXPERT],
              .err = err};
   if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
-  const int gathers = tws_sharding_gathers_slots(sharding); /* what has come for a rank's experts, behind each other */
+  const int gathers = tws_sharding_gathers_slots(sharding); /* received slots of a rank's experts, concatenated */
   if (gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;
   if (!gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;

@@ -29,36 +29,36 @@ typedef enum tws_elements {
   TWS_ELEMENTS_OWNED   /* those that it updates, at owned_offset */
 } tws_elements;
 
-/* What steps leave to the next: the entry that has the gradients (plan/delayed.c). */
+/* The entry of gradients that steps leave to the next (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
 #define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
 
 typedef enum tws_initial {
   TWS_INITIAL_ZERO,
   TWS_INITIAL_PARAMETER, /* the parameter's own initial values, rounded to the entry's type */
-  TWS_INITIAL_QUANTIZED, /* codes and scales of the parameters' initial values: tws_plan.quantized says which */
-  TWS_INITIAL_RUNNING    /* what the network's running statistics begin with: tws_init_running() */
+  TWS_INITIAL_QUANTIZED, /* codes and scales of the parameters' initial values, as in tws_plan.quantized */
+  TWS_INITIAL_RUNNING    /* initial running statistics of the network: tws_init_running() */
 } tws_initial;
 
 typedef struct tws_state_entry {
   const char *name; /* unique in its state */
   uint8_t tier, dtype, category;
-  uint8_t role; /* what the elements are of: tws_elements */
+  uint8_t role; /* tws_elements */
   uint8_t initial;
-  uint8_t optional;     /* it begins as always where a checkpoint has none */
-  uint8_t everywhere;   /* with TWS_ELEMENTS_NONE: the same on all ranks */
-  uint8_t checkpointed; /* 0: what programs leave there can be made again from the rest */
-  uint32_t continues;   /* 1 + the entry that it is the rest of, in another tier: a checkpoint has the two as one; 0 */
-  uint64_t first;       /* of the elements that `role` says, the first that it has: 0 but where it continues one */
+  uint8_t optional;         /* initialized if a checkpoint does not have it */
+  uint8_t everywhere;       /* with TWS_ELEMENTS_NONE: equal on all ranks */
+  uint8_t checkpointed;     /* 0: it can be recomputed from the other entries */
+  uint32_t continues;       /* 1 + the entry that it continues in another tier; a checkpoint joins the two; 0: none */
+  uint64_t first;           /* its first element among those of its role; 0 unless it continues another entry */
   uint64_t elements, bytes; /* bytes = elements x size, not padded */
   uint64_t offset;          /* in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_state_entry;
 
-/* What the host counts between steps. Random numbers are functions of the seed and of places that these say, and so is
- * what is read next of the data: with the entries they are all of a checkpoint. */
+/* Counters of the host. Random numbers, and the position in the data, are functions of the seed and of these counters;
+ * together with the entries they are the content of a checkpoint. */
 typedef struct tws_counters {
   int64_t seed;
-  int64_t steps, skipped;    /* since the beginning; skipped ones changed no weight */
+  int64_t steps, skipped;    /* since the start of training; skipped steps changed no weight */
   tws_loss_scale loss_scale; /* of the next step */
 } tws_counters;
 
@@ -75,27 +75,27 @@ typedef struct tws_state {
 
 tws_code tws_state_create(tws_state **out, tws_error *err);
 void tws_state_destroy(tws_state *state); /* NULL is allowed */
-/* Appends an entry; the state sets its bytes and offset. *index: its place. The name has to outlive the state. */
+/* Appends an entry and sets its bytes and offset. *index: its index. The name has to outlive the state. */
 tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
-/* TWS_NONE: no entry has that name. */
+/* Returns the index of the entry with that name, or TWS_NONE. */
 uint32_t tws_state_find(const tws_state *state, const char *name);
 
-/* Whether one rank's elements are those of all; `stages` of a pipeline. */
+/* Returns 1 if an entry is equal on all ranks of a pipeline of `stages` stages. */
 static inline int tws_state_everywhere(const tws_state_entry *entry, int stages) {
   return entry->everywhere || (entry->initial == TWS_INITIAL_RUNNING && stages == 1);
 }
 
-/* A run of an entry's elements that are neighbours in a parameter as well. */
+/* A range of an entry's elements that is also contiguous in a parameter. */
 typedef struct tws_state_part {
   uint32_t param;
   uint64_t param_first, count; /* as in tws_shard */
   uint64_t first;              /* element of the entry */
 } tws_state_part;
-/* Of elements [*first, *first + *count) of its role those that an entry has, counted in the entry; *skipped: how many
- * of them come before. Returns 0 when it has none. */
+/* Clips elements [*first, *first + *count) of an entry's role to those that the entry has, and converts *first to an
+ * index in the entry; *skipped: number of elements before these. Returns 0 if it has none of them. */
 int tws_state_clip(const tws_state_entry *entry, uint64_t *first, uint64_t *count, uint64_t *skipped);
-/* The parts of an entry one after another: *shard is 0 before the first call and then left alone. Returns 0 when there
- * are no more. */
+/* Iterates over the parts of an entry: *shard is 0 before the first call, and the caller does not change it. Returns 0
+ * after the last. */
 int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard, tws_state_part *part);
 
 #endif

@@ -1,7 +1,7 @@
 /* Tensor parallelism from the module graph (Shoeybi et al. 2019): a linear layer whose output only passes through
- * modules that work on each head or each feature alone until the next linear layer makes a pair with it. The first
- * is split by its outputs, the second by its inputs, and partial sums meet behind the second. The vocabulary is split
- * too: rows of the embedding, columns of the logits. */
+ * modules that work on each head or each feature alone until the next linear layer forms a pair with it. The first is
+ * split by its outputs, the second by its inputs, and partial sums are reduced after the second. The vocabulary is
+ * split too: rows of the embedding, columns of the logits. */
 #include <stdio.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static const struct {
     [TWS_MODULE_DROPOUT] = {.keeps_features = 1},
 };
 
-/* Whether a value reaches a module in which a split width can end through others that keep features apart. */
+/* Returns 1 if a value reaches a module that can consume split features, through modules that process each feature
+ * separately. */
 static int ends_split(const tws_network *network, const uint32_t *consumer, uint32_t value) {
   for (;;) {
     const uint32_t m = consumer[value];
@@ -129,7 +130,7 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   return 1;
 }
 
-/* What `tensor` ranks do not divide; NULL when they divide all. */
+/* Returns the size that `tensor` ranks do not divide; NULL: they divide all. */
 static const char *broken_rule(const tws_network *network, int tensor, int64_t *amount) {
   const struct {
     const char *name;

@@ -1,5 +1,5 @@
 /* Topology of ranks: axes of config/axes.def, row-major, the last one varies fastest (as DeepSpeed's ProcessTopology).
- * A group is made from a set of axes: the ranks that agree on all other coordinates. */
+ * A set of axes defines groups: ranks that have equal coordinates on all other axes. */
 #ifndef TWS_PLAN_TOPOLOGY_H
 #define TWS_PLAN_TOPOLOGY_H
 
@@ -10,7 +10,7 @@ enum { TWS_MAX_AXES = TWS_AXIS_COUNT };
 
 typedef struct tws_topology {
   int axes;
-  tws_axis axis[TWS_MAX_AXES]; /* each once, and never beside a part of itself */
+  tws_axis axis[TWS_MAX_AXES]; /* without duplicates, and not both an axis and a sub-axis of it */
   int dim[TWS_MAX_AXES];
 } tws_topology;
 
@@ -19,27 +19,29 @@ int tws_topology_world(const tws_topology *topology);
 int tws_topology_rank(const tws_topology *topology, const int *coordinates); /* -1 out of range */
 void tws_topology_coordinates(const tws_topology *topology, int rank, int *coordinates);
 
-/* An axis of a set stands for the parts of it that the topology has; those that it does not have count as one rank.
- * Members are ordered by their coordinates: axes in the order of the table, parts of one in the topology's order, the
- * last varies fastest. */
+/* An axis in a set includes all its sub-axes in the topology; an axis that the topology does not have counts as one
+ * rank. Members are ordered by their coordinates: axes in the order of config/axes.def, sub-axes in the topology's
+ * order, the last varies fastest. Returns the size of a group. */
 int tws_topology_size(const tws_topology *topology, tws_axes set);
-/* The rank's place in its group. */
+/* Returns the rank's index in its group. */
 int tws_topology_index(const tws_topology *topology, int rank, tws_axes set);
-/* The member number `index` of the rank's group: it differs from `rank` along the set alone. */
+/* Returns member number `index` of the rank's group, which differs from `rank` only along the set. */
 int tws_topology_member(const tws_topology *topology, int rank, tws_axes set, int index);
-/* The ranks of the group that `rank` is in, in order; returns how many. ranks has room for tws_topology_size(). */
+/* Writes the ranks of the group of `rank`, in order, and returns their number. ranks has room for
+ * tws_topology_size(). */
 int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int *ranks);
-/* All groups, by their first ranks (DeepSpeed's order): returns how many; lists holds as many ranks as there are. */
+/* Writes all groups, ordered by their first ranks (DeepSpeed's order), one after another to lists[world], and returns
+ * their number. */
 int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists);
-/* Ranks whose place along the set is `index`, ascending; returns how many. */
+/* Writes the ranks whose index in their group is `index`, ascending, and returns their number. */
 int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index, int *ranks);
-/* Along which ZeRO partitions parameters: all that samples and tokens are divided along, but for groups that each have
- * all partitions (MiCS). */
+/* Returns the axes along which ZeRO partitions parameters: all along which samples and tokens are divided, except the
+ * axis of groups that each have all partitions (MiCS). */
 tws_axes tws_topology_partitions(const tws_topology *topology);
-/* "pipe_00-model_01": axes that the set does not cover. */
+/* Writes the rank's coordinates on the axes that are not in `omit`: "pipe_00-model_01". */
 const char *tws_topology_repr(const tws_topology *topology, int rank, tws_axes omit, char *buffer, int size);
 
-/* How many ranks there are along every axis, and which of them a rank is: 0 of 1 along those that there are none of. */
+/* The number of ranks along every axis, and a rank's index; index 0 of 1 along axes that the topology does not have. */
 typedef struct tws_position {
   int ranks[TWS_AXIS_COUNT], index[TWS_AXIS_COUNT];
 } tws_position;

@@ -80,7 +80,8 @@ uint64_t tws_value_elements(const tws_lower *l, uint32_t value) {
 
 /* ---- inputs of the network ---- */
 
-/* Of the tokens that this rank has outside attention, or of all of a sequence for what attention alone reads. */
+/* Returns the size of an input for the tokens that this rank has outside attention, or for all tokens of a sequence if
+ * only attention reads it. */
 static uint64_t input_count(const tws_lower *l, const tws_network_input *in, int dims) {
   const int parts = in->content == TWS_INPUT_DOCUMENTS ? 1 : l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   return count_of(l, in->dim, dims, l->config->sequence_length / parts);
@@ -123,7 +124,7 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value) {
   return kind == TWS_VALUE_ACTIVATION ? l->config->dtype : kind == TWS_VALUE_INDEX ? TWS_I32 : TWS_F32;
 }
 
-/* A value that is made again has other codes. */
+/* Forgets the 8-bit copies of a value that is recomputed. */
 static void forget_codes(tws_lower *l, uint32_t value) {
   if (l->float8.on) l->pipeline.context->codes[value] = (tws_codes){TWS_NONE, TWS_NONE, TWS_NONE, TWS_NONE, 0};
 }

@@ -138,14 +138,15 @@ static tws_code run_clocks(verifier *v) {
   return TWS_OK;
 }
 
-/* Of a plan in step: what moves parameters and gradients waits for what computes, and micro-batches for what those
- * before them reduced, and on several ranks copied to the host. All are places. */
+/* Checks the micro-batch barriers of a plan (tws_plan.in_step): collectives of parameters and gradients wait for the
+ * computation issued before them, and a micro-batch waits for the reductions of earlier ones and, on several ranks, for
+ * their copies to the host. Positions are indices in streams. */
 static tws_code check_pace(verifier *v) {
   const tws_plan *plan = v->plan;
   uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0;
   for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
     const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
-    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_keeps_step(o->stream);
+    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_waits_for_compute(o->stream);
     const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(plan, op > 0 ? op - 1 : op);
     if (begins) all_reduced = reduced;
     if (begins && plan->world > 1) all_copied = copied;
@@ -162,8 +163,9 @@ static tws_code check_pace(verifier *v) {
   return TWS_OK;
 }
 
-/* Checkpoints move behind what computes, a pass begins behind those of the passes before, and when one is sent
- * computation comes behind those before it. All are places. */
+/* Checks copies of activation checkpoints: they wait for the computation issued before them; a pass begins after the
+ * copies of earlier passes; and after a copy to the host is issued, computation waits for the copies before it.
+ * Positions are indices in streams. */
 static tws_code check_checkpoints(verifier *v) {
   const tws_plan *plan = v->plan;
   uint32_t computed = 0, sent = 0, last_sent = 0, brought = 0, all_sent = 0, all_brought = 0, pass = 0, since = 0;
@@ -202,7 +204,7 @@ static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint
   *end = *begin + operand->count * size;
 }
 
-/* Of the first of ascending values that is not below this one. */
+/* Returns the index of the first of ascending values that is at least `value`. */
 static size_t place_of(const uint64_t *values, size_t count, uint64_t value) {
   size_t first = 0;
   while (count) {
@@ -261,7 +263,7 @@ static int has_happened(const verifier *v, uint32_t op, const reach *touched) {
   return 1;
 }
 
-/* The first access of a buffer to a piece of memory that was another's, or nobody's. */
+/* Checks the first access of a buffer to a segment of memory that belonged to another buffer, or to none. */
 static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   const tws_buffer *b = &v->plan->buffers[buffer];
   if (p->owner) {
@@ -275,7 +277,7 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   }
   memset(p, 0, sizeof *p);
   p->owner = buffer + 1;
-  p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0; /* from before the program: complete, by nobody in it */
+  p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0; /* written before the program, by no operation of it */
   return TWS_OK;
 }
 
@@ -298,7 +300,7 @@ static tws_code check_operand(verifier *v, uint32_t op, const tws_operand *opera
     }
     if (p->owner != operand->buffer + 1) TWS_TRY(take_over(v, op, operand->buffer, p));
     if ((operand->access & TWS_READ) && !p->written_by) {
-      return complain_of(v, op, "reads what nobody has written:", operand->buffer);
+      return complain_of(v, op, "reads what no operation has written:", operand->buffer);
     }
     if (!has_happened(v, op, operand->access & TWS_WRITE ? &p->touched : &p->wrote)) {
       return complain_of(v, op, "is not ordered after another stream's access to", operand->buffer);

@@ -1,8 +1,8 @@
 /* A micro-batch as a list of module visits. The forward pass visits every module once; the backward pass visits them in
- * reverse, and before each one the values it needs that were not kept (recompute.c) are made again, from whatever is
- * nearest. Neighbours that one kernel can do are told so at the end: GELU with the product that it follows, its
- * gradient with the product that makes it, a residual sum with the norm that reads it; and a kernel that writes what a
- * linear layer goes backward with is told so, since it can sum up the gradient of that layer's bias. */
+ * reverse, and before each one the values it needs that were not kept (recompute.c) are recomputed, from the nearest
+ * values that are kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the
+ * product that computes it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a
+ * linear layer can also compute the gradient of that layer's bias. */
 #include "plan/lower.h"
 
 /* A module with a tiled weight is visited once for each of its tiles. */
@@ -36,7 +36,7 @@ typedef struct group {
 } group;
 
 /* The tiled group that module m belongs to, when there is one. */
-enum { MOST_TILED = 3 }; /* modules behind the first: a head's logits are scaled and capped */
+enum { MOST_TILED = 3 }; /* modules after the first one: a head's logits are scaled and capped */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
@@ -125,8 +125,8 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   push_visit(l, m, TWS_PHASE_BACKWARD);
 }
 
-/* Software whose checkpoint of a block runs it again to its end: what nobody reads is made too. Tiles make their values
- * again by themselves. */
+/* Recomputes a segment to its end, as reentrant checkpoints do, including values that backward does not read. Values in
+ * tiles are recomputed with their tiles. */
 static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
   const tws_module *modules = l->network->modules;
   group g;
@@ -138,7 +138,7 @@ static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
   }
 }
 
-/* ---- neighbours in one kernel ---- */
+/* ---- fusion of adjacent modules ---- */
 
 /* Visits that follow each other, of which one kernel does both; plan/modules.c and plan/backward.c give it the operands
  * of both. */
@@ -146,7 +146,7 @@ typedef struct fusion {
   uint8_t first, second;                             /* tws_module_type, in the order of the visits */
   uint8_t backward;                                  /* of backward passes, not of forward ones */
   enum { FIRST_DOES_BOTH, SECOND_DOES_BOTH } kernel; /* whose */
-  uint8_t sole_reader;                               /* where nobody else reads the value between them */
+  uint8_t sole_reader;                               /* 1: only if no other module reads the value between them */
 } fusion;
 static const fusion fusions[] = {
     {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 0, FIRST_DOES_BOTH, 1},
@@ -179,7 +179,7 @@ static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *fir
   }
 }
 
-/* The next visit that goes backward; what is made again in between touches no gradient. NULL: none, or another tile. */
+/* Returns the next backward visit; recomputation in between touches no gradient. NULL: none, or another tile. */
 static const tws_visit *next_backward(const tws_visit_list *visits, const tws_visit *from) {
   const tws_visit *end = visits->items + visits->count, *at = from + 1;
   while (at < end && (at->phase == TWS_PHASE_RECOMPUTE || at->fused_away)) at++;
@@ -187,14 +187,15 @@ static const tws_visit *next_backward(const tws_visit_list *visits, const tws_vi
   return at->tile == from->tile && at->tiles == from->tiles ? at : NULL;
 }
 
-/* Whether both gradients of the layer are wanted, and of the whole weight. */
+/* Returns 1 if the layer needs both gradients, and its weight is not tiled. */
 static int takes_sums(const tws_lower *l, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->param[1] != TWS_NONE && !tws_is_frozen(l, m->param[0]) &&
          !tws_is_frozen(l, m->param[1]) && tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
-/* A product that makes GELU's gradient: a bias in front of GELU. A norm's gradient, which is that of the residual sum
- * before it: a bias of the layer whose output is nothing but a part of the sum. */
+/* Lets a kernel compute the gradient of a bias too. The matrix product that computes GELU's gradient does so for a bias
+ * before GELU. The kernel of a norm's gradient, which is that of the residual sum before it, does so for the bias of
+ * the layer whose output is read only by that sum. */
 static void fuse_sums(tws_lower *l, const uint8_t *readers, tws_visit_list *visits, uint32_t i) {
   const tws_module *modules = l->network->modules;
   tws_visit *visit = &visits->items[i];

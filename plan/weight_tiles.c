@@ -42,7 +42,7 @@ static tws_code cut(const tws_lower *l, const tws_param *weight, tws_weight_tile
                   weight->name, MOST_TILES, (long long)most);
 }
 
-/* Weights of linear layers that nobody else uses and that are too large. */
+/* Chooses the weights of linear layers that only one module uses and that exceed the tile size. */
 static tws_code choose(const tws_lower *l, uint32_t *uses, uint32_t *all) {
   const tws_network *network = l->network;
   for (uint32_t m = 0; m < network->module_count; m++)

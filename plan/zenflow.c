@@ -1,23 +1,23 @@
-/* Updates in two parts (Lan et al. 2025, "ZenFlow"): the device updates few columns of each matrix, and all vectors, in
- * every step; the host updates the rest every few steps, with the mean of what has come since.
+/* ZenFlow (Lan et al. 2025): the device updates a few columns of each matrix, and all vectors, in every step; the host
+ * updates the other columns every few steps, with the mean of the gradients since its last update.
  *
- *   TRAIN    gradients stay on the device until the step ends. Those of the columns that it has are gathered there,
- *            their masters and states are updated, the weights put in their places. All gradients, clipped as this
- *            step has it, are copied out and added up on the host.
+ *   TRAIN    gradients stay on the device until the optimizer phase. Those of the device's columns are packed, their
+ *            master weights and states are updated, and the weights are written back to their columns. All gradients,
+ *            with this step's clipping, are copied to the host and accumulated there.
  *
- *   APPLY    behind the last step of an interval: the host's update, as offload.c has it, with gradients that the
- *            coefficient of clipping, 1 / steps, turns into their mean. What the device has is then put in its place
- *            again, and the sums begin anew.
+ *   APPLY    after the last step of an interval: the host's update, as in offload.c, with a clipping coefficient of 1 /
+ *            steps, which turns sums of gradients into their mean. Then the weights of the device's columns are written
+ *            back, and the sums are reset.
  *
- *   SELECT   an APPLY behind which columns are chosen: the largest sums over the rows of a matrix of |sum of
- *            gradients|, added up over all ranks that have a part of it, so that the choice does not depend on how it
- *            is divided.
+ *   SELECT   an APPLY followed by the selection of columns: those with the largest sums over the rows of a matrix of
+ *            |sum of gradients|, added over all ranks that have a part of it, so that the selection does not depend on
+ *            how it is partitioned.
  *
- *   SYNC     masters and states of what the device has go to the host, and those of what is chosen come. Behind
- *            SELECT, before a checkpoint, and when a training goes on from one.
+ *   SYNC     copies master weights and states of the device's columns to the host, and those of selected columns to the
+ *            device: after SELECT, before a checkpoint, and when a training continues from one.
  *
- * What the device has is not what the host's masters and states are right for: the host updates them all the same,
- * which nobody sees, because SYNC overwrites them before anybody reads them.
+ * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
+ * since SYNC overwrites them before any operation reads them.
  *
  * Differences from DeepSpeed 0.19, on purpose: elements take their masters in float32 and their states along (DeepSpeed
  * updates 16-bit weights and begins with states of 0); the rule is any of config/optimizers.def; the columns of a

@@ -1,11 +1,11 @@
-/* Where parameters and their gradients live and how they move, by ZeRO stage (Rajbhandari et al. 2020).
+/* Storage and collectives of parameters and gradients, by ZeRO stage (Rajbhandari et al. 2020).
  *
- *   stage 0    parameters and gradients whole on every rank; gradients are all-reduced at the end of the step
- *   stage 1    as 0, but each rank updates its own part; with overlap_comm buckets are reduced while the last
- *              micro-batch runs backward
- *   stage 2    gradients exist whole only inside a bucket; every micro-batch reduces its buckets and adds its own part
- * to a part-sized buffer stage 3    parameters too exist whole only between a gather and a release; gradients are
- * reduce-scattered
+ *   stage 0    parameters and gradients are replicated; gradients are all-reduced in the optimizer phase
+ *   stage 1    as 0, but each rank updates its own partition; with overlap_comm buckets are reduced during the last
+ *              micro-batch's backward pass
+ *   stage 2    whole gradients exist only in buckets; every micro-batch reduces its buckets and adds the rank's shard
+ *              to a buffer of the size of a partition
+ *   stage 3    whole parameters exist only between a gather and a release; gradients are reduce-scattered
  *
  * Differences from DeepSpeed 0.19, on purpose: gradients are written straight into the bucket (no copy), a bucket is as
  * large as what is in it (DeepSpeed always allocates reduce_bucket_size), coalesced gathers land in place (DeepSpeed
@@ -105,7 +105,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_offload_parameters(l, elements, pieces, count);
   if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  /* What is updated elsewhere than where it is used has a copy there, whatever the type. */
+  /* Parameters that are updated on another tier than they are used on have a master copy there, whatever the type. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
                            .dtype = (uint8_t)masters,
@@ -129,7 +129,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_zenflow_begin(l, owned);
 }
 
-/* Of an evaluation there are none. */
+/* Creates the buffers of gradients; an evaluation has none. */
 static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count) {
   tws_plan *plan = l->b.plan;
   if (l->extent.evaluates) return;
@@ -173,7 +173,7 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   const uint64_t cut = l->offload.cut; /* with it nothing else is on the device */
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, starts, starts_below(starts, count, cut));
-  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* alone, buckets come and go beside each other */
+  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank has several buckets at a time */
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
@@ -428,7 +428,7 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
   uint64_t elements = 0;
   for (int coded = 0; coded < 2 && l->b.failed == TWS_OK; coded++)
     for (uint32_t i = 0; i < count; i++) {
-      if (tws_hops_take(l, params[i]) != coded) continue;
+      if (tws_reduces_quantized(l, params[i]) != coded) continue;
       memcpy(sorted + 2 * (size_t)n, operands + 2 * (size_t)i, 2 * sizeof *sorted);
       if (coded)
         part[n - plain] = z->part[params[i]];
@@ -439,7 +439,7 @@ static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *param
   if (plain > 0 && l->b.failed == TWS_OK)
     tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_REDUCE_SCATTER, c->group, dtype,
                            elements * tws_dtype_bytes(dtype), plain, 0, sorted, (int)(2 * plain));
-  if (n > plain && l->b.failed == TWS_OK) tws_hops_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
+  if (n > plain && l->b.failed == TWS_OK) tws_quantized_reduce(l, c, part, n - plain, sorted + 2 * (size_t)plain);
 }
 
 /* Returns the buffer that was reduced. */
@@ -517,7 +517,7 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   z->flushed[1] = device_ops(l->b.plan);
   z->emptied[0] = z->emptied[1];
   z->emptied[1] = reduced;
-  if (tws_zero_takes_turns(l)) tws_zero_turn_end(l, (uint32_t)(bucket - z->buckets));
+  if (tws_zero_reuses_buffers(l)) tws_zero_bucket_end(l, (uint32_t)(bucket - z->buckets));
   bucket->buffer = TWS_NONE;
   l->b.module = module;
 }
@@ -533,7 +533,7 @@ static void fill_zero(tws_lower *l, uint32_t buffer, uint64_t offset, uint64_t c
 
 /* ---- the interface to the other passes ---- */
 
-/* Whether this micro-batch's backward pass reduces gradients while it runs. */
+/* Returns 1 if this micro-batch's backward pass overlaps with reductions. */
 static int reduces_now(const tws_lower *l) {
   const tws_zero *z = &l->zero;
   if (z->stage == 0 || (z->ranks == 1 && z->flat_gradients)) return 0;
@@ -541,15 +541,15 @@ static int reduces_now(const tws_lower *l) {
   return l->streams.overlap && l->b.micro_batch + 1u == (uint32_t)l->extent.accumulation;
 }
 
-/* ZeRO 2 and 3 that overlap, or offload, keep step where they move anything. There, where exchanges run while others
- * compute, and where activation checkpoints wait on the host, no operation waits for memory: a bucket is filled while
- * the one before it is reduced or copied, or has buffers of its own. */
+/* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they communicate or copy at all. In
+ * these plans, with overlapped exchanges, and with activation checkpoints on the host, no operation waits for memory: a
+ * bucket is filled while the previous one is reduced or copied, or has buffers of its own. */
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const int checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
   const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
   l->b.plan->in_step = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->streams.overlap);
-  l->b.nobody_waits_for_memory = l->b.plan->in_step || l->streams.exchanges_overlap || checkpoints;
+  l->b.no_wait_for_memory = l->b.plan->in_step || l->streams.exchanges_overlap || checkpoints;
 }
 
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas) {
@@ -600,7 +600,7 @@ void tws_zero_micro_begin(tws_lower *l) {
   if (!z->flat_gradients) memset(z->written, 0, l->network->param_count);
   for (uint32_t i = 0; i < z->bucket_count; i++) z->buckets[i].pending = z->buckets[i].count;
   z->flushed[0] = z->flushed[1] = 0;
-  tws_zero_turns_pass(l, 0);
+  tws_zero_buckets_pass(l, 0);
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
@@ -652,8 +652,8 @@ int tws_zero_adds(const tws_lower *l, uint32_t param) {
 
 static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
-  if (tws_zero_takes_turns(l)) {
-    bucket->buffer = tws_zero_turn_begin(l, (uint32_t)(bucket - z->buckets));
+  if (tws_zero_reuses_buffers(l)) {
+    bucket->buffer = tws_zero_bucket_begin(l, (uint32_t)(bucket - z->buckets));
     return;
   }
   bucket->buffer =

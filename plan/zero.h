@@ -1,40 +1,41 @@
-/* What the optimizer pass needs of ZeRO beyond plan/lower.h, and ZeRO of itself. Internal to plan/. */
+/* Functions of ZeRO that only its own files and the optimizer pass use, in addition to plan/lower.h. Internal to
+ * plan/. */
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
 #include <string.h>
 #include "plan/lower.h"
 
-/* zero_classes.c: tws_zero.classes and class_of, without ranges. */
+/* zero_classes.c: builds tws_zero.classes and class_of, without ranges in buffers. */
 void tws_zero_make_classes(tws_lower *l);
 
-/* Elements of a parameter on this rank: none of one that only other pipeline stages use. */
+/* Returns the elements of a parameter on this rank; 0 if only other pipeline stages use it. */
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
-/* Which gradients are reduced together, in the order in which they become complete. */
+/* Assigns gradients to buckets in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
-/* zero_turns.c: whether buckets take turns in buffers. The buffer of a bucket that begins; when it has been copied out.
- */
-int tws_zero_takes_turns(const tws_lower *l);
-uint32_t tws_zero_turn_begin(tws_lower *l, uint32_t bucket);
-void tws_zero_turn_end(tws_lower *l, uint32_t bucket);
-/* Stage 3: when what is gathered and released, once storage is laid out. (plan/zero3_gathers.c) */
+/* zero_bucket_slots.c: returns 1 if buckets reuse a few buffers; returns the buffer of a bucket that begins; called
+ * when a bucket has been copied out. */
+int tws_zero_reuses_buffers(const tws_lower *l);
+uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket);
+void tws_zero_bucket_end(tws_lower *l, uint32_t bucket);
+/* Stage 3: schedules gathers and releases, once storage is laid out (plan/zero3_gathers.c). */
 void tws_zero3_gathers_begin(tws_lower *l);
-/* zero_secondary.c: with that schedule, what neighbours keep; what they do of a parameter that has just been gathered.
- */
+/* zero_secondary.c: from that schedule, chooses the parameters of the secondary partition; stores a rank's secondary
+ * shard of a parameter that has just been gathered. */
 void tws_secondary_begin(tws_lower *l);
 void tws_secondary_keep(tws_lower *l, uint32_t param);
-/* Elements of a parameter that each of the neighbours keeps. */
+/* Returns the elements of a parameter's secondary shard. */
 static inline uint64_t tws_secondary_part(const tws_zero *z, uint32_t param) {
   return (uint64_t)z->part[param] * (uint64_t)(tws_zero_class_of(z, param)->ranks / z->secondary.ranks);
 }
-/* Whether a gather of a parameter is from the neighbours alone. */
+/* Returns 1 if a parameter is gathered from the secondary partition. */
 static inline int tws_secondary_has(const tws_zero *z, uint32_t param) {
   return z->secondary.buffer != TWS_NONE && z->secondary.has[param];
 }
-/* Work of QUANTIZE_PARTS or DEQUANTIZE_PARTS: first x second parts of so many elements, codes of `bits` with a scale
- * for each `block` of them; dtype: of what is no code. */
+/* Returns the work of QUANTIZE_PARTS or DEQUANTIZE_PARTS: [first][second] parts of `part` elements, `bits` per code and
+ * one scale per `block` elements; dtype: of the unquantized side. */
 static inline tws_work tws_parts_work(tws_kernel kernel, tws_dtype dtype, int64_t part, int64_t first, int64_t second,
                                       int block, int bits) {
   tws_work work = tws_kernel_work(kernel, dtype, 0);
@@ -42,30 +43,32 @@ static inline tws_work tws_parts_work(tws_kernel kernel, tws_dtype dtype, int64_
   memcpy(work.d, d, sizeof d);
   return work;
 }
-/* zero_codes.c: gathers of codes. Whether the next one of a parameter is; its four operands, for what a rank has of it;
- * the whole of what came, nothing where no codes did. */
+/* zero_quantized_gather.c: quantized gathers. tws_gathers_codes() returns 1 if the next gather of a parameter is
+ * quantized; tws_codes_segments() writes its four operands for the rank's shard `own`; tws_codes_decode() dequantizes
+ * the gathered payload, if there is one. */
 void tws_codes_begin(tws_lower *l);
 int tws_gathers_codes(const tws_lower *l, uint32_t param);
 int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operand *operands);
 void tws_codes_decode(tws_lower *l, uint32_t param);
-/* zero_hops.c: reductions of codes. Whether a gradient's is; `operands` are two of each gradient, as of a
- * reduce-scatter: a part of it for each rank, and where this one's sum goes. */
-void tws_hops_begin(tws_lower *l);
-int tws_hops_take(const tws_lower *l, uint32_t param);
-void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
-                     const tws_operand *operands);
-/* zero_communication.c: whether gradients are reduced in another type than they are in; copies in that type of ranges
- * of one buffer, one after the other in a buffer of their own; and from there back. */
+/* zero_quantized_reduce.c: quantized reductions. tws_reduces_quantized() returns 1 if a gradient's reduction is
+ * quantized; tws_quantized_reduce() has two operands per gradient, as a reduce-scatter: the parts for all ranks, and
+ * this rank's sum. */
+void tws_quantized_reduce_begin(tws_lower *l);
+int tws_reduces_quantized(const tws_lower *l, uint32_t param);
+void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                          const tws_operand *operands);
+/* zero_communication.c: tws_zero_casts() returns 1 if gradients are reduced in another type than they have; the others
+ * cast ranges of one buffer to that type, concatenated in a new buffer, and back. */
 int tws_zero_casts(const tws_lower *l);
 void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count);
 void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count);
-/* zero_groups.c: of ranks in groups, each with all partitions. Sums of what a rank keeps of these parameters, among the
- * ranks that keep the same, where the last micro-batch has added to it; a gather among `group` of pairs of what a rank
- * has and the whole, in two steps where groups have nodes. */
+/* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces a rank's shards
+ * of these gradients among the ranks that have the same shard, after the last micro-batch; tws_groups_gather() gathers
+ * pairs of (shard, whole) within `group`, in two levels if groups span nodes. */
 void tws_groups_begin(tws_lower *l);
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count);
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count);
-/* Padding at the end of a rank's part must be finite before norm and update read it. */
+/* Clears the padding at the end of a rank's partition, which norm and update read. */
 void tws_zero_pad_gradients(tws_lower *l);
 
 #endif

@@ -36,7 +36,7 @@ static void make_schedule(tws_lower *l) {
   if (code != TWS_OK) l->b.failed = code;
 }
 
-/* What a rank has of a parameter that is not quantized, for the gather of the whole. */
+/* Returns the rank's shard of an unquantized parameter, which the gather sends. */
 static tws_operand own_part(tws_lower *l, const tws_zero_class *c, uint32_t p) {
   const tws_zero *z = &l->zero;
   const uint64_t part = (uint64_t)z->part[p];
@@ -99,7 +99,7 @@ static int gathered_alike(const tws_zero *z, uint32_t p, uint32_t q) {
          tws_secondary_has(z, p) == tws_secondary_has(z, q);
 }
 
-/* Whether all classes are those of the same ranks: but for what is frozen there is one. */
+/* Returns 1 if all classes have the same ranks, so that there is one class apart from frozen parameters. */
 static int are_of_same_ranks(const tws_zero *z) {
   for (uint32_t k = 1; k < z->class_count; k++)
     if (z->classes[k].axes != z->classes[0].axes) return 0;
@@ -140,7 +140,7 @@ void tws_zero3_gathers_begin(tws_lower *l) {
   make_schedule(l);
   tws_secondary_begin(l);
   tws_codes_begin(l);
-  tws_hops_begin(l);
+  tws_quantized_reduce_begin(l);
   list_fetches(l);
 }
 

@@ -160,7 +160,7 @@ typedef struct unit_trace {
   uint32_t units_used;
 } unit_trace;
 
-/* Units of a visit, ascending, each once, behind those of the last run. */
+/* Appends the units of a visit, ascending and without duplicates, after those of the last run. */
 static uint32_t list_units(const unit_trace *t, const tws_zero3_visit *visit) {
   uint32_t *units = t->units + t->units_used, count = 0;
   for (uint32_t i = 0; i < visit->count; i++) {

@@ -1,8 +1,8 @@
 /* Which gradients are reduced together (reduce_bucket_size), in the order in which they become complete. */
 #include "plan/zero.h"
 
-/* One use less of a parameter, or of its tiles, is to come; those that are complete then go behind the `count` others
- * of `order`. */
+/* Counts one use of a parameter, or of its tiles; if its gradient is then complete, appends it to order[count]. Returns
+ * the new count. */
 static uint32_t complete(const tws_lower *l, uint32_t param, uint32_t *left, uint32_t *order, uint32_t count) {
   const uint32_t tiles = tws_weight_tile_count(l, param);
   if (!tiles && --left[param] == 0) order[count++] = param;
@@ -78,7 +78,7 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
   return first;
 }
 
-/* Whether reductions come in buckets. */
+/* Returns 1 if gradients are reduced in buckets. */
 static int has_buckets(const tws_lower *l) {
   const tws_zero *z = &l->zero;
   return z->stage > 0 && (z->ranks > 1 || !z->flat_gradients) && !l->extent.evaluates;

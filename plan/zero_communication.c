@@ -12,7 +12,7 @@ int tws_zero_casts(const tws_lower *l) {
   return z->ranks > 1 && tws_config_communication_dtype(l->config) != z->grad_dtype;
 }
 
-/* What is cast once a step is of no micro-batch. */
+/* Casts a range; a cast that runs once a step belongs to no micro-batch. */
 static void cast(tws_lower *l, tws_operand from, tws_operand to) {
   const uint32_t micro_batch = l->b.micro_batch;
   if (l->b.failed != TWS_OK || from.count == 0) return;
@@ -31,7 +31,7 @@ static int touches(const tws_operand *range, const tws_operand *next) {
   return next->offset == range->offset + range->count;
 }
 
-/* One operation for neighbours that touch on both sides. */
+/* Casts ranges with one operation for each maximal run that is contiguous on both sides. */
 static void cast_all(tws_lower *l, const tws_operand *from, const tws_operand *to, int count) {
   for (int i = 0; i < count;) {
     tws_operand source = from[i], target = to[i];

@@ -19,9 +19,9 @@ void tws_groups_begin(tws_lower *l) {
   g->nodes = tws_topology_size(t, TWS_AXES_SHARD_NODES);
   if (g->copies > 1 && !l->extent.evaluates) g->copies_group = tws_lower_group(l, TWS_AXES_DATA_COPIES);
   if (g->nodes < 2) return;
-  g->near = tws_topology_size(t, near);
-  g->far_group = tws_lower_group(l, TWS_AXES_SHARD_NODES);
-  g->near_group = tws_lower_group(l, near);
+  g->intra = tws_topology_size(t, near);
+  g->inter_group = tws_lower_group(l, TWS_AXES_SHARD_NODES);
+  g->intra_group = tws_lower_group(l, near);
 }
 
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count) {
@@ -61,7 +61,7 @@ static void gather(tws_lower *l, uint32_t group, const tws_operand *pairs, int c
 /* far, near: room for the pairs of both steps: parts of all nodes, and these for all ranks of each node. */
 static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count, tws_operand *far, tws_operand *near) {
   const tws_zero_groups *g = &l->zero.groups;
-  const uint64_t nodes = (uint64_t)g->nodes, ranks = (uint64_t)g->near;
+  const uint64_t nodes = (uint64_t)g->nodes, ranks = (uint64_t)g->intra;
   int n = 0;
   for (int i = 0; i < count && l->b.failed == TWS_OK; i += 2) {
     const tws_operand own = operands[i], whole = operands[i + 1];
@@ -75,8 +75,8 @@ static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count
       near[n++] = tws_write(whole.buffer, whole.offset + own.count * ranks * k, own.count * ranks);
     }
   }
-  gather(l, g->far_group, far, count);
-  gather(l, g->near_group, near, n);
+  gather(l, g->inter_group, far, count);
+  gather(l, g->intra_group, near, n);
 }
 
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count) {

@@ -1,9 +1,10 @@
-/* ZeRO++'s secondary partition (hpZ; Wang et al. 2023, section 4.2): what the first gather of a step has brought from
- * all ranks, neighbours among them keep between themselves, so that later gathers of the step stay among these.
+/* ZeRO++'s secondary partition (hpZ; Wang et al. 2023, section 4.2): after the first gather of a step from all ranks,
+ * the ranks of a node keep the parameter partitioned among themselves, so that later gathers of the step are
+ * intra-node.
  *
  * Each of the ranks of l->zero.node keeps 1/h of every parameter that is gathered again before it is updated, in the
- * model's type, from its first gather to the last of the step. What stays whole all the time, or is gathered once, is
- * not kept, nor are weights in few bits. */
+ * model's type, from its first gather to the last of the step. Persistent parameters, those that are gathered only
+ * once, and quantized weights have no secondary partition. */
 #include "plan/zero.h"
 
 void tws_secondary_begin(tws_lower *l) {

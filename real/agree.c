@@ -10,14 +10,14 @@
 
 enum { SAMPLES = 64, SAMPLE = 1 << 14, FILES = 2 };
 
-/* What a rank read, in the order in which they are looked at. */
+/* Fingerprints of the files that a rank read, in the order in which they are compared. */
 typedef struct reading {
   uint64_t model, file[FILES], lock; /* lock: of the folder that is saved to, which rank 0 holds */
-  uint64_t fetches;                  /* the checkpoint that is gone on from is not there */
+  uint64_t fetches;                  /* 1: the checkpoint that is resumed is not visible */
   char host[64];
 } reading;
 
-/* Of the size and of pieces all over the file: a whole one may be larger than what a start may take. 0: no file. */
+/* Fingerprint of a file's size and of samples spread over it: hashing a whole file could take too long. 0: no file. */
 static uint64_t sample_file(const char *path) {
   static unsigned char piece[SAMPLE];
   struct stat info;
@@ -52,7 +52,7 @@ static const char *difference(const tws_training *t, const reading *a, const rea
 
 /* Of rank 0, to all. */
 typedef struct verdict {
-  char text[700]; /* what is wrong, and in a second line what to do; "": nothing */
+  char text[700]; /* error, and in a second line the hint; "": none */
   uint8_t far_writers[];
 } verdict;
 

@@ -58,12 +58,12 @@ static int changes_state(const tws_plan *plan, const tws_op *op) {
 }
 
 static void find_gate(tws_snapshot *s) {
-  s->beside = 1;
+  s->overlaps = 1;
   for (uint32_t i = 0; i < s->plan->state->count; i++) {
     const int tier = s->plan->state->entries[i].tier;
-    if (tier == TWS_TIER_DISK) s->beside = 0;
+    if (tier == TWS_TIER_DISK) s->overlaps = 0;
   }
-  if (s->plan->backend != TWS_BACKEND_HOST) s->beside = 0;
+  if (s->plan->backend != TWS_BACKEND_HOST) s->overlaps = 0;
   for (s->gate = 0; s->gate < s->plan->op_count; s->gate++)
     if (changes_state(s->plan, &s->plan->ops[s->gate])) return;
 }
@@ -110,7 +110,7 @@ tws_code tws_snapshot_take(tws_snapshot *s, tws_error *err) {
   for (uint32_t i = 0; i < s->count && code == TWS_OK; i++) {
     const tws_piece *piece = &s->pieces[i];
     const void *at;
-    if (!s->beside) {
+    if (!s->overlaps) {
       code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, s->bytes + s->place[i],
                               piece->count, err);
       continue;

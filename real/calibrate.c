@@ -42,12 +42,12 @@ typedef struct bench_case {
   uint64_t bytes;      /* of all operands, padded */
   int set;             /* index into sets */
   int inner;           /* executions between two looks at the clock */
-  uint64_t near_bytes; /* through which operands rotate that are not far */
+  uint64_t near_bytes; /* size of the pool through which recently touched operands rotate */
   int seconds_count;
   float seconds[MAX_PASSES];
 } bench_case;
 
-/* How many threads a rank uses; each set has its own backend. */
+/* A number of threads of a rank; each set has its own backend. */
 typedef struct thread_set {
   int threads;
   tws_backend *backend;
@@ -99,7 +99,7 @@ static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
 }
 
-/* Tells the launcher what this rank does: a line that stays the same for the deadline means that nothing happens. */
+/* Reports this rank's work to the launcher: a line that is unchanged for the deadline means no progress. */
 static void tell(const bench *b, const char *what, size_t number, size_t total) {
   const tws_calibrate_options *o = b->options;
   if (o->activity) snprintf(o->activity, o->activity_bytes, "pass %d, %s %zu of %zu", b->passes, what, number, total);
@@ -114,7 +114,7 @@ static unsigned char *take(void *pool, uint64_t pool_bytes, uint64_t *at, uint64
   return place;
 }
 
-/* Where the integers of an operand begin among those of all. */
+/* Index of the first integer of an operand among those of all operands. */
 static uint64_t first_id(const bench_case *c, int operand) {
   uint64_t first = 0;
   for (int i = 0; i < operand; i++)
@@ -174,8 +174,8 @@ static tws_code set_ids(bench *b, const bench_case *c, tws_error *err) {
   return b->ops->copy(b->sets[0].backend, b->ids_pool, b->ids, at * sizeof *b->ids, TWS_STREAM_COMPUTE, err);
 }
 
-/* The first execution. What a GPU's library or kernel declines is left out of the profile, and said; a device that is
- * no longer well ends the run. */
+/* Runs a case for the first time. Works that a GPU's library or kernel declines are left out of the profile, with a
+ * message; a device error ends the run. */
 static tws_code first_touch(bench *b, bench_case *c, tws_error *err) {
   TWS_TRY(set_ids(b, c, err));
   tws_error reason = {0};
@@ -387,7 +387,7 @@ static uint64_t cache_bytes(const bench *b) {
   return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
-/* Resident memory of this process: what libraries take beside the arenas. */
+/* Resident memory of this process: libraries need some in addition to the arenas. */
 static double resident_bytes(void) {
   double pages = 0;
   char line[128];
@@ -411,7 +411,7 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
-  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks take turns on busy cores */
+  const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores; /* beyond, ranks would share busy cores */
   if (kernels) TWS_TRY(add_cases(b, err));
   TWS_TRY(add_transfers(b, err));
   TWS_TRY(make_pools(b, err));
@@ -431,7 +431,7 @@ static void release(bench *b) {
   tws_free(b->ids);
 }
 
-/* Fills a GPU; small where only small kernels are asked for. */
+/* Size of a product that fills a GPU; small if only small kernels are requested. */
 static int64_t reference_size(const bench *b) {
   if (!b->cuda) return REFERENCE;
   return b->options->largest_bytes == 0 && b->pool_bytes >= 3ull * 4096 * 4096 * 2 ? 4096 : 64;
@@ -552,7 +552,8 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   return TWS_OK;
 }
 
-/* On a device, whose machine may be lent for minutes: what was measured so far; within a pass every few seconds. */
+/* On a device, whose machine may be available for minutes only: writes the results so far; within a pass every few
+ * seconds. */
 static tws_code write_so_far(bench *b, int within, tws_error *err) {
   const double every_s = 3, now = tws_clock_s();
   if (!b->cuda || b->rank != 0 || (within && now - b->said_s < every_s)) return TWS_OK;
@@ -575,8 +576,8 @@ static tws_code choose_case(bench *b, bench_case *c, tws_error *err) {
   return code == TWS_OK ? code : fail_in_case(c, code, err);
 }
 
-/* Where the seconds were asked for, the first pass takes most of them at most: what is then not yet met is left out,
- * but for the first few. A GPU's kernels are measured by one rank alone, so none waits for another here. */
+/* If a time was requested, the first pass uses most of it: works that were not started by then are skipped, except
+ * the first few. A GPU's kernels are measured by one rank alone, so no other rank waits here. */
 static void leave_out_the_rest(bench *b, size_t from) {
   tws_log_write(b->options->log, TWS_LOG_WARNING,
                 "%zu of %zu kernels are measured, and the others left out: more --seconds, or none given, measure all",

@@ -59,7 +59,7 @@ tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements
   TWS_TRY(tws_measurements_add_note(m, "device", text, err));
   snprintf(text, sizeof text, "%.0f MiB when ready, %.0f MiB for workspaces, %.0f MiB for libraries since",
            (double)memory.context / 1048576, (double)memory.workspace / 1048576, (double)memory.libraries / 1048576);
-  return tws_measurements_add_note(m, "memory beside arenas", text, err);
+  return tws_measurements_add_note(m, "memory outside arenas", text, err);
 }
 
 /* ---- starting work ---- */

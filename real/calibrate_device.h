@@ -1,5 +1,5 @@
-/* What calibration does on GPUs only: operands with random values, what starting work and copying costs, and which
- * device that was. */
+/* Parts of calibration for GPUs only: operands with random values, launch overhead and copy rates, and the
+ * description of the device. */
 #ifndef TWS_REAL_CALIBRATE_DEVICE_H
 #define TWS_REAL_CALIBRATE_DEVICE_H
 
@@ -10,23 +10,23 @@
 typedef struct tws_calibrate_device {
   const tws_cuda_api *cuda;
   tws_backend *backend;
-  int world; /* ranks that measure */
+  int world; /* number of ranks that measure */
 } tws_calibrate_device;
 
-/* Finite numbers of either sign whether read as bfloat16, half precision, float32 or float64: magnitudes of bfloat16
- * and float32 lie between 1/8 and 2. */
+/* Fills memory with finite numbers of either sign, whether read as bfloat16, half precision, float32 or float64:
+ * magnitudes of bfloat16 and float32 lie between 1/8 and 2. */
 tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, void *memory, uint64_t bytes,
                             tws_error *err);
 
-/* Name, memory, versions and clocks; what the device's memory holds beside the arenas now; whether ranks share it. */
+/* Adds name, memory, versions and clocks of the device, its memory in use outside of arenas, and shared_device. */
 tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements *m, tws_error *err);
 
-/* Notes: starting kernels one by one and in a recording, copies between memory of the device and of the host, pinned
- * and pageable, by size up to `most_bytes` (0: 256 MiB). */
+/* Adds notes: launch overhead of kernels one by one and in a CUDA graph, and copies between memory of the device and
+ * of the host, pinned and pageable, by size up to `most_bytes` (0: 256 MiB). */
 tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_bytes, tws_measurements *m, tws_error *err);
 
-/* Work over and over for `for_s` seconds, as in training: a device then draws more than its power limit allows at the
- * clocks of short measurements, and lowers them. *seconds: of one execution near the end. Work of this shape must have
+/* Repeats a work for `for_s` seconds, as in training: at the clocks of short measurements a device then exceeds its
+ * power limit, and lowers them. *seconds: of one execution at the end of that time. A work of this shape must have
  * run before. */
 tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
                                double *seconds, tws_error *err);

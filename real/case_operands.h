@@ -1,4 +1,4 @@
-/* The operands that a kernel needs when it is measured. */
+/* Operands of a kernel that is to be measured. */
 #ifndef TWS_REAL_CASE_OPERANDS_H
 #define TWS_REAL_CASE_OPERANDS_H
 
@@ -11,12 +11,13 @@ typedef struct tws_case_operand {
   uint64_t elements;
   tws_dtype dtype;
   int written;   /* W or RW */
-  int far;       /* weights, gradients, optimizer states: not touched for a whole micro-batch or step */
+  int far;       /* 1: cold in caches, as weights, gradients and optimizer states, which are not touched for a whole
+                    micro-batch or step */
   int64_t below; /* > 0: integers in [0, below) such as token ids, */
   int greatest;  /* all of them below - 1: slots are filled */
 } tws_case_operand;
 
-/* Operands of a compute operation in order; returns how many (0: a collective). threads: of the rank. */
+/* The operands of a compute operation in order; returns their number (0: a collective). threads: of the rank. */
 int tws_case_operands(const tws_work *work, tws_backend_kind backend, int threads, tws_case_operand *out);
 
 #endif

@@ -1,10 +1,11 @@
-/* Saving: every rank writes a file of the pieces that it was given; rank 0 writes the index and gives the folder its
- * name when it has heard from all. What goes wrong on a rank ends the job, and what is unfinished has no name yet.
+/* Saving: every rank writes a file with its assigned segments of the state; rank 0 writes the index and gives the
+ * folder its name when all ranks have reported. A failure on any rank ends the job, and an unfinished folder has only
+ * its temporary name.
  *
- * Where more steps follow and memory suffices, a thread copies the rank's pieces while the next step computes
- * gradients, and writes the copy while training goes on. All ranks ask one another behind every step whether their
- * files are written; rank 0 then leaves the rest to its thread. One save at a time: the next waits for the one before.
- */
+ * Where more steps follow and memory suffices, a thread copies the rank's segments while the next step computes
+ * gradients, and writes the copy while training continues. After every step all ranks exchange whether their files
+ * are written; rank 0 then leaves the rest to its thread. There is one save at a time: the next waits for the
+ * previous one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,7 @@ typedef struct tws_checkpoint {
   uint32_t own_count;
   uint64_t job_bytes; /* of a checkpoint, about; rank 0 */
   uint32_t *buffer;   /* of the program, by entry */
-  int64_t saved_step; /* the last that a save was begun behind */
+  int64_t saved_step; /* the last step after which a save was begun */
   tws_snapshot snapshot;
   /* the save that is under way */
   phase phase;
@@ -42,13 +43,13 @@ typedef struct tws_checkpoint {
   unsigned char *reports; /* of all ranks, at rank 0 */
   uint64_t *offset;
   double start;
-  int64_t hold;             /* a fault: it writes nothing before this step */
-  atomic_int_fast64_t step; /* that training has done; the largest number: somebody waits for the save */
+  int64_t hold;             /* fault injection: nothing is written before this step */
+  atomic_int_fast64_t step; /* last completed step; the largest number: training waits for the save */
   tws_save_times times;
   tws_text remarks, said; /* of rank 0: lines of checkpoint/saving.h, to be logged by the training thread; all so far */
 } tws_checkpoint;
 
-/* How every rank's message to rank 0 begins; its pieces' places and then their checksums follow. */
+/* Header of every rank's message to rank 0; the offsets of its segments and then their checksums follow. */
 typedef struct shard_report {
   uint64_t bytes, data, header_checksum, pieces, checksums;
 } shard_report;
@@ -65,7 +66,7 @@ static void tell_remarks(tws_training *t) {
   tws_text_free(&c->remarks);
 }
 
-/* What a later save would leave or stumble over is known before the first step. */
+/* Detects before the first step what a later save would fail at or leave unfinished. */
 static tws_code lock_and_look(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   TWS_TRY(tws_folder_lock(t->options->save, &c->lock, err));
@@ -111,7 +112,7 @@ void tws_checkpoint_close(tws_training *t) {
 
 /* ---- who writes what ---- */
 
-/* What training does not change can be had where it came from. */
+/* Frozen parameters are not saved: they can be loaded from their source. */
 static uint32_t leave_out_frozen(const tws_network *network, tws_piece *held, uint32_t count) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < count; i++)
@@ -119,7 +120,7 @@ static uint32_t leave_out_frozen(const tws_network *network, tws_piece *held, ui
   return kept;
 }
 
-/* Of rank 0: what all ranks hold is given to one each. */
+/* On rank 0: assigns each segment that several ranks hold to one of them. */
 static tws_code divide_pieces(tws_training *t, tws_piece *held, uint64_t count, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const tws_state *state = t->plan->state;
@@ -216,7 +217,7 @@ static tws_code prepare_copy(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
-/* What follows from who writes what. */
+/* Finds the buffer of each entry of the state, and the bytes of the whole checkpoint. */
 static tws_code find_buffers(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const tws_state *state = t->plan->state;
@@ -284,7 +285,7 @@ static void describe_state(const tws_training *t, tws_saved_index *x) {
         .name = state->entries[i].name, .dtype = state->entries[i].dtype, .initial = state->entries[i].initial};
 }
 
-/* Files as the ranks reported them, and where in them each piece is. */
+/* Builds the list of files from the ranks' reports, with the offset of each segment. */
 static tws_code describe_files(const tws_training *t, const unsigned char *reports, const uint64_t *offset,
                                tws_saved_index *x, tws_error *err) {
   const tws_checkpoint *c = t->checkpoint;
@@ -353,7 +354,7 @@ static void at(const tws_training *t, const char *what, tws_phase_kind kind) {
   tws_training_at(t, t->counters->steps, text, kind);
 }
 
-/* What rank 0 needs to know for the index. */
+/* Appends the data that rank 0 needs for the index. */
 static void add_report(const tws_checkpoint *c, tws_text *message) {
   const tws_shard_written *w = &c->written;
   const shard_report report = {w->bytes, w->data, w->header_checksum, c->own_count, w->checksum_count};
@@ -385,7 +386,7 @@ static tws_code write_shard(tws_training *t, const tws_shard_request *shard, tws
   return tws_shard_write(shard_path(t, t->rank, path, sizeof path), shard, c->work, &c->written, err);
 }
 
-/* To rank 0's disk; its own is written first, while the others' data is on its way. */
+/* Writes to rank 0's disk; rank 0's own file is written first, while the others' data is in transit. */
 static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   char path[TWS_FOLDER_SIZE + 64];
@@ -399,7 +400,7 @@ static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_e
   return TWS_OK;
 }
 
-/* Of rank 0, when all have reported. */
+/* On rank 0, when all ranks have reported: writes the index and gives the folder its name. */
 static tws_code publish(void *user, tws_error *err) {
   tws_training *t = user;
   tws_checkpoint *c = t->checkpoint;
@@ -409,13 +410,13 @@ static tws_code publish(void *user, tws_error *err) {
   return tws_folder_publish(t->options->save, c->tag, t->options->keep, &c->remarks, err);
 }
 
-/* A rank that is alone needs nobody to finish. */
+/* A single rank also publishes the checkpoint in its task. */
 static tws_code copy_and_write(void *user, tws_error *err) {
   tws_training *t = user;
   tws_checkpoint *c = t->checkpoint;
   tws_shard_request shard = shard_of(t);
   shard.source = get_copied;
-  if (c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
+  if (c->snapshot.overlaps) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
   tws_task_yield();
   while (c->hold && atomic_load(&c->step) < c->hold) usleep(1000);
   TWS_TRY(write_shard(t, &shard, err));
@@ -436,7 +437,7 @@ static void note_saved(tws_training *t) {
   end_save(t->checkpoint);
 }
 
-/* On from WRITING when every rank's file is on the disk, and from PUBLISHING: nothing is left to wait for. */
+/* Advances to PUBLISHING when every rank's file is on the disk; there it waits until the folder has its name. */
 static tws_code advance(tws_training *t, int waits, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   at(t, "waiting for its own file", TWS_PHASE_ALONE);
@@ -481,7 +482,7 @@ static tws_code finish(tws_training *t, tws_error *err) {
 
 uint32_t tws_checkpoint_gate(const tws_training *t) {
   const tws_checkpoint *c = t->checkpoint;
-  return c && c->phase == WRITING && c->snapshot.beside ? c->snapshot.gate : TWS_NONE;
+  return c && c->phase == WRITING && c->snapshot.overlaps ? c->snapshot.gate : TWS_NONE;
 }
 
 void tws_checkpoint_wait_copied(tws_training *t) {
@@ -513,16 +514,16 @@ static tws_code begin(tws_training *t, tws_error *err) {
   return tws_comm_barrier(t->comm, err);
 }
 
-static tws_code write_beside(tws_training *t, tws_error *err) {
+static tws_code write_overlapped(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const int held = t->fault.kind == TWS_FAULT_HOLD && t->fault.step == c->saved_step;
   c->hold = held ? c->saved_step + 2 : 0;
   atomic_store(&c->step, c->saved_step);
   tws_snapshot_begin(&c->snapshot);
   at(t, "copying its state", TWS_PHASE_ALONE);
-  if (!c->snapshot.beside) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
+  if (!c->snapshot.overlaps) TWS_TRY(tws_snapshot_take(&c->snapshot, err));
   c->phase = WRITING;
-  c->times.beside++;
+  c->times.overlapped++;
   return tws_task_start(&c->task, copy_and_write, t, err);
 }
 
@@ -541,12 +542,12 @@ static tws_code write_now(tws_training *t, tws_error *err) {
 tws_code tws_checkpoint_save(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   const double start = tws_clock_s();
-  const int goes_on = !t->ended && t->counters->steps < t->options->steps;
+  const int continues = !t->ended && t->counters->steps < t->options->steps;
   TWS_TRY(in_save(t, finish(t, err), err));
   if (c->saved_step == t->counters->steps) return TWS_OK;
   tws_code code = begin(t, err);
-  if (code == TWS_OK) code = goes_on && c->snapshot.bytes ? write_beside(t, err) : write_now(t, err);
-  if (goes_on) c->times.waited_s += tws_clock_s() - start;
+  if (code == TWS_OK) code = continues && c->snapshot.bytes ? write_overlapped(t, err) : write_now(t, err);
+  if (continues) c->times.waited_s += tws_clock_s() - start;
   return in_save(t, code, err);
 }
 

@@ -49,7 +49,7 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err) {
   return TWS_OK;
 }
 
-/* Launchers say which of the node's processes this is, and how many there are. */
+/* Launchers set variables with the process's index on the node, and the number of processes there. */
 static int first_number(const char *const *names, int count) {
   for (int i = 0; i < count; i++) {
     const char *text = getenv(names[i]);

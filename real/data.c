@@ -22,8 +22,8 @@ static uint32_t word_at(const unsigned char *at, int bytes) {
   return value;
 }
 
-/* Bytes [offset, offset + length) of the file, all of them: a mapping would end the process with SIGBUS where somebody
- * shortens the file while it is in use. */
+/* Reads bytes [offset, offset + length) of the file, all of them. A mapping would end the process with SIGBUS if
+ * another process truncated the file meanwhile. */
 static tws_code read_at(const tws_data *data, uint64_t offset, void *to, size_t length, tws_error *err) {
   for (size_t done = 0; done < length;) {
     ssize_t got = pread(data->fd, (char *)to + done, length - done, (off_t)(offset + done));
@@ -42,7 +42,7 @@ static tws_code read_at(const tws_data *data, uint64_t offset, void *to, size_t 
 
 static tws_code open_file(const char *path, tws_data *data, tws_error *err) {
   struct stat info;
-  data->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes to must not hold us up */
+  data->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not block */
   if (data->fd < 0 || fstat(data->fd, &info) != 0)
     return tws_fail(err, TWS_IO, "--data takes a text file or an llm.c .bin file of tokens", "%s: %s", path,
                     strerror(errno));
@@ -61,8 +61,8 @@ static tws_code bad_index(const char *path, tws_error *err, const char *what) {
                   "%s: %s", path, what);
 }
 
-/* Behind the magic: version, type, how many sequences, how many bounds of documents; then the sequences' sizes, which
- * have to fill the file of tokens. */
+/* After the magic: version, type, the numbers of sequences and of document bounds; then the sequences' sizes, whose
+ * sum must match the file of tokens. */
 static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_error *err) {
   static const int bytes_of[] = {0, 1, 0, 2, 4, 0, 0, 0, 2}; /* uint8, int16, int32 and uint16; others are refused */
   unsigned char head[25];
@@ -91,7 +91,7 @@ static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_err
   return TWS_OK;
 }
 
-/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which says what they are. */
+/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which describes them. */
 static tws_code read_megatron(tws_data *data, int *found, tws_error *err) {
   const size_t length = strlen(data->path);
   char path[PATH_MAX];

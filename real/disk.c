@@ -19,7 +19,7 @@
 
 enum { ALIGNMENT = TWS_DISK_ALIGNMENT, QUEUE = 64, MOST_THREADS = 64 };
 
-/* A block under way: of the file, and what of it the transfer is about. */
+/* A block in flight: its range in the file, and the range of the transfer within it. */
 typedef struct slot {
 #ifdef TWS_HAVE_AIO
   struct iocb request; /* first: completions name it */
@@ -72,7 +72,8 @@ static tws_code fail(const worker *w, const tws_disk_transfer *t, const slot *s,
                   t->writes ? "writing" : "reading", t->what, s->count, s->at + s->skip, w->disk->file.path, why);
 }
 
-/* All of it by plain calls: result of the last, less than asked for at the end of the file. */
+/* Transfers everything by blocking calls; returns the result of the last one, less than requested at the end of the
+ * file. */
 static ssize_t move_plainly(int fd, int writes, char *memory, uint64_t bytes, uint64_t at) {
   uint64_t done = 0;
   while (done < bytes) {
@@ -125,7 +126,7 @@ typedef struct share {
   uint64_t next, end; /* bytes of the file */
 } share;
 
-/* Whole blocks, as many for each thread as they can have. */
+/* Divides whole blocks among the threads, as evenly as possible. */
 static share share_of(const worker *w, const tws_disk_transfer *t) {
   const tws_disk *d = w->disk;
   const uint64_t first = t->offset / ALIGNMENT * ALIGNMENT, end = t->offset + t->bytes;
@@ -137,7 +138,7 @@ static share share_of(const worker *w, const tws_disk_transfer *t) {
   return s;
 }
 
-/* The next block: to the end of the file's block of that size that it begins in. */
+/* The next block ends where the aligned block of the file that it begins in ends. */
 static void cut_block(const worker *w, share *of, slot *s) {
   const tws_disk_transfer *t = of->of;
   const uint64_t block = w->disk->block, from = of->next;
@@ -145,7 +146,7 @@ static void cut_block(const worker *w, share *of, slot *s) {
   uint64_t to = s->at + block < of->end ? s->at + block : of->end;
   s->skip = from - s->at;
   s->count = to - from;
-  /* whole pages as they are, what remains at the end by itself */
+  /* whole pages directly, the remainder by itself */
   if (s->skip == 0 && s->count > ALIGNMENT) s->count = s->count / ALIGNMENT * ALIGNMENT;
   if (s->skip && s->count > ALIGNMENT - s->skip) s->count = ALIGNMENT - s->skip;
   s->bytes = (s->skip + s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -166,7 +167,7 @@ static tws_code run_plainly(worker *w, share *of, tws_error *err) {
 }
 
 #ifdef TWS_HAVE_AIO
-/* Those that could not be submitted are moved at once. */
+/* Requests that could not be submitted are executed at once. */
 static tws_code submit(worker *w, const tws_disk_transfer *t, int count, int *under_way, tws_error *err) {
   int done = 0;
   while (done < count) {

@@ -1,4 +1,4 @@
-/* How fast a disk is, through what trains. */
+/* Measures a disk with the same code that training uses. */
 #include <stdlib.h>
 #include <string.h>
 

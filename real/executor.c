@@ -11,7 +11,7 @@
 #include "real/disk.h"
 #include "real/operands.h"
 
-/* An operation with everything looked up. */
+/* An operation with all its addresses and dependencies resolved. */
 typedef struct step_op {
   const tws_work *work;
   const tws_arguments *arguments; /* NULL: none */
@@ -19,7 +19,7 @@ typedef struct step_op {
   tws_dtype *dtype;
   tws_comm_segment *segments; /* COLLECTIVE */
   const char *label, *where;  /* where: for whom a collective or message waits, "" otherwise */
-  const double *loss;         /* must be a finite number afterwards; NULL: nothing is checked */
+  const double *loss;         /* must be finite afterwards; NULL: no check */
   uint64_t bytes;             /* COPY, SEND, RECV */
   uint32_t label_length, where_length;
   int count; /* operands, or segments */
@@ -59,7 +59,7 @@ struct tws_executor {
   _Atomic(const step_op *) doing; /* NULL: between steps */
   size_t prefix;                  /* of the activity line: what the step is called */
   int replays;                    /* the backend can keep the first program and start it as a whole */
-  char not_recorded[256];         /* why it could not after all; empty: it could, or nobody tried */
+  char not_recorded[256];         /* the reason for a failed recording; empty: it succeeded, or was not attempted */
   tws_disk *on_disk;              /* the last one used */
 };
 
@@ -113,7 +113,8 @@ static tws_code find_state(tws_executor *x, program *p, tws_error *err) {
   return allocate(x, &x->states[at], err);
 }
 
-/* Before anything is taken. Arenas never grow and no operand leaves them, so what keeps to it here always does. */
+/* Checked before anything is allocated. Arenas never grow and no operand leaves them, so a plan within the limit
+ * stays within it. */
 static tws_code check_device_limit(const tws_executor *x, tws_error *err) {
   uint64_t bytes = x->shared.bytes[TWS_TIER_DEVICE];
   char need[32], have[32];
@@ -351,7 +352,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   return TWS_OK;
 }
 
-/* What an operation waits for is among its dependencies, or behind one of them: the disk is a queue. */
+/* An operation's disk transfers are among its dependencies, or earlier than one of them: the disk is a queue. */
 static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   int used = 0;
@@ -370,7 +371,8 @@ static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
   return p->tickets ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* An event for each operation that another stream waits for. It is free again behind the last that waits. */
+/* Assigns an event to each operation that another stream waits for. The event is reused after the last operation
+ * that waits. */
 static tws_code assign_events(tws_executor *x, const program *p, tws_error *err) {
   const tws_plan *plan = p->plan;
   uint32_t *last = tws_calloc(plan->op_count + 1u, sizeof *last); /* that waits for an operation */
@@ -463,8 +465,8 @@ static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
   return TWS_OK;
 }
 
-/* Starts a copy from or to the disk. What it depends on has ended: a backend with streams is waited for, one without
- * runs operations to their end. */
+/* Starts a copy from or to the disk, once its dependencies have ended: a backend with streams is synchronized, one
+ * without runs operations to their end. */
 static tws_code start_on_disk(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const step_op *s = &p->ops[index];
   const tws_operand *operand = &p->plan->operands[p->plan->ops[index].operand_first + (uint32_t)s->root];
@@ -511,7 +513,7 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
   return u->comm_ops->send(u->comm, peer, s->address[0], s->bytes, err);
 }
 
-/* times: of the operation, start and end; NULL: nobody asks. */
+/* times: start and end of the operation, to be filled; or NULL. */
 static tws_code run_op(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &p->ops[index];
@@ -556,7 +558,7 @@ void *tws_executor_message(const tws_executor *x, int index, uint32_t op, uint64
   return s->address[0];
 }
 
-/* The activity line is read by others at any time, torn or not; it always ends inside its space. */
+/* The activity line is read by other processes at any time, even half-written; it is always zero-terminated. */
 static void say(tws_executor *x, size_t prefix, const step_op *s) {
   char *to = x->setup.activity + prefix;
   size_t room = x->setup.activity_bytes - prefix - 1, label = s->label_length, where = s->where_length;
@@ -579,8 +581,8 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
   return TWS_OK;
 }
 
-/* Each operation in issue order. The first step on a backend with streams waits for each: there kernels are loaded,
- * memory is taken and connections are made, none of which may happen beside a kernel that waits for another rank. */
+/* Runs each operation in issue order. The first step on a backend with streams waits for each operation: it loads
+ * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
 static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
                         void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
@@ -621,8 +623,8 @@ static tws_code record_step(tws_executor *x, const program *p, size_t prefix, tw
   return code;
 }
 
-/* The whole step at once, recorded when that is asked for the first time. Where that fails nothing has run: steps go on
- * operation by operation, which finds again what is wrong beside the recording. */
+/* Launches the whole step, which the first call records. If recording fails, no operation has run: the steps then
+ * run operation by operation, which reports any error that is not of the recording. */
 static tws_code replay(tws_executor *x, program *p, size_t prefix, tws_error *err) {
   static const step_op whole = {.label = "a recorded step", .where = "", .label_length = 15};
   const tws_backend_ops *ops = x->setup.ops;

@@ -32,7 +32,7 @@ static tws_code get_block(void **block, tws_error *err) {
 static void say_read(tws_training *t, uint64_t bytes) {
   char text[64];
   snprintf(text, sizeof text, "loading the checkpoint, %" PRIu64 " MiB", bytes >> 20);
-  tws_watchdog_goes_on(t->watchdog, text);
+  tws_watchdog_progress(t->watchdog, text);
 }
 
 tws_code tws_far_fetch(void *training, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err) {

@@ -1,5 +1,5 @@
-/* Generating tokens: the whole sequence goes through the evaluation's forward pass for each of them, and the scores
- * behind its last token are read before the loss takes their memory. One rank. */
+/* Token generation: for each token, the whole sequence goes through the evaluation's forward pass, and the scores of
+ * its last token are read before the loss reuses their memory. One rank. */
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
@@ -88,7 +88,7 @@ static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
                           (uint64_t)g->padded, err);
 }
 
-/* Where documents are packed, those of the window; without (document_end_token -1, which is no token) it is one. */
+/* Finds the documents of the window; without packed documents (document_end_token -1, which is no token) it is one. */
 static tws_code put_documents(generator *g, tws_error *err) {
   tws_training *t = &g->t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
@@ -117,7 +117,7 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   return TWS_OK;
 }
 
-/* Of a sequence longer than the model's the last tokens are seen. */
+/* A sequence longer than the model's context is truncated to its last tokens. */
 static tws_code generate_tokens(generator *g, tws_error *err) {
   const tws_generate_options *o = g->options;
   const int64_t length = g->t.plan->sequence_length;

@@ -1,6 +1,6 @@
-/* Initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of elements
- * 4 b .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight depends on the
- * seed alone, never on ranks, ZeRO stage, tensor parallelism or who computes it. */
+/* Initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of elements 4 b
+ * .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight depends on the
+ * seed alone, not on ranks, ZeRO stage, tensor parallelism or the rank that computes it. */
 #ifndef TWS_REAL_INIT_H
 #define TWS_REAL_INIT_H
 
@@ -8,16 +8,16 @@
 
 /* out[i] = element first + i of the parameter, i < count */
 void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count, float *out);
-/* out[i] = element first + i of the part that `slice` cuts out of the parameter; NULL: of the whole. Runs may be short:
- * each costs its own blocks of four, and no more. */
+/* out[i] = element first + i of the shard that `slice` selects from the parameter; NULL: of the whole parameter.
+ * Short ranges are cheap: each computes only its own blocks of four. */
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out);
 
-/* The same by up to `threads` threads of this process, which end with the call. */
+/* The same by up to `threads` threads of this process, which are joined before the call returns. */
 void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
 
-/* What the running statistics of a rank begin with: all elements of its plan's entry. */
+/* Initial values of a rank's running statistics: all elements of its plan's entry. */
 void tws_init_running(const tws_plan *plan, float *out);
 
 #endif

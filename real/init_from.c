@@ -58,7 +58,7 @@ static tws_code wrong_shape(const weights_file *w, const tws_hf_tensor *tensor, 
                   wanted);
 }
 
-/* Whether a tensor is a router's: "...mlp.gate.weight". */
+/* Returns 1 if a tensor is a router's: "...mlp.gate.weight". */
 static int is_router(const tws_network *network, const tws_hf_tensor *tensor) {
   const char *at = strstr(tensor->name, ".gate.weight");
   return tws_network_has_experts(network) && at && at[strlen(".gate.weight")] == 0;
@@ -151,7 +151,7 @@ static tws_code read_bytes(weights_file *w, const tws_safetensor *found, int64_t
   return TWS_OK;
 }
 
-/* A tensor that is kept the other way round is read whole: its elements in a row of ours lie far apart. */
+/* A tensor that is stored transposed is read whole: the elements of a row are far apart in the file. */
 static tws_code hold_tensor(weights_file *w, uint32_t i, tws_error *err) {
   const tws_safetensor *found = w->found[i];
   if (w->held == i) return TWS_OK;
@@ -202,8 +202,8 @@ static tws_code read_run(weights_file *w, uint32_t i, uint64_t first, uint64_t c
   return TWS_OK;
 }
 
-/* Elements of a piece, as far as the file has them: rows that padding adds, and routers where the file has none, keep
- * what is there. */
+/* Reads the elements of a segment that the file has: padded rows, and routers if the file has none, keep their
+ * values. */
 static tws_code read_elements(weights_file *w, const tws_piece *piece, uint64_t first, uint64_t count, tws_error *err) {
   for (uint64_t done = 0; done < count;) {
     uint64_t run, end = 0, whole = tws_param_slice_whole(&piece->slice, first + done, &run);

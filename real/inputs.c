@@ -1,6 +1,7 @@
-/* Inputs of steps. On a device they are a step ahead: while a step runs the host puts the next one's together in pinned
- * memory, and the stream for copies into the device takes them to memory of their own there; in front of the next step
- * one copy within the device, a few microseconds, brings them to where the plan reads them. */
+/* Inputs of steps. On a device they are prefetched by one step: while a step runs, the host prepares the next one's
+ * inputs in pinned memory, and the stream for copies into the device transfers them to a staging buffer there;
+ * before the next step one copy within the device, a few microseconds, moves them to the buffers that the plan
+ * reads. */
 #include <string.h>
 #include "base/memory.h"
 #include "real/train_internal.h"
@@ -8,11 +9,11 @@
 enum { TAKEN, ARRIVED, EVENTS }; /* taken: what is on the device was copied into a program's inputs */
 
 typedef struct tws_inputs_ahead {
-  const tws_data *data; /* of the batch that is on its way or there; NULL: none is */
+  const tws_data *data; /* source of the prefetched batch; NULL: none */
   int64_t batch;
   uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* of one step, and where each input begins */
   char *pinned[2], *device;
-  int next;       /* which of the two pieces is filled next */
+  int next;       /* index of the staging buffer that is filled next */
   int taken;      /* the first event of the two was signalled */
   uint32_t event; /* the first of the two: plans have fewer events than operations */
 } tws_inputs_ahead;
@@ -88,7 +89,7 @@ static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch,
   return tws_objective_fill(&source, batch, input, err);
 }
 
-/* The piece that is filled was on its way two batches ago: the step that was waited for since has used that. */
+/* The staging buffer was last used two batches ago, by a step that has been waited for since. */
 static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   void *input[TWS_NETWORK_INPUTS] = {NULL};
@@ -105,7 +106,7 @@ static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch,
   return TWS_OK;
 }
 
-/* Into the program's inputs, in front of what its streams are given next. */
+/* Copies into the program's inputs, ordered before the operations that its streams receive next. */
 static tws_code take(tws_training *t, const tws_plan *plan, tws_program program, tws_error *err) {
   tws_inputs_ahead *a = t->ahead;
   TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COMPUTE, a->event + ARRIVED, err));

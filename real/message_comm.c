@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "models/collective.h"
 
-/* PIECE elements a member sums at a time; PART bytes of one message, far below MPI's int counts. */
+/* PIECE elements are summed by a member at a time; messages have at most PART bytes, far below MPI's int counts. */
 enum { PIECE = 1 << 16, PART = 1 << 28, TAG_MESSAGE = 1, TAG_GROUP = 2, TAGS = 16384 };
 
 struct tws_messages {
@@ -102,7 +102,7 @@ static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t 
     TWS_TRY(tws_messages_check(
         MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
         "exchange", err));
-    if (o > 0) out += o; /* where there is nothing to send or to receive there is no memory either */
+    if (o > 0) out += o; /* without data to send or to receive there is no memory either */
     if (i > 0) in += i;
     out_bytes -= (uint64_t)o;
     in_bytes -= (uint64_t)i;
@@ -149,8 +149,8 @@ static tws_code reduce_scatter(const call *c, const tws_comm_segment *s, tws_err
   return TWS_OK;
 }
 
-/* Pieces of size x PIECE elements: every member sums its part of the piece into `result` (a part of the receive
- * buffer), then the parts go to all members, or to the root. */
+/* Works in blocks of size x PIECE elements: every member sums its share of the block into `result` (a range of the
+ * receive buffer), then the shares are sent to all members, or to the root. */
 static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, tws_error *err) {
   int n = c->group->size, me = c->group->index;
   for (uint64_t first = 0; first < s->count; first += (uint64_t)n * PIECE) {
@@ -179,8 +179,8 @@ static tws_code all_reduce(const call *c, const tws_comm_segment *s, int root, t
   return TWS_OK;
 }
 
-/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, where the row
- * says that something goes there. */
+/* Pairwise rounds: in round i a member sends to the i-th after it and receives from the i-th before it, if the
+ * collective has data between these two. */
 static tws_code exchange_pairs(const call *c, const tws_collective_row *row, const tws_comm_segment *s, int root,
                                tws_error *err) {
   const int n = c->group->size, me = c->group->index;
@@ -219,7 +219,7 @@ static tws_code broadcast_tree(const call *c, const tws_comm_segment *s, int roo
   return TWS_OK;
 }
 
-/* Dissemination: after round i everyone has heard of 2^i members. */
+/* Dissemination barrier: after round i each member has a message, directly or indirectly, from 2^i members. */
 static tws_code enter_barrier(const call *c, tws_error *err) {
   int n = c->group->size, me = c->group->index;
   char out = 0, in = 0;

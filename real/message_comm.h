@@ -1,4 +1,4 @@
-/* The message transport of the communicator: collectives over MPI messages in bounded pieces, with the summation order
+/* The message transport of the communicator: collectives over MPI messages of bounded size, with the summation order
  * of the shared-memory transport. */
 #ifndef TWS_REAL_MESSAGE_COMM_H
 #define TWS_REAL_MESSAGE_COMM_H
@@ -11,13 +11,14 @@ tws_code tws_messages_create(MPI_Comm world, int world_size, tws_messages **out,
 void tws_messages_destroy(tws_messages *messages);
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,
                                  int root, const tws_comm_segment *segment, tws_error *err);
-/* Of a collective of pairs, what goes between this rank and members that are not in [near_first, near_last). */
+/* The inter-node part of a collective of pairs: messages between this rank and members outside of [near_first,
+ * near_last). */
 tws_code tws_messages_far_pairs(tws_messages *messages, const tws_shared_group *group, int near_first, int near_last,
                                 tws_collective collective, int root, const tws_comm_segment *segment, tws_error *err);
 tws_code tws_messages_send(tws_messages *messages, int peer, const void *data, uint64_t bytes, tws_error *err);
 tws_code tws_messages_receive(tws_messages *messages, int peer, void *data, uint64_t bytes, tws_error *err);
 
-/* TWS_RANK with MPI's own words where `code` is not MPI_SUCCESS. */
+/* TWS_RANK with MPI's error text if `code` is not MPI_SUCCESS. */
 tws_code tws_messages_check(int code, const char *what, tws_error *err);
 int tws_messages_tag(const tws_shared_group *group);
 

@@ -17,7 +17,7 @@ static void clear_swap_files(const char *folder) {
 
 static void end_all(int exit_code) {
   tws_unfinished_remove();
-  /* mpirun ends the other ranks when one leaves without saying goodbye. MPI_Abort would print. */
+  /* mpirun ends the other ranks when one exits without MPI_Finalize. MPI_Abort would print. */
   _exit(exit_code);
 }
 

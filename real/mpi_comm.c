@@ -232,13 +232,13 @@ static void copy_segments(const tws_comm_segment *segments, int count) {
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(segments[i].dtype));
 }
 
-/* Where ranks share memory, the others see that this one waits for messages, not computes. */
+/* Where ranks share memory, the others can see that this one waits for messages and does not compute. */
 static void waits(tws_comm *comm, int begins) {
   atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);
 }
 
-/* What is known only now: how full the slots of an all-to-all are. */
+/* Checks counts that are known only at run time: the slots of an all-to-all in use. */
 static tws_code check_counts(const tws_shared_group *group, const tws_comm_segment *s, tws_error *err) {
   for (int i = 0; s->counts && i < 2 * group->size; i++)
     if (s->counts[i] < 0 || (uint64_t)s->counts[i] > s->count)

@@ -2,7 +2,8 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* PIECE elements, or PIECE_BYTES, travel at a time; SLOTS of them may be under way; handlers take GRAIN elements. */
+/* Transfers have PIECE elements, or PIECE_BYTES, at a time; SLOTS of them may be in flight; handlers' shares are
+ * multiples of GRAIN elements. */
 enum { PIECE = 1 << 16, PIECE_BYTES = 1 << 20, SLOTS = 4, GRAIN = 2048, MAX_MEMBERS = 512 };
 
 struct tws_nodes {
@@ -114,8 +115,8 @@ static tws_code wait_for(MPI_Request *requests, int count, tws_error *err) {
 
 /* ---- sums ---- */
 
-/* What this handler does of a segment: pieces of its part of each region. An all-reduce and a reduce have one region, a
- * reduce-scatter one for each member. */
+/* This handler's share of a segment: a range of each region, in blocks. An all-reduce and a reduce have one region,
+ * a reduce-scatter one for each member. */
 typedef struct share {
   int segment, rotation, lag;
   tws_dtype dtype;
@@ -166,7 +167,7 @@ static char *received_by(const call *c, const share *h, int member, const piece 
   return tws_shared_received(c->nodes->shared, c->group->ranks[member], h->segment) + p->at * h->size;
 }
 
-/* What has arrived in the first member's memory goes to the others of this node. */
+/* Copies data that have arrived in the first member's memory to the other members of this node. */
 static void spread(const call *c, const share *h, const piece *p, const void *from) {
   for (int m = c->near_first; m < c->near_last; m++) {
     char *to = received_by(c, h, m, p);
@@ -174,13 +175,13 @@ static void spread(const call *c, const share *h, const piece *p, const void *fr
   }
 }
 
-/* Where a finished piece lands on this node: in the memory of the one that wants it, or in this rank's own. */
+/* Address of a finished block on this node: in the memory of the member that needs it, or in this rank's own. */
 static char *landing(const call *c, const share *h, const piece *p) {
   return received_by(c, h, p->target >= 0 ? p->target : c->group->index, p);
 }
 
-/* The sum so far comes, this node's members are added, and it goes on; behind the last node it is rounded. */
-static tws_code go_up(const call *c, const share *h, uint64_t index, tws_error *err) {
+/* Receives the partial sum, adds this node's members, and sends it to the next node; the last node rounds it. */
+static tws_code reduce_to_next(const call *c, const share *h, uint64_t index, tws_error *err) {
   tws_nodes *n = c->nodes;
   const piece p = piece_of(c, h, index);
   const int mine = c->span->mine, last = c->span->nodes - 1, slot = (int)(index % SLOTS);
@@ -192,7 +193,7 @@ static tws_code go_up(const call *c, const share *h, uint64_t index, tws_error *
     from[m - c->near_first] = tws_shared_sent(n->shared, c->group->ranks[m], h->segment) + p.from * h->size;
   tws_ordered_sum_part(h->dtype, mine > 0 ? sum : NULL, from, c->near_last - c->near_first, sum, p.count);
   if (mine < last) return start_send(c, handler_on(c, mine + 1), sum, p.count * h->wide, &n->up[slot], err);
-  if (p.node >= 0 && p.node != mine) { /* rounding shrinks elements: in place */
+  if (p.node >= 0 && p.node != mine) { /* rounded elements are smaller: in place */
     tws_ordered_sum_round(h->dtype, sum, sum, p.count);
     return start_send(c, handler_on(c, p.node), sum, p.count * h->size, &n->up[slot], err);
   }
@@ -202,8 +203,9 @@ static tws_code go_up(const call *c, const share *h, uint64_t index, tws_error *
   return TWS_OK;
 }
 
-/* A finished piece comes back from the last node, and goes on to the one before where all get it. */
-static tws_code go_down(const call *c, const share *h, uint64_t index, tws_error *err) {
+/* Receives a finished block from the last node's direction, and forwards it to the previous node if all members need
+ * it. */
+static tws_code return_to_previous(const call *c, const share *h, uint64_t index, tws_error *err) {
   tws_nodes *n = c->nodes;
   const piece p = piece_of(c, h, index);
   const int mine = c->span->mine, last = c->span->nodes - 1, slot = (int)(index % SLOTS);
@@ -220,13 +222,13 @@ static tws_code go_down(const call *c, const share *h, uint64_t index, tws_error
   return start_send(c, handler_on(c, mine - 1), to, p.count * h->size, &n->down[slot], err);
 }
 
-/* The way back begins while pieces still go up: later by two pieces for each node behind this one. */
+/* Results return while later blocks are still being summed: the lag is two blocks for each node after this one. */
 static tws_code sum_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const share h = make_share(c, segment, s);
   const uint64_t pieces = h.pieces * h.regions, lag = (uint64_t)h.lag;
   for (uint64_t t = 0; pieces > 0 && t < pieces + lag; t++) {
-    if (t < pieces) TWS_TRY(go_up(c, &h, t, err));
-    if (t >= lag) TWS_TRY(go_down(c, &h, t - lag, err));
+    if (t < pieces) TWS_TRY(reduce_to_next(c, &h, t, err));
+    if (t >= lag) TWS_TRY(return_to_previous(c, &h, t - lag, err));
   }
   TWS_TRY(wait_for(c->nodes->up, SLOTS, err));
   return wait_for(c->nodes->down, SLOTS, err);
@@ -234,8 +236,8 @@ static tws_code sum_segment(const call *c, int segment, const tws_comm_segment *
 
 /* ---- copies ---- */
 
-/* In pieces, so that passing them on inside the node goes beside the next one's way. `from`: members whose data come.
- */
+/* Receives in blocks, so that copying a block within the node overlaps with the transfer of the next. `from`:
+ * members whose data arrive. */
 static tws_code take_from(const call *c, int segment, int member, uint64_t done, uint64_t bytes,
                           const tws_comm_segment *s, tws_error *err) {
   const uint64_t place = (uint64_t)member * s->count * tws_dtype_bytes(s->dtype) + done;
@@ -247,8 +249,8 @@ static tws_code take_from(const call *c, int segment, int member, uint64_t done,
   return TWS_OK;
 }
 
-/* Whoever has the same place on another node, counted round where that is smaller, gets this rank's part for all there.
- */
+/* The member with the same index on another node (modulo the size of a smaller node) receives this rank's segment
+ * for all members there. */
 static tws_code gather_segment(const call *c, int segment, const tws_comm_segment *s, tws_error *err) {
   const tws_span *span = c->span;
   const int nodes = span->nodes, mine = span->mine, local = c->near_last - c->near_first;

@@ -10,7 +10,7 @@
 #include "real/pairs.h"
 #include "real/pictures.h"
 
-/* What is filled at the moment. */
+/* State of the batch that is being filled. */
 typedef struct filler {
   const tws_objective_source *from;
   int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes; /* NULL: the network has no such input */
@@ -35,13 +35,13 @@ void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token,
   }
 }
 
-/* Whether tokens have places in documents, packed or one in a sample, that an input or a target depends on. */
+/* Returns 1 if an input or a target depends on positions in documents, packed ones or one per sample. */
 static int has_places(const filler *f) {
   return f->from->document_end >= 0 || f->positions;
 }
 
-/* Of the sample whose tokens are there: its documents, and this rank's part of positions and targets. Without packed
- * documents (document_end -1, which is no token) it is one. */
+/* Finds the documents of a sample whose tokens are present, and sets this rank's share of positions and targets.
+ * Without packed documents (document_end -1, which is no token) the sample is one document. */
 static void put_documents(const filler *f, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts;
@@ -75,7 +75,8 @@ static int is_never_masked(const filler *f, int32_t token) {
          (marks && (token == network->class_token || token == network->separator_token));
 }
 
-/* Of the `length` tokens those are predicted whose draw is less than what this returns. */
+/* Draws a number for each of the `length` tokens; the tokens to predict are those whose number is below the returned
+ * one. */
 static double choose(const filler *f, uint64_t sample, int64_t length) {
   const int64_t most = f->from->network->predictions > 0 ? f->from->network->predictions : length;
   int64_t chosen = 0, least = -1;
@@ -103,14 +104,14 @@ static int32_t replacement(const filler *f, uint64_t sample, int64_t t) {
   return f->row[t];
 }
 
-/* Tokens but for padding at the end. */
+/* Number of tokens without padding at the end. */
 static int64_t length_of(const filler *f, const int32_t *tokens) {
   int64_t length = f->from->data->sequence;
   while (length > 0 && tokens[length - 1] == f->from->shape->ignored) length--;
   return length;
 }
 
-/* One sample of so many tokens into row `row` of the rank's part of the step. */
+/* Masks a sample of `length` tokens and writes it into row `row` of the rank's share of the step. */
 static void mask_sample(const filler *f, uint64_t sample, int64_t length, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts, first = part * shape->part;
@@ -127,7 +128,7 @@ static void mask_sample(const filler *f, uint64_t sample, int64_t length, int64_
 
 enum { FOLLOWS, IS_ANOTHER, FOLLOWS_CLASSES, LEAST_SENTENCES = 5 };
 
-/* A sample of so many tokens whose marks, segments and class are there. */
+/* Writes a sample of `length` tokens whose marks, segments and class are known. */
 static void put_sentences(const filler *f, uint64_t number, int64_t length, const int32_t *types, int is_another,
                           int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
@@ -139,8 +140,8 @@ static void put_sentences(const filler *f, uint64_t number, int64_t length, cons
   if (f->classes) f->classes[row] = is_another;
 }
 
-/* f->row, which is `length` tokens of a text, becomes the class's token, its beginning, a separator, what follows in
- * the text or of every other sample the same stretch of another sample, and a separator. */
+/* Turns f->row, `length` tokens of a text, into [CLS], its beginning, [SEP], the rest of the text or, for every
+ * other sample, the same range of another sample, and [SEP]. */
 static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample, int64_t row, tws_error *err) {
   enum { MARKS = 3, OF_SPLIT = 0, OF_PAIR = 1, OF_OTHER = 2 };
   const tws_data *data = f->from->data;
@@ -157,7 +158,7 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
     if (another) taken = ends < taken ? ends : taken;
   }
   const int32_t *second = another ? f->other : f->row;
-  int32_t *types = f->other; /* written behind what is read of it */
+  int32_t *types = f->other; /* written after the part of it that is read */
   memmove(f->row + first + 2, second + first, (size_t)(taken - first) * sizeof *f->row);
   memmove(f->row + 1, f->row, (size_t)first * sizeof *f->row);
   f->row[0] = (int32_t)network->class_token;
@@ -167,7 +168,7 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
   return TWS_OK;
 }
 
-/* As a line of a file with labels has it. */
+/* Writes a sample from a line of a file with labels. */
 static void take_sentences(const filler *f, uint64_t number, const tws_pair *pair, int64_t row) {
   const int64_t whole = f->from->data->sequence, length = pair->sources < whole ? pair->sources : whole;
   memcpy(f->row, pair->source, (size_t)length * sizeof *f->row);
@@ -186,19 +187,20 @@ static void write_token(writer *w, int64_t token) {
   if (w->count < w->room) w->to[w->count++] = (int32_t)token;
 }
 
-/* What is written ends with the token for that, in the place of the last one where there is no room. */
+/* Ends a text with the end token, which replaces the last token where the buffer is full. */
 static void end_text(writer *w, int64_t end) {
   if (w->count == w->room) w->count--;
   write_token(w, end);
 }
 
-/* Whether a stretch ends behind token `at`, where `wanted` of the next `places` places are still to be ends: each set
- * of places is as likely as any other. */
+/* Returns 1 if a range ends after token `at`, where `wanted` of the next `places` positions are still to be ends:
+ * each set of positions is equally likely. */
 static int ends_here(const filler *f, uint64_t sample, int64_t at, int draw, int64_t wanted, int64_t places) {
   return drawn(f->from->data, sample, at, draw) * (double)places < (double)wanted;
 }
 
-/* A text without some spans, and these: stretches that stay and stretches that go take turns, the first one stays. */
+/* Span corruption: splits a text alternately into ranges that stay in the source and spans that go to the target;
+ * the first stays. */
 static void leave_out_spans(const filler *f, uint64_t sample, writer *source, writer *target) {
   enum { STAYS, GOES };
   const tws_network *network = f->from->network;
@@ -265,7 +267,7 @@ static void label_sample(const filler *f, const tws_pair *pair, int64_t row) {
   if (f->lengths) f->lengths[row] = (int32_t)length;
 }
 
-/* Sample by sample of this rank's part of the step, as the network is trained. */
+/* Fills this rank's share of the step sample by sample, according to the objective. */
 static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
   const tws_batch_shape *shape = f->from->shape;
   const tws_data *data = f->from->data;

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 
-/* Numbers of all lines one after another: of line i the source begins at first[3 i], its target behind it, and then
+/* Tokens and types of all lines, concatenated: the source of line i begins at first[3 i], followed by its target and
  * its types. */
 enum { PARTS = 3 };
 struct tws_pairs {
@@ -44,7 +44,7 @@ static tws_code add_number(tws_pairs *p, double number, tws_error *err) {
   return TWS_OK;
 }
 
-/* Where the next part of a line begins. */
+/* Records where the next array of a line begins. */
 static tws_code begin_part(tws_pairs *p, tws_error *err) {
   if (tws_reserve(&p->first, &p->first_capacity, p->first_count + 1, sizeof *p->first)) return no_memory(p, err);
   p->first[p->first_count++] = p->token_count;
@@ -182,7 +182,7 @@ static tws_code add_question(tws_pairs *p, const cJSON *object, uint64_t line, t
   return TWS_OK;
 }
 
-/* What is said of the `tokens` tokens of the line's input, and their types. */
+/* Reads the labels of the `tokens` tokens of the line's input, and their types. */
 static tws_code add_labels(tws_pairs *p, const cJSON *object, size_t tokens, uint64_t line, tws_error *err) {
   const cJSON *labels = cJSON_GetObjectItemCaseSensitive(object, "labels"),
               *types = cJSON_GetObjectItemCaseSensitive(object, "types");

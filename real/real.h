@@ -1,8 +1,8 @@
-/* The real engine: plans executed by kernels and communication. A shared module (twinspeed_real.so: MPI, host kernels)
- * with one exported table; a CUDA backend is a further module that this one loads.
+/* The real engine: executes plans with kernels and communication. It is a shared module (twinspeed_real.so: MPI, host
+ * kernels) with one exported table; a CUDA backend is a further module, which this one loads.
  *
- * Ranks are processes. The program starts them (launch/) through mpirun, which runs the program again as
- * `twinspeed rank-worker ...`; inside it this module is called with the same options. */
+ * Ranks are processes. The program starts them (launch/) through mpirun, which runs the program again as `twinspeed
+ * rank-worker ...`; inside it this module is called with the same options. */
 #ifndef TWS_REAL_H
 #define TWS_REAL_H
 
@@ -23,30 +23,32 @@ typedef struct tws_backend_ops {
   /* one arena per tier, zeroed, aligned to TWS_ALIGNMENT */
   tws_code (*allocate)(tws_backend *backend, tws_tier tier, uint64_t bytes, void **base, tws_error *err);
   void (*release)(tws_backend *backend, tws_tier tier, void *base);
-  /* start one kernel; arguments: NULL: all 0; operand[i] is the address of operand i, dtype[i] its type. May be
+  /* start one kernel; arguments NULL: all are 0; operand[i] is the address of operand i, dtype[i] its type. May be
    * asynchronous on `stream`. */
   tws_code (*run)(tws_backend *backend, const tws_work *work, const tws_arguments *arguments, void *const *operand,
                   const tws_dtype *dtype, int operand_count, tws_stream stream, tws_error *err);
-  /* bytes between addresses of any tier */
+  /* copy bytes between addresses of any tier */
   tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
-  /* optional, both or none: backends whose streams run side by side. signal(): the event happens when the stream comes
-   * to this point; wait(): the stream goes on when the event happened for which signal() was called last. Events are
-   * small numbers that may be used again. */
+  /* optional, both or none: backends whose streams run concurrently. signal() records the event on the stream;
+   * wait() makes the stream wait for the last signal() of that event (as cudaEventRecord and cudaStreamWaitEvent).
+   * Events are small numbers that may be reused. */
   tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
   int (*supports)(const tws_work *work); /* capability query */
-  /* optional, both or none: what is started between record(1) and record(0) is kept and not run; replay() starts all of
-   * it, as often as asked. Work of every shape must have run before. A recording replaces the one before; it ends with
-   * the memory or the communicator that it uses. TWS_UNSUPPORTED from record(1): not wanted here. record(-1) gives up
-   * what is being recorded; after that, and after an error of record(), the backend runs work as before. */
+  /* optional, both or none: work that is started between record(1) and record(0) is captured and not run (as a CUDA
+   * graph); replay() launches all of it, as often as requested. Work of every shape must have run before. A new
+   * recording replaces the previous one; a recording is valid as long as the memory and the communicator that it
+   * uses. TWS_UNSUPPORTED from record(1): not wanted here. record(-1) discards what is being recorded; after that,
+   * and after an error of record(), the backend runs work as before. */
   tws_code (*record)(tws_backend *backend, int on, tws_error *err);
   tws_code (*replay)(tws_backend *backend, tws_error *err);
-  /* optional, both or none, for backends with wait(): note when a stream comes to this point; then, for the first
-   * `count` notes, the seconds since note 0. */
+  /* optional, both or none, for backends with wait(): mark() records a time stamp on a stream; marked() returns, for
+   * the first `count` time stamps, the seconds since time stamp 0. */
   tws_code (*mark)(tws_backend *backend, tws_stream stream, uint32_t index, tws_error *err);
   tws_code (*marked)(tws_backend *backend, uint32_t count, double *seconds, tws_error *err);
-  /* optional: what has gone another, slower way than it should, one line that stays as it is; NULL: nothing so far */
+  /* optional: a message, one line that stays valid, if work takes a slower path than it should; NULL: none does so
+   * far */
   const char *(*slower)(const tws_backend *backend);
 } tws_backend_ops;
 
@@ -56,9 +58,9 @@ typedef struct tws_comm_segment {
   const void *send; /* in place: equal to receive (all-reduce, reduce, broadcast) or inside it (all-gather) */
   void *receive;
   tws_dtype dtype;
-  uint64_t count; /* elements, which SENDS and RECEIVES of models/collectives.def are multiples of */
-  /* uneven: NULL, or how many of `count` are sent to each member, then how many are received from each. Read when
-   * the operation runs; a communicator that cannot read them (device memory) moves all. */
+  uint64_t count; /* elements, a multiple of SENDS and RECEIVES of models/collectives.def */
+  /* uneven collectives: NULL, or the number of elements (of `count`) sent to each member, then received from each.
+   * Read when the operation runs; a communicator that cannot read them (device memory) transfers all. */
   const int32_t *counts;
 } tws_comm_segment;
 typedef struct tws_comm_ops {
@@ -67,11 +69,11 @@ typedef struct tws_comm_ops {
                          const tws_comm_segment *segments, int count, tws_error *err);
   tws_code (*send)(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err);
   tws_code (*receive)(tws_comm *comm, int peer, void *data, uint64_t bytes, tws_error *err);
-  /* optional: host memory that the transport reaches without copies; see real/mpi_comm.h */
+  /* optional: host memory that the transport accesses without copies; see real/mpi_comm.h */
   tws_code (*allocate)(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
-  /* optional, both or none: start on a stream of the device's backend and return. A communicator that has them takes
-   * device memory, and what it starts is ordered by the plan's streams; without, the executor waits for the device
-   * before it communicates. */
+  /* optional, both or none: start on a stream of the device's backend and return. A communicator that has them uses
+   * device memory, and its operations are ordered by the plan's streams; without them, the executor waits for the
+   * device before it communicates. */
   tws_code (*start_collective)(tws_comm *comm, int group, tws_collective collective, int root,
                                const tws_comm_segment *segments, int count, tws_stream stream, tws_error *err);
   tws_code (*start_message)(tws_comm *comm, int peer, int receives, void *data, uint64_t bytes, tws_stream stream,
@@ -79,56 +81,59 @@ typedef struct tws_comm_ops {
 } tws_comm_ops;
 
 /* ---- training ---- */
-/* Files that are written step by step beside those of the configuration's sections (traces/monitor.h), and what the
- * numbers are held against. */
+/* Files that are written step by step in addition to those of the configuration's sections (traces/monitor.h), and
+ * the peak for MFU. */
 typedef struct tws_watching {
   const char *lines_path, *prometheus_path; /* or NULL */
   double peak_flops;                        /* of all devices of the job; 0: not known */
 } tws_watching;
 
 typedef struct tws_train_options {
-  tws_plan_request plan;  /* of a step of any rank: network, resolved configuration, topology, backend, threads */
-  int share;              /* virtual ranks alone: those that hold equal bits share storage (real/shared_pages.h) */
+  tws_plan_request plan;  /* plan of a training step of any rank: network, resolved configuration, topology, backend,
+                             threads */
+  int share;              /* virtual ranks only: ranks whose memory has equal bits share storage
+                             (real/shared_pages.h) */
   const char *data;       /* text file (bytes) or llm.c .bin tokens */
-  int64_t steps;          /* that the training has when it ends, those before a checkpoint included */
-  const char *eval_data;  /* as data: its loss is found by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;     /* after each so many steps, and after the last; 0: only then */
-  int64_t eval_steps;     /* global batches of one evaluation, always the same; 0: all that the file has */
+  int64_t steps;          /* total steps at the end of the training, those before a resumed checkpoint included */
+  const char *eval_data;  /* as data: its loss is computed by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;     /* interval in steps; also after the last step; 0: only then */
+  int64_t eval_steps;     /* global batches of one evaluation, always the same; 0: the whole file */
   const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
-  int64_t save_every;     /* after each so many steps, and after the last; 0: only then */
-  int64_t keep;           /* checkpoints that stay; 0: all */
-  const char *resume;     /* folder with checkpoints to go on from, or NULL: from initial weights */
-  const char *tag;        /* which of them; NULL: the latest */
-  const char *init_from;  /* safetensors file, index or folder with the first weights, or NULL: drawn */
+  int64_t save_every;     /* interval in steps; also after the last step; 0: only then */
+  int64_t keep;           /* number of checkpoints that are kept; 0: all */
+  const char *resume;     /* folder with checkpoints to resume from, or NULL: from initial weights */
+  const char *tag;        /* tag of the checkpoint; NULL: the latest */
+  const char *init_from;  /* safetensors file, index or folder with the initial weights, or NULL: random ones */
   const char *trace_path; /* Chrome trace of a step, or NULL */
-  int64_t trace_step;     /* of which; 0: the last */
+  int64_t trace_step;     /* the traced step; 0: the last */
   const char *csv_path;   /* one line per step, or NULL */
   tws_watching watching;
-  const tws_fingerprint *fingerprint; /* goes into trace and summary; NULL: none */
+  const tws_fingerprint *fingerprint; /* written into trace and summary; NULL: none */
   const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
-  double deadline_s;                  /* when nothing happens for so long it is a hang; 0: never */
-  uint64_t device_limit;              /* bytes that a rank's device tier may take; 0: what there is */
+  double deadline_s;                  /* watchdog: seconds without progress that count as a hang; 0: never */
+  uint64_t device_limit;              /* bytes that a rank's device tier may use; 0: all available memory */
   int quiet;
-  char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
+  char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
   size_t activity_bytes;
-  uint64_t (*news)(void *user); /* another number when some rank of the job has moved on; from any thread. NULL: none */
+  uint64_t (*news)(void *user); /* a number that changes when any rank of the job makes progress; from any thread.
+                                   NULL: none */
   void (*on_step)(void *user, const tws_step_report *report); /* rank 0 only */
-  int (*should_end)(void *user); /* asked after every step of a run that saves: 1 saves and ends it. NULL: never */
-  void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that result_path gets */
-  /* Nothing has happened until the deadline: called once, from another thread, before this process ends with exit
+  int (*should_end)(void *user); /* called after every step of a run that saves: 1 saves and ends it. NULL: never */
+  void (*on_result)(void *user, const char *json); /* rank 0, at the end: the summary that is written to result_path */
+  /* There was no progress until the deadline: called once, from another thread, before this process ends with exit
    * status 124. */
   void (*on_hang)(void *user, const tws_error *err);
   void *user;
   const tws_log *log;
 } tws_train_options;
 
-/* Bytes from and to disks: as planned, and as the system was asked for and did. */
+/* Bytes from and to disks: of the plan's operations, and of the requests to the system. */
 typedef struct tws_disk_traffic {
   uint64_t planned_read, planned_written, read, written;
 } tws_disk_traffic;
 
 typedef struct tws_train_result {
-  int64_t steps, skipped; /* since the beginning; this run began behind first_step */
+  int64_t steps, skipped; /* since the beginning; this run started after first_step */
   int64_t first_step;
   int ended; /* by should_end() */
   double first_loss, last_loss, median_step_s,
@@ -137,85 +142,89 @@ typedef struct tws_train_result {
   double last_eval_loss;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* this rank's arenas */
   uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* sums over ranks and tiers; rank 0 */
-  uint64_t largest_bytes; /* allocated by the rank with the most, over tiers; rank 0 */
+  uint64_t largest_bytes; /* of the rank that allocated most, over tiers; rank 0 */
   int largest_rank;
   tws_disk_traffic disk; /* of this run's training steps; rank 0: sums over ranks */
 } tws_train_result;
 
 typedef struct tws_generate_options {
   tws_plan_request plan;                /* of one rank; micro batch and accumulation are 1 */
-  const char *resume, *tag, *init_from; /* as in tws_train_options; all NULL: drawn weights */
+  const char *resume, *tag, *init_from; /* as in tws_train_options; all NULL: random weights */
   const int32_t *prompt;
-  int64_t prompt_count, count; /* tokens that are given, and that are wanted */
+  int64_t prompt_count, count; /* tokens of the prompt, and tokens to generate */
   tws_sampling sampling;
-  uint64_t seed; /* of the choices */
+  uint64_t seed; /* of the random choices */
   void (*on_token)(void *user, int32_t token, double log_probability);
   void *user;
   const tws_log *log;
 } tws_generate_options;
 
 typedef struct tws_calibrate_options {
-  const char *out_path;   /* what was measured (traces/measurements.h), written by rank 0 */
-  const char *device;     /* "host" (NULL, too) or "cuda" */
+  const char *out_path;   /* file of measurements (traces/measurements.h), written by rank 0 */
+  const char *device;     /* "host" (or NULL) or "cuda" */
   int quick;              /* fewer shapes and repeats, for demos and tests */
-  uint64_t largest_bytes; /* kernels with larger operands are left out; 0: by the device's memory */
+  uint64_t largest_bytes; /* kernels with larger operands are skipped; 0: by the device's memory */
   int threads;            /* of a rank that has the node to itself; 0: all cores */
   int cores;              /* that the ranks share; 0: all of the machine's */
-  double budget_s;        /* repeat for about so long; 0: by `quick` */
+  double budget_s;        /* approximate time of the repetitions; 0: by `quick` */
   const tws_work *works;  /* the kernels to measure; NULL: none */
   uint32_t work_count;
-  char *activity; /* where this rank says what it is doing (zero-terminated), or NULL */
+  char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
   size_t activity_bytes;
   const tws_log *log;
   tws_progress *progress;
 } tws_calibrate_options;
 
-/* ---- all ranks of a training in one process, for an emulator (emulation/), which decides when their operations run:
+/* ---- all ranks of a training in one process, for an emulator (emulation/) that decides when their operations run:
  * on the host's kernels, without MPI and without start() ---- */
 typedef struct tws_virtual tws_virtual;
 typedef struct tws_virtual_api {
-  /* Plans, memory and weights of every rank. Of the options those of the plan, data, evaluation data, steps, save,
-   * share, keep, resume, tag, init_from and log count; the options must outlive it. TWS_UNSUPPORTED: a backend other
+  /* Creates plans, memory and weights of every rank. The options plan, data, evaluation data, steps, save, share,
+   * keep, resume, tag, init_from and log are used; the options must outlive it. TWS_UNSUPPORTED: a backend other
    * than the host's. */
   tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
   void (*close)(tws_virtual *ranks); /* NULL is allowed */
-  /* Of a training step or an evaluation, by rank, and how many; of `ranks`. NULL: the options have no such program. */
+  /* The plans of a training step, an evaluation or another program, by rank, and their number; owned by `ranks`.
+   * NULL: the options have no such program. */
   const tws_plan *const *(*plans)(const tws_virtual *ranks, tws_program program, int *count);
-  int64_t (*first_step)(const tws_virtual *ranks); /* steps that a checkpoint had already */
-  /* A step: begin, then every operation of every rank, in an order that satisfies the plans, then end with the virtual
-   * seconds that it took. */
+  int64_t (*first_step)(const tws_virtual *ranks); /* steps completed before a resumed checkpoint */
+  /* A step: begin(), then every operation of every rank, in an order that satisfies the plans, then end() with the
+   * virtual seconds that it took. */
   tws_code (*begin)(tws_virtual *ranks, int64_t step, tws_error *err);
   tws_code (*run)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t op,
-                  tws_error *err); /* one that needs no other rank */
-  /* Members of one collective, or the two ends of a message. */
+                  tws_error *err); /* an operation that needs no other rank */
+  /* Runs a collective for all its members, or a message for its sender and receiver. */
   tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
                    tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
-  /* Behind a step: whether what was left to the host is done now, and the program that does it. Then apply_begin, and
-   * every operation of that program; they took so much longer. */
+  /* After a step: returns 1 if a delayed update of the host is due now, with the program that runs it. Then
+   * apply_begin(), every operation of that program, and apply_end() with the additional seconds. */
   int (*applies)(const tws_virtual *ranks, int64_t step, tws_program *program);
   tws_code (*apply_begin)(tws_virtual *ranks, tws_program program, tws_error *err);
   void (*apply_end)(const tws_virtual *ranks, double seconds, tws_step_report *report);
-  /* An evaluation: for each of its batches begin, every operation, end; then its mean loss. */
+  /* An evaluation: for each of its batches evaluation_begin(), every operation, evaluation_end(); then its mean
+   * loss. */
   int64_t (*evaluation_batches)(const tws_virtual *ranks);
   tws_code (*evaluation_begin)(tws_virtual *ranks, int64_t batch, tws_error *err);
   tws_code (*evaluation_end)(tws_virtual *ranks, tws_error *err);
   tws_code (*evaluation_loss)(tws_virtual *ranks, double *loss, tws_error *err);
-  /* Between steps, with `save` among the options. save: every rank's file into a folder without a name; publish: the
-   * folder gets its name; drop: it stays as a job leaves it that ends when this share of the files was written. */
+  /* Between steps, with `save` among the options. save() writes every rank's file into a folder with a temporary
+   * name; publish() gives the folder its name; drop() leaves it in the state of a job that ends when this share of
+   * the files was written. */
   tws_code (*save)(tws_virtual *ranks, tws_error *err);
   tws_code (*publish)(tws_virtual *ranks, tws_error *err);
   void (*drop)(tws_virtual *ranks, double written);
-  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank); /* that it writes of a checkpoint */
-  /* Faults: one bit of an element of an entry of the state ("parameters"), or of what an operation received last. */
+  uint64_t (*save_bytes)(const tws_virtual *ranks, int rank); /* bytes of a checkpoint that the rank writes */
+  /* Faults: flip one bit of an element of a state entry ("parameters"), or of the data that an operation received
+   * last. */
   tws_code (*flip)(tws_virtual *ranks, int rank, const char *entry, uint64_t element, int bit, tws_error *err);
   void (*flip_received)(tws_virtual *ranks, tws_program program, const tws_run_member *member, uint64_t byte, int bit);
-  /* For tests of the order: what nobody may read any more becomes something else. */
+  /* For tests of the order: overwrites a range that no operation may read any more. */
   void (*spoil)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
                 uint64_t count);
-  uint64_t (*digest)(const tws_virtual *ranks);                             /* of every bit of the state */
+  uint64_t (*digest)(const tws_virtual *ranks);                             /* hash of every bit of the state */
   uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier); /* bytes of its arenas */
-  uint64_t (*saved)(const tws_virtual *ranks);                              /* bytes of all that are shared storage */
+  uint64_t (*saved)(const tws_virtual *ranks);                              /* bytes saved by sharing storage */
 } tws_virtual_api;
 
 typedef struct tws_real_api {
@@ -223,7 +232,7 @@ typedef struct tws_real_api {
   /* Everything below is called between start() and stop() in every rank process. */
   tws_code (*start)(int *argc, char ***argv, int *rank, int *world, tws_error *err); /* MPI_Init */
   void (*stop)(void);
-  /* Tell every rank to end: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
+  /* Ends every rank: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
   void (*abort)(int exit_code);
   /* After an error in a world of several ranks the others still wait for this one: end with abort(), not stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
@@ -232,8 +241,8 @@ typedef struct tws_real_api {
   const tws_backend_ops *(*backend)(const char *name); /* NULL: not there */
   const tws_virtual_api *virtual_ranks;
   void (*clear_swap_files)(const char *folder); /* of ended processes: see real/swap.h */
-  /* Bytes/s of a file of so many bytes in `folder`, read and written as `aio` says: see real/disk.h. *direct: past the
-   * page cache. */
+  /* Bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`: see real/disk.h.
+   * *direct: the transfers bypassed the page cache. */
   tws_code (*measure_disk)(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,
                            int *direct, tws_error *err);
   void (*use_unfinished)(tws_unfinished *list); /* the program's, before anything else is called */

@@ -1,4 +1,4 @@
-/* What a training run leaves behind: CSV by step, a JSON summary, a Chrome trace. Rank 0 writes. */
+/* Output files of a training run: CSV by step, a JSON summary, a Chrome trace. Rank 0 writes. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static int has_experts(const tws_training *t) {
   return tws_network_has_experts(t->options->plan.network);
 }
 
-/* Modules of several losses, in their order; returns how many, of one loss none. */
+/* Modules of several losses, in order; returns their number, or 0 if there is one loss. */
 static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEADS]) {
   const tws_network *network = t->options->plan.network;
   int count = 0;
@@ -67,7 +67,7 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
 
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_error *err) {
   if (!t->csv) return TWS_OK;
-  char routed[96] = "", evaluated[32] = "", losses[160]; /* empty behind steps that none follows */
+  char routed[96] = "", evaluated[32] = "", losses[160]; /* empty after steps without an evaluation */
   write_losses(t, r, losses, sizeof losses);
   if (r->evaluated) snprintf(evaluated, sizeof evaluated, "%.9g", r->eval_loss);
   if (has_experts(t))
@@ -80,12 +80,12 @@ tws_code tws_report_csv_step(tws_training *t, const tws_step_report *r, tws_erro
 
 /* ---- JSON summary ---- */
 
-/* What every rank tells rank 0. */
+/* Values that every rank sends to rank 0. */
 typedef struct rank_memory {
   tws_disk_traffic disk;
   uint64_t predicted[TWS_TIER_COUNT], allocated[TWS_TIER_COUNT], peak_rss, start_rss, inputs;
   tws_cuda_memory device;                                /* total 0: no device */
-  char device_name[320], slower[256], not_recorded[256]; /* the last two empty: nothing was */
+  char device_name[320], slower[256], not_recorded[256]; /* the last two: empty if there was none */
 } rank_memory;
 
 static int64_t steps_of_run(const tws_training *t) {
@@ -138,7 +138,7 @@ static void add_provenance(const tws_training *t, cJSON *root) {
                                                         : "messages");
 }
 
-/* How the ranks are divided: dimensions of the four axes, and what only some of them have. */
+/* Adds the sizes of the four axes, and of those that only some configurations have. */
 static void add_axes(const tws_training *t, cJSON *configuration) {
   const tws_config *c = t->config;
   const tws_plan *plan = t->plan;
@@ -240,7 +240,7 @@ static void add_routed(const tws_training *t, cJSON *root) {
   }
 }
 
-/* Of a network with several losses each of them, step by step. */
+/* Adds each loss of a network with several, step by step. */
 static void add_losses(const tws_training *t, cJSON *root) {
   const tws_module *found[TWS_LOSS_HEADS];
   const int losses = losses_of(t, found);
@@ -334,7 +334,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   const tws_save_times saves = tws_checkpoint_times(t);
   cJSON *save = t->checkpoint ? cJSON_AddObjectToObject(root, "saves") : NULL;
   if (save) {
-    cJSON_AddNumberToObject(save, "beside_training", (double)saves.beside);
+    cJSON_AddNumberToObject(save, "beside_training", (double)saves.overlapped);
     cJSON_AddNumberToObject(save, "waited_s", saves.waited_s);
   }
   char *text = cJSON_Print(root);
@@ -424,7 +424,7 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
 
 /* ---- trace ---- */
 
-/* One operation on its way to rank 0; its label follows the records, zero-terminated, in the same order. */
+/* One operation in a message to rank 0; its label follows the records, zero-terminated, in the same order. */
 typedef struct record {
   double start_s, end_s;
   uint32_t op, micro_batch;
@@ -469,8 +469,9 @@ static tws_code unpack_events(const tws_training *t, int rank, const unsigned ch
   return TWS_OK;
 }
 
-/* What the routers of the step counted on all ranks, over its length: the share of routes that was dropped, the
- * auxiliary loss, how many times an even share the hottest expert got, and the routes to each expert of each layer. */
+/* Adds counters of the routers, summed over all ranks, over the length of the step: the share of routes that was
+ * dropped, the auxiliary loss, the load of the most loaded expert over the mean, and the routes to each expert of
+ * each layer. */
 static int count_at(const tws_training *t, double at_s, tws_timeline *timeline) {
   const tws_network *network = t->options->plan.network;
   const tws_step_report *report = &t->history[t->traced_step - 1 - t->first_step];

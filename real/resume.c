@@ -1,4 +1,4 @@
-/* Going on from a checkpoint, whatever shape it was saved at: every rank reads the slices that its own state has. */
+/* Resuming from a checkpoint, whatever sharding it was saved with: every rank reads the slices of its own state. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -97,7 +97,7 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
 
 /* ---- which one it is ---- */
 
-/* Rank 0's, as all ranks get to know it: where it is, and its index; or why there is none. */
+/* Rank 0's checkpoint, broadcast to all ranks: its path and its index; or the reason why there is none. */
 typedef struct announced {
   tws_error failure;
   char path[TWS_FOLDER_SIZE];
@@ -131,7 +131,7 @@ static tws_code another_here(const tws_training *t, const char *path, tws_error 
                   "%.300s is not the same on %s (rank %d) as where rank 0 is", path, host, t->rank);
 }
 
-/* What this node has of it: the same, nothing (it is fetched then), or another one. */
+/* Opens the checkpoint as this node sees it: the same as rank 0's, none (it is fetched then), or another one. */
 static tws_code open_announced(tws_training *t, const announced *a, tws_error *err) {
   char *text = NULL;
   size_t length = 0;
@@ -168,7 +168,7 @@ static tws_code check_base(const tws_training *t, tws_error *err) {
   if (!tws_training_has_frozen(t)) {
     if (!t->options->init_from) return TWS_OK;
     return tws_fail(err, TWS_USAGE, "a checkpoint has the weights: leave out --init-from",
-                    "--init-from beside a checkpoint whose parameters were all trained");
+                    "--init-from together with a checkpoint whose parameters were all trained");
   }
   if ((*x->base != 0) == (t->options->init_from != NULL)) return TWS_OK;
   snprintf(hint, sizeof hint, *x->base ? "give --init-from %.400s" : "leave out --init-from", x->base);
@@ -201,7 +201,7 @@ void tws_resume_place(tws_training *t) {
   if (t->rank == 0 && x->data_tokens != (int64_t)t->data.count)
     tws_log_write(t->options->log, TWS_LOG_WARNING,
                   "the checkpoint's data had %" PRId64 " tokens (%s), and this file has %" PRIu64
-                  ": it is read from behind sample %" PRId64 " on",
+                  ": it is read from the sample after %" PRId64 " on",
                   x->data_tokens, x->data, t->data.count, used);
 }
 
@@ -232,8 +232,8 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err);
 }
 
-/* What belongs to a rank and to no parameter makes sense on as many ranks only, but for what all have the same of;
- * otherwise it begins anew. */
+/* State of a rank that is of no parameter is only valid on the same number of ranks, unless all ranks have equal
+ * values; otherwise it is initialized. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
   const int everywhere = tws_state_everywhere(l->entry, t->plan->stages);
@@ -298,7 +298,7 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
   if (code == TWS_OK && t->far_readers) code = tws_far_serve(t, err);
   if (code == TWS_OK && t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_INFO, "%s step %" PRId64 " of %s (read in %.3g s)",
-                  t->weights_only ? "weights of" : "goes on behind", t->resumed->counters.steps, t->resumed->path,
+                  t->weights_only ? "weights of" : "continues after", t->resumed->counters.steps, t->resumed->path,
                   tws_clock_s() - start);
   return code;
 }

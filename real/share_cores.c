@@ -47,7 +47,7 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   if (seen != TWS_OK && wanted && err) *err = failure;
   if (seen != TWS_OK) return wanted ? seen : TWS_OK;
   TWS_TRY(tws_machine_look(NULL, &mine.cpus, &parts, err));
-  if (!wanted && parts.numa_nodes == 1) return TWS_OK; /* all cores are as near to all memory */
+  if (!wanted && parts.numa_nodes == 1) return TWS_OK; /* all cores have equal access to all memory */
   TWS_TRY(tws_host_bind(t->backend, &mine.cpus, index, count, &bound, &near, err));
   if (wanted && !bound && t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_WARNING, "threads are not bound: %d ranks of %d threads share %d cores",

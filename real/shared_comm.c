@@ -31,7 +31,8 @@ typedef struct place {
   uint64_t offset;
 } place;
 
-/* What a rank tells the others before a collective. Written before the opening barrier, read until the closing one. */
+/* Addresses that a rank publishes for the others before a collective: written before the opening barrier, read until
+ * the closing one. */
 typedef struct rank_slot {
   _Alignas(
       CACHE_LINE) _Atomic uint32_t waiting; /* id + 1 of the group it waits in, UINT32_MAX: for a message, 0: not */
@@ -49,7 +50,8 @@ typedef struct shared_arena {
   char **map;      /* per place, as mapped here */
 } shared_arena;
 
-/* `rank` is a rank of the world; its place is that among the ranks of the node, in which everything here is kept. */
+/* `rank` is a rank of the world; `place` is its index among the ranks of the node, by which all arrays here are
+ * indexed. */
 struct tws_shared {
   MPI_Comm node;
   int rank, size, spins; /* rank: among those of the node */
@@ -165,7 +167,7 @@ tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, 
   shared->spins = busy ? 20 : 4000;
   const tws_code code = list_places(shared, rank, world_size, err);
   const int ok = code == TWS_OK && shared->size <= MAX_MEMBERS;
-  /* Of one mind: first those of a node, who map each other's memory, then all nodes. */
+  /* All ranks must agree: first those of a node, which map each other's memory, then all nodes. */
   const int mapped = all_agree(node, ok) && map_control(shared) == TWS_OK;
   if (!all_agree(world, mapped)) {
     tws_shared_destroy(shared);
@@ -189,7 +191,7 @@ void tws_shared_destroy(tws_shared *shared) {
   tws_free(shared);
 }
 
-/* The first rank whose share no longer fits says so; the sum over ranks is what the machine must hold. */
+/* The first rank whose share no longer fits reports it; the sum over ranks is the memory that the machine needs. */
 static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
   tws_host_memory memory = tws_host_memory_read();
   uint64_t sum = 0;
@@ -314,7 +316,7 @@ int tws_shared_is_waiting(const tws_shared *shared) {
   return atomic_load(&shared->ranks[shared->rank].waiting) != 0;
 }
 
-/* Whoever waits, in whatever group or for whatever message, waits in the end for one who does not. */
+/* Every chain of waiting ranks, in whatever group or for whatever message, ends at a rank that does not wait. */
 int tws_shared_missing(const tws_shared *shared) {
   uint32_t waiting = atomic_load(&shared->ranks[shared->rank].waiting);
   if (waiting == 0) return -1;
@@ -352,7 +354,8 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
   return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
-/* Where a segment's two sides lie; 0: not in memory that the others see. A side without elements needs no place. */
+/* Finds the positions of a segment's two sides; 0: one is not in shared memory. A side without elements needs no
+ * position. */
 static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
                        place *receive) {
   const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);
@@ -387,8 +390,8 @@ static char *received_by(const batch *b, int member, int segment) {
   return tws_shared_received(b->shared, b->group->ranks[member], segment);
 }
 
-/* All-reduce and reduce: each member sums its own part of every segment and writes it to all receivers. Small
- * segments go whole to one member, turn by turn. */
+/* All-reduce and reduce: each member sums its own share of every segment and writes it to all receivers. Small
+ * segments are assigned whole to one member each, round-robin. */
 static void reduce_parts(const batch *b, int segment, const tws_comm_segment *s) {
   const uint64_t count = s->count, size = tws_dtype_bytes(s->dtype);
   int n = b->group->size;

@@ -11,7 +11,7 @@ enum {
   LEAST_PAGES = 16,       /* of a range: for less a mapping is too dear */
   MOST_RUNS = 40000,      /* of pages that the system maps as one: it takes 65530 of a process */
   MOST_CANDIDATES = 64,   /* that a range is compared with */
-  HOPELESS_AFTER = 4096,  /* comparisons of one place that found nothing */
+  HOPELESS_AFTER = 4096,  /* comparisons at one position without a match */
   NO_EXTENT = 0xffffffffu /* pages of a rank's own */
 };
 
@@ -29,7 +29,7 @@ typedef struct arena {
   int number; /* of the rank's arenas */
 } arena;
 
-/* What ranks have written at one place: live memory of one of them, or an extent. */
+/* Data that ranks have written at one position: live memory of one rank, or an extent of the file. */
 typedef struct candidate {
   uint32_t extent; /* NO_EXTENT: memory of a rank, in */
   uint32_t arena;
@@ -39,7 +39,7 @@ typedef struct place {
   int number; /* of the arena */
   uint32_t writer;
   uint64_t first, pages, misses;
-  int hits, count, next; /* next: to be replaced when there are enough */
+  int hits, count, next; /* next: candidate to be replaced when the list is full */
   candidate candidates[MOST_CANDIDATES];
 } place;
 
@@ -173,7 +173,7 @@ static void release(tws_shared_pages *p, extent *e) {
   p->count.held_bytes -= e->pages * p->page;
 }
 
-/* Runs of pages that come from one extent, or from none, in [first, end). */
+/* Counts ranges of pages that are mapped from one extent, or from none, in [first, end). */
 static uint64_t runs_of(const arena *a, uint64_t first, uint64_t end) {
   uint64_t runs = 1;
   for (uint64_t i = first + 1; i < end; i++) runs += a->extent_of[i] != a->extent_of[i - 1];
@@ -285,7 +285,7 @@ tws_code tws_shared_pages_settle(tws_shared_pages *p, uint32_t rank, const void 
   for (int i = 0; i < x->count; i++) {
     candidate c = x->candidates[i];
     const unsigned char *theirs = bytes_of(p, x, &c);
-    if (!theirs || theirs == mine) continue; /* gone, or what this rank had here before */
+    if (!theirs || theirs == mine) continue; /* gone, or this rank's own earlier data */
     x->candidates[kept] = c;
     if (!same && memcmp(theirs, mine, key.pages * p->page) == 0) same = &x->candidates[kept];
     kept++;

@@ -1,4 +1,4 @@
-/* What is told of a step, and the monitors that it is told to. */
+/* Fills reports of steps, and passes them to the monitors. */
 #include "base/memory.h"
 #include "real/train_internal.h"
 #include "traces/monitor.h"

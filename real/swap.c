@@ -24,12 +24,12 @@ static int is_swap(const char *name) {
   return length > end && strcmp(name + length - end, ending) == 0;
 }
 
-/* The folder is the program's own: a link in its place would lead to another's files. */
+/* The program creates the folder: a link in its place could lead to another user's files. */
 static int open_folder(const char *path) {
   return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Removes what nobody holds. The folder is locked: no file in it is without its lock but for a reason. */
+/* Removes files without a lock. The folder is locked, so that a file without a lock is left over. */
 static int clear(int folder) {
   int count = 0;
   const int again = dup(folder);
@@ -67,7 +67,7 @@ static tws_code make(int folder, uint64_t bytes, tws_swap_file *file, tws_error 
   file->direct = 1;
   file->fd = openat(folder, name, flags | O_DIRECT, 0600);
   if (file->fd < 0 && errno == EINVAL) {
-    unlinkat(folder, name, 0); /* some file systems say so after they have made it */
+    unlinkat(folder, name, 0); /* some file systems report this after they have created the file */
     file->direct = 0;
     file->fd = openat(folder, name, flags, 0600);
   }

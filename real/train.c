@@ -91,7 +91,7 @@ tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_erro
   *disk = (tws_disk_setup){.folder = tws_config_disk(t->config), .aio = t->config->aio};
   if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
   return tws_fail(err, TWS_INVALID,
-                  "give nvme_path beside the device in zero_optimization.offload_optimizer or offload_param: a folder "
+                  "give nvme_path next to the device in zero_optimization.offload_optimizer or offload_param: a folder "
                   "on a fast disk",
                   "states are offloaded to a disk, and no folder on one is given");
 }
@@ -139,7 +139,7 @@ static tws_code start_watching(tws_training *t, tws_error *err) {
 
 enum { CHUNK = 1 << 20 };
 
-/* Values on their way to a buffer, made and rounded by the threads that this rank may use. */
+/* Values that are being written to a buffer, computed and rounded by the threads of this rank. */
 typedef struct weight_maker {
   float *values;
   unsigned short *rounded;
@@ -177,7 +177,7 @@ static weight_buffers find_weight_buffers(const tws_plan *plan) {
   return found;
 }
 
-/* Where the first weight of a chunk is that begins `done` elements behind a shard's first; 0: not in this buffer. */
+/* Finds the first weight of a chunk that begins `done` elements after a shard's first; 0: not in this buffer. */
 static int weights_in(const weight_buffers *to, int i, const tws_shard *shard, uint64_t done, uint64_t *first,
                       uint64_t *count, uint64_t *skipped) {
   *first = to->entry[i]->role == TWS_ELEMENTS_STORED ? shard->storage_offset : shard->owned_offset;
@@ -277,7 +277,7 @@ static int strikes(const tws_training *t, int64_t step) {
   return t->fault.step == step && t->fault.kind >= TWS_FAULT_KILL && t->fault.kind <= TWS_FAULT_SLOW;
 }
 
-/* What is about to change waits for the copy that a save makes of it. */
+/* An operation that changes state waits for the snapshot of a save. */
 static tws_code before_op(void *user, uint32_t op, tws_error *err) {
   tws_training *t = user;
   (void)err;
@@ -292,7 +292,7 @@ static int is_traced(const tws_training *t, int64_t step) {
   return t->options->trace_path != NULL && step == wanted;
 }
 
-/* What makes this run slower than it should be, said once each. Ranks may differ in it: the summary has all. */
+/* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
 static void warn_of_slowness(tws_training *t) {
   const char *why[] = {t->ops->slower ? t->ops->slower(t->backend) : NULL, tws_executor_not_recorded(t->executor)};
   static const char *const what[] = {"", "steps are not recorded, operations are started one by one: "};
@@ -332,7 +332,7 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* Every rank has the same metrics, so all go on with the same scale. */
+/* Every rank has the same metrics, so all ranks continue with the same loss scale. */
 static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r, tws_error *err) {
   r->skipped = t->skipped = overflow;
   if (overflow) r->gradient_norm = INFINITY; /* or no number at all: the same to the reader */
@@ -351,7 +351,7 @@ static tws_code advance_scale(tws_training *t, int overflow, tws_step_report *r,
   return TWS_OK;
 }
 
-/* fp16 holds nothing below 6e-8: of a loss times a tiny scale no gradient is left, and nothing is trained. */
+/* fp16 holds nothing below 6e-8: with a tiny loss scale all gradients become 0, and nothing is trained. */
 static void warn_of_vanished(tws_training *t, const tws_step_report *r) {
   if (t->vanished || r->skipped || t->config->dtype != TWS_F16 || r->gradient_norm != 0) return;
   t->vanished = 1;
@@ -388,8 +388,8 @@ static size_t routes_counted(const tws_training *t) {
   return t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
 }
 
-/* What routers counted on all ranks: the largest share of an expert, and whether a buffer that nothing may be dropped
- * from was too small, where the device could not say so. */
+/* Reads the counters of routers, summed over all ranks: the largest share of an expert, and whether a buffer without
+ * dropped tokens was too small, which the device could not report. */
 static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error *err) {
   const tws_network *network = t->options->plan.network;
   const double *at = t->routed;
@@ -440,7 +440,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   return TWS_OK;
 }
 
-/* Steps of ZenFlow's last interval, behind which the host updates now; 0: it does not. */
+/* Number of steps of ZenFlow's last interval, after which the host updates now; 0: it does not. */
 static int64_t zenflow_interval(const tws_config *config, int64_t step) {
   const int64_t behind = step - tws_zenflow_warm_up(config), interval = tws_zenflow_update_interval(config);
   return behind <= 0 ? 1 : behind % interval == 0 ? interval : 0;
@@ -455,8 +455,8 @@ int tws_training_applies(const tws_training *t, int64_t step, tws_program *progr
   return zenflow_interval(t->config, step) > 0;
 }
 
-/* The host's update of ZenFlow: the sums of gradients become means, and its updates are counted by themselves. Nothing
- * changes behind a step of the warm-up that was skipped. */
+/* The host's update of ZenFlow: sums of gradients become means, and its updates are counted separately. Nothing
+ * changes after a skipped step of the warm-up. */
 static tws_code put_zenflow_scalars(tws_training *t, tws_program program, tws_error *err) {
   const int64_t step = t->counters->steps, warm_up = tws_zenflow_warm_up(t->config);
   const int64_t interval = zenflow_interval(t->config, step);
@@ -484,8 +484,8 @@ static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_er
   return TWS_OK;
 }
 
-/* A step's time is from the end of the one before, so that all that comes with every step is in it; evaluations and
- * saves have times of their own. */
+/* A step's time begins at the end of the previous one, so that everything that every step includes is counted;
+ * evaluations and saves have times of their own. */
 static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   tws_step_report report;
   tws_program behind;
@@ -523,7 +523,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
-/* One rank that was asked to end is enough: all save and end. */
+/* If one rank was asked to end, all ranks save and end. */
 static tws_code ask_for_end(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   double asked = o->should_end && o->should_end(o->user);
@@ -555,15 +555,15 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole ---- */
 
-/* What goes wrong from the allocation on concerns this rank, and then the job. A file that cannot be written or read is
- * the environment's fault however many ranks there are. */
+/* Errors from the allocation on are errors of this rank, and then of the job. A file that cannot be written or read
+ * is the environment's error however many ranks there are. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;
   return TWS_RANK;
 }
 
-/* Seconds since the last call, for those who ask what a start spends its time on. */
+/* Logs the seconds since the last call, to show how the time of a start is spent. */
 static void mark(const tws_training *t, const char *what, double *since) {
   double now = tws_clock_s();
   if (t->rank == 0) tws_log_write(t->options->log, TWS_LOG_DEBUG, "%s: %.3f s", what, now - *since);

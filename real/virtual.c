@@ -1,5 +1,5 @@
-/* All ranks of a training in one process: each has its plan, its memory and its place in the data, and they share one
- * backend. Who drives it decides in which order their operations run. */
+/* All ranks of a training in one process: each has its plan, its memory and its position in the data, and they share
+ * one backend. The caller decides in which order their operations run. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ struct tws_virtual {
 
 /* ---- storage ---- */
 
-/* What ranks may have in common. Activations differ as the data does. */
+/* Returns 1 for buffers whose bytes ranks may have in common. Activations differ as the data does. */
 static int may_be_equal(const tws_buffer *b) {
   return b->tier != TWS_TIER_DISK && (b->category == TWS_CATEGORY_PARAMETER || b->category == TWS_CATEGORY_GATHERED ||
                                       b->category == TWS_CATEGORY_GRADIENT || b->category == TWS_CATEGORY_MASTER ||
@@ -53,7 +53,7 @@ static tws_code settle_state(tws_virtual *v, uint32_t rank, tws_error *err) {
   return TWS_OK;
 }
 
-/* What an operation has written just now. */
+/* Shares the memory that an operation has just written, where other ranks have the same bytes. */
 static tws_code settle_written(tws_virtual *v, tws_program program, uint32_t rank, uint32_t index, tws_error *err) {
   const tws_plan *plan = v->ranks[rank].programs[program];
   const tws_op *op = &plan->ops[index];

@@ -24,7 +24,7 @@ struct tws_watchdog {
   int64_t step;
   char phase[160]; /* "": in a step */
   tws_phase_kind kind;
-  atomic_uint_fast64_t moved; /* how often something happened inside phases */
+  atomic_uint_fast64_t moved; /* number of progress events inside phases */
   uint64_t seen_moved;
   const void *seen; /* the operation that was running when it was looked at last */
   uint64_t heard;   /* of other ranks */
@@ -33,7 +33,7 @@ struct tws_watchdog {
   double looked_s;
 };
 
-/* What this rank is at, in the line that others read. */
+/* Writes this rank's current phase into the line that the launcher reads. */
 static void write_line(const tws_watchdog *w, const char *what) {
   const tws_watchdog_setup *s = &w->setup;
   if (s->activity && w->step > 0)
@@ -66,13 +66,13 @@ static void report_hang(const tws_watchdog *w, int missing) {
   _exit(tws_code_exit(TWS_HANG));
 }
 
-/* Whoever reads what this rank prints has not done so: to a file nothing of the kind happens. */
+/* Returns 1 if the reader of this rank's output does not read; this cannot happen with a file. */
 static int output_is_full(void) {
   struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = STDERR_FILENO, .events = POLLOUT}};
   return poll(outputs, 2, 0) >= 0 && (!outputs[0].revents || !outputs[1].revents);
 }
 
-/* Others hear of what happens in a phase once a second. */
+/* Progress within a phase is reported to others once a second. */
 static void tell_moves(tws_watchdog *w, double now) {
   char text[256];
   const uint64_t moved = atomic_load(&w->moved);
@@ -86,7 +86,7 @@ static void tell_moves(tws_watchdog *w, double now) {
   write_line(w, text);
 }
 
-/* Seconds until it is time to speak. */
+/* Seconds until it is time to report a hang. */
 static double seconds_left(tws_watchdog *w, int *missing) {
   const double now = tws_clock_s(), away = now - w->looked_s;
   const void *at = w->phase[0] ? NULL : tws_executor_at(w->executor);
@@ -103,7 +103,7 @@ static double seconds_left(tws_watchdog *w, int *missing) {
   if (!w->phase[0]) *missing = tws_comm_missing(w->comm);
   if (*missing >= 0) return left + grace_s;
   if (waits_for_others(w))
-    return w->setup.activity ? look_s : left + 2 * grace_s; /* the launcher speaks, or this rank */
+    return w->setup.activity ? look_s : left + 2 * grace_s; /* the launcher reports the hang, or this rank */
   return left;
 }
 
@@ -186,7 +186,7 @@ void tws_watchdog_phase(tws_watchdog *w, int64_t step, const char *what, tws_pha
   pthread_mutex_unlock(&w->lock);
 }
 
-void tws_watchdog_goes_on(tws_watchdog *w, const char *what) {
+void tws_watchdog_progress(tws_watchdog *w, const char *what) {
   if (!w) return;
   pthread_mutex_lock(&w->lock);
   w->since_s = tws_clock_s();

@@ -28,9 +28,9 @@ using simgrid::kernel::routing::Route;
 using simgrid::kernel::timer::Timer;
 namespace s4u = simgrid::s4u;
 
-constexpr double host_speed = 1e12; /* work of one second on a whole host; makes the solver's tolerance negligible */
+constexpr double host_speed = 1e12; /* flops; so large that the solver's tolerance is negligible */
 
-/* SimGrid's flows have whole bytes: these are parts of ours. */
+/* SimGrid's flows have a whole number of bytes, so bytes are scaled by this factor. */
 constexpr double byte_parts = 1024, most_bytes = 1e16, least_capacity = 1e-3;
 
 /* Signals whose handlers SimGrid replaces, restored after it started. */
@@ -77,13 +77,13 @@ void completed(const s4u::Activity &activity) {
   auto found = state->pending.find(&activity);
   if (found == state->pending.end()) return;
   const uint64_t tag = found->second.second;
-  state->finished = std::move(found->second.first); /* lets go of the one before, which SimGrid is done with */
+  state->finished = std::move(found->second.first); /* releases the previous one, which SimGrid no longer uses */
   state->pending.erase(found);
   state->done(state->user, tag);
 }
 
-/* The network model: max-min fair shares of links' capacities, nothing that is fitted to TCP. Dates and amounts are to
- * be exact, where SimGrid takes what ends within 10 us (3.32) as one by default. */
+/* Configures the network model: max-min fair shares of link capacities, without factors that are fitted to TCP. Dates
+ * and amounts are exact; by default SimGrid merges events within 10 us (3.32). */
 int start_engine() {
   try {
     static char words[][48] = {"twinspeed",
@@ -106,7 +106,7 @@ int start_engine() {
 #endif
     s4u::Exec::on_completion_cb(completed);
     if constexpr (!std::is_same_v<decltype(&s4u::Exec::on_completion_cb), decltype(&s4u::Comm::on_completion_cb)>)
-      s4u::Comm::on_completion_cb(completed); /* in newer versions another signal */
+      s4u::Comm::on_completion_cb(completed); /* newer versions have another signal */
     state = fresh;
   } catch (const std::exception &problem) {
     return fail(std::string("SimGrid does not start: ") + problem.what());
@@ -114,9 +114,9 @@ int start_engine() {
   return 0;
 }
 
-/* SimGrid keeps one clock for the life of the process, which never goes back. Sums of times between 2^n and 2^(n + 1)
- * are all rounded to the same multiples, so an experiment that begins at a multiple of origin_step takes the same time
- * to the last digit wherever between them it begins. The first begins at first_origin: until 2^10 seconds have been
+/* SimGrid has one clock for the life of the process, which is never reset. Sums of times between 2^n and 2^(n + 1) are
+ * all rounded to the same multiples, so an experiment that begins at a multiple of origin_step takes the same time to
+ * the last digit wherever between them it begins. The first begins at first_origin: until 2^10 seconds have been
  * simulated times are rounded to 2^-42 s, then for 2^11 seconds to 2^-41 s. */
 constexpr double first_origin = 1024, origin_step = 1.0 / 1024;
 
@@ -140,7 +140,7 @@ int start() {
   return result;
 }
 
-/* A zone takes nothing more once it was used, so every growth is a zone of its own. */
+/* Adds hosts and links in a zone of their own, since SimGrid seals a zone at its first use. */
 s4u::NetZone *new_zone(const std::string &name) {
   auto *zone = new HostZone(name);
   const NetZoneImpl *root = state->root->get_impl();
@@ -160,8 +160,8 @@ s4u::Host *new_host(s4u::NetZone *zone, const std::string &name) {
 #endif
 }
 
-/* A flow's rate is bound for good by the least bandwidth of its links when it starts. So a link keeps its largest, and
- * what flows share of it is told by a function. */
+/* Sets a link's bandwidth. SimGrid bounds a flow's rate for its whole life by the least bandwidth of its links when it
+ * starts. So links keep their largest bandwidth, and a callback returns the capacity that flows share. */
 s4u::Link *new_link(s4u::NetZone *zone, int index) {
   const std::string name = "link" + std::to_string(index);
 #if SIMGRID_VERSION < 40100

@@ -5,27 +5,29 @@
 #include "base/memory.h"
 #include "sim/fluid.h"
 
-/* A hop of a ring from one place of a node to the next, or out of it. */
-typedef struct hop {
+/* An edge of a ring: from one rank of a node to the next, or to the next node. */
+typedef struct edge {
   int link, next, sent, got, busy;
   double latency_s;
-} hop;
+} edge;
 
 typedef struct run {
   tws_fluid *fluid;
-  hop *hops;
+  edge *edges;
   int steps, failed;
   double piece, now_s;
 } run;
 
 static void try_send(run *r, int index) {
-  hop *h = &r->hops[index];
-  if (h->busy || h->sent == r->steps || h->got < h->sent) return; /* what it passes on has arrived, but for the first */
+  edge *h = &r->edges[index];
+  if (h->busy || h->sent == r->steps || h->got < h->sent)
+    return; /* messages after the first are forwarded when they have arrived */
   h->busy = 1;
   r->failed |= tws_fluid_flow(r->fluid, &h->link, 1, r->piece, r->now_s, 2 * (uint64_t)index) != 0;
 }
 
-/* Ports: links 0 to per_node - 1, of a place towards the next; behind them a NIC's share for each ring. */
+/* Builds links and edges. Links 0 to per_node - 1 are the ports from each rank to the next; links per_node + ring are
+ * the shares of NICs, one for each ring. */
 static void lay_out(run *r, const tws_cluster *cluster, int per_node, int rings) {
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   const double nics = cluster->nics_per_node > 0 ? cluster->nics_per_node : 1;
@@ -35,28 +37,28 @@ static void lay_out(run *r, const tws_cluster *cluster, int per_node, int rings)
     tws_fluid_capacity(r->fluid, per_node + ring, cluster->inter.bandwidth * nics * per_node / devices / rings, 0);
     for (int p = 0; p < per_node; p++) {
       const int leaves = p == exit;
-      r->hops[ring * per_node + p] = (hop){.link = leaves ? per_node + ring : p,
-                                           .next = ring * per_node + (p + 1) % per_node,
-                                           .latency_s = leaves ? cluster->inter.latency_s : cluster->intra.latency_s};
+      r->edges[ring * per_node + p] = (edge){.link = leaves ? per_node + ring : p,
+                                             .next = ring * per_node + (p + 1) % per_node,
+                                             .latency_s = leaves ? cluster->inter.latency_s : cluster->intra.latency_s};
     }
   }
 }
 
-static double run_all(run *r, int hops) {
+static double run_all(run *r, int edges) {
   double last_s = 0;
-  for (int i = 0; i < hops; i++) try_send(r, i);
+  for (int i = 0; i < edges; i++) try_send(r, i);
   while (!r->failed && isfinite(tws_fluid_next(r->fluid))) {
     r->now_s = tws_fluid_next(r->fluid);
     const uint64_t tag = tws_fluid_take(r->fluid);
-    hop *h = &r->hops[tag / 2];
-    if (tag % 2 == 0) { /* left */
+    edge *h = &r->edges[tag / 2];
+    if (tag % 2 == 0) { /* the message left its sender */
       h->busy = 0;
       h->sent++;
       r->failed |= tws_fluid_date(r->fluid, r->now_s + h->latency_s, tag + 1) != 0;
       try_send(r, (int)(tag / 2));
     } else { /* arrived */
       last_s = r->now_s;
-      r->hops[h->next].got++;
+      r->edges[h->next].got++;
       try_send(r, h->next);
     }
   }
@@ -64,17 +66,17 @@ static double run_all(run *r, int hops) {
 }
 
 double tws_rings_alone_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece) {
-  const int hops = per_node * rings;
+  const int edges = per_node * rings;
   run r = {.fluid = tws_fluid_create(per_node + rings),
-           .hops = tws_calloc((size_t)hops, sizeof *r.hops),
+           .edges = tws_calloc((size_t)edges, sizeof *r.edges),
            .steps = steps,
            .piece = piece};
   double seconds = -1;
-  if (r.fluid && r.hops) {
+  if (r.fluid && r.edges) {
     lay_out(&r, cluster, per_node, rings);
-    seconds = run_all(&r, hops);
+    seconds = run_all(&r, edges);
   }
   tws_fluid_destroy(r.fluid);
-  tws_free(r.hops);
+  tws_free(r.edges);
   return seconds;
 }

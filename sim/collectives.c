@@ -1,9 +1,10 @@
-/* What happens when all ranks of a rendezvous are there.
+/* Executes a collective or message when all its ranks have arrived at it, by fidelity:
  *
- * Analytic: one timer of the closed formula or measured table.
- * Flow: a timer of the latencies, then one flow per edge of the rings, with all the bytes that the algorithm moves
- * along it; the rendezvous ends with the last flow. Links are shared with whatever else is under way. SimGrid: the same
- * flows, in its network model. Message: sim/messages.c. */
+ *   analytic  one timer with the time of the closed formula or measured table
+ *   flow      a timer with the latencies, then one flow per edge of the rings with all bytes that the algorithm sends
+ *             along it; the collective ends with the last flow. Concurrent flows share links
+ *   simgrid   the same flows in SimGrid's network model
+ *   message   sim/messages.c */
 #include <math.h>
 #include <string.h>
 
@@ -51,7 +52,7 @@ void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int messag
 
 /* ---- costs ---- */
 
-/* As the estimators see it: on the first rank's node. */
+/* Returns the ranks of a communicator on its first rank's node, as the estimators count them. */
 static int most_on_a_node(const tws_sim *sim, const tws_communicator *c) {
   return tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size);
 }
@@ -75,48 +76,49 @@ static double analytic_seconds(tws_sim *sim, const tws_rendezvous *met) {
   return longest;
 }
 
-/* Several rings through a node share its ports in bursts, of which the formula knows only the load. Few ranks are
- * looked at message by message, once for each number of bytes. */
-enum { LOOKED_AT = 64 };
-struct tws_sim_late {
+/* Several rings through a node share its ports in bursts, of which the formula models only the average load. For a
+ * communicator of few ranks the difference is simulated message by message, once for each number of bytes, and becomes
+ * a wait before the flows. */
+enum { MOST_RANKS_ALONE = 64 };
+struct tws_sim_ring_wait {
   tws_collective collective;
   double bytes, seconds;
-  struct tws_sim_late *next;
+  struct tws_sim_ring_wait *next;
 };
 
-static int is_looked_at(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
+static int is_simulated_alone(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_node_mapping *m = &sim->platform.mapping;
-  return tws_fidelity_has_flows(sim->request->fidelity) && c->size <= LOOKED_AT && near > 1 && c->size > near &&
+  return tws_fidelity_has_flows(sim->request->fidelity) && c->size <= MOST_RANKS_ALONE && near > 1 && c->size > near &&
          c->size % near == 0 && bytes > 0 && m->slots % m->nics == 0 && !sim->request->machine.cluster->nccl &&
          sim->platform.first_leaf < 0 &&
          tws_collective_of((tws_collective)work_of(sim, met)->code)->pattern == TWS_PATTERN_RING;
 }
 
-/* What its flows wait for so that they end when the messages would, beside what passes without bytes. < 0: as the
- * formula says. */
-static double rings_late_s(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
+/* Returns the seconds that the flows have to wait, in addition to the latency without bytes, so that they end when the
+ * messages would. < 0: the formula's latency applies. */
+static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_cluster *cluster = sim->request->machine.cluster;
   const tws_collective collective = (tws_collective)work_of(sim, met)->code;
-  struct tws_sim_late **list = &sim->patterns[met->communicator].late, *late;
-  int order[LOOKED_AT];
-  for (late = *list; late; late = late->next)
-    if (late->collective == collective && late->bytes == bytes) return late->seconds;
+  struct tws_sim_ring_wait **list = &sim->patterns[met->communicator].waits, *wait;
+  int order[MOST_RANKS_ALONE];
+  for (wait = *list; wait; wait = wait->next)
+    if (wait->collective == collective && wait->bytes == bytes) return wait->seconds;
   const int rings = tws_platform_ring(&sim->platform, c->ranks, c->size, 0, order),
             steps = tws_collective_steps(collective, c->size);
   const double piece = bytes / c->size, port = tws_cluster_port(cluster, near), nics = cluster->nics_per_node,
                devices = cluster->devices_per_node > near ? cluster->devices_per_node : near;
   double seconds = rings > 1 ? tws_rings_alone_s(cluster, near, rings, steps, piece / rings) : -1;
-  /* the busiest link: a port that all rings, or all but one, pass; or a NIC */
+  /* the most loaded link: a port that all rings, or all but one, cross; or a NIC */
   const double passes = rings < near ? 1 : (rings - 1.0) / rings;
   if (seconds >= 0)
     seconds =
         fmax(0, seconds - steps * piece * fmax(passes / port, devices / (cluster->inter.bandwidth * nics * near)));
-  late = tws_arena_alloc(sim->arena, 1, sizeof *late);
-  if (!late) return -1;
-  *late = (struct tws_sim_late){collective, bytes, seconds, *list};
-  *list = late;
+  wait = tws_arena_alloc(sim->arena, 1, sizeof *wait);
+  if (!wait) return -1;
+  *wait = (struct tws_sim_ring_wait){collective, bytes, seconds, *list};
+  *list = wait;
   return seconds;
 }
 
@@ -126,7 +128,7 @@ double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double byt
   if (c->message) return tws_p2p_seconds(machine->cluster, machine->profile, same_node(sim, c), 0);
   const tws_work *work = work_of(sim, met);
   const int near = most_on_a_node(sim, c);
-  const double late_s = is_looked_at(sim, met, near, bytes) ? rings_late_s(sim, met, near, bytes) : -1;
+  const double late_s = is_simulated_alone(sim, met, near, bytes) ? rings_wait_s(sim, met, near, bytes) : -1;
   if (late_s < 0) return tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, bytes);
   return late_s + tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, 0) -
          tws_exchange_hops_s(machine->cluster, machine->profile, work, c->size, near);
@@ -140,11 +142,12 @@ static const tws_collective_row *row_of(const tws_sim *sim, const tws_rendezvous
   return tws_collective_of(collective_of(sim, met));
 }
 
-int tws_sim_beside(const tws_sim *sim, int rank, int other) {
+int tws_sim_same_node(const tws_sim *sim, int rank, int other) {
   return tws_mapping_node(&sim->platform.mapping, rank) == tws_mapping_node(&sim->platform.mapping, other);
 }
 
-/* Where pairs of devices have links of their own, bytes inside a node take more of a port than they fill. */
+/* If pairs of devices have links of their own, a collective inside a node uses only some of a port's links, so its
+ * bytes are scaled up to the port's whole bandwidth. */
 tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_machine *machine = &sim->request->machine;
@@ -168,7 +171,7 @@ static double flow_bytes(const tws_rendezvous *met, const tws_collective_row *ro
   return bytes * share;
 }
 
-/* Whether a flow is part of a collective that has a root; a chain ends before it comes back to its root. */
+/* Returns 1 if a flow belongs to a collective with this root; a chain has no flow back to its root. */
 static int is_sent(const tws_sim_pattern *pattern, const tws_collective_row *row, const tws_flow *flow, int size,
                    uint32_t root) {
   if (!row) return 1;
@@ -188,13 +191,13 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_traffic traffic = tws_sim_traffic(sim, met);
   const tws_machine *machine = &sim->request->machine;
-  const double stretch =
+  const double slowdown =
       row ? tws_exchange_stretch(machine->cluster, machine->profile, work_of(sim, met), c->size, most_on_a_node(sim, c))
           : 1;
   for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
     const tws_flow *flow = &flows->of[i];
-    const double part = tws_sim_beside(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;
-    const double bytes = stretch * part * flow_bytes(met, row, collective, c->size, flow->share);
+    const double part = tws_sim_same_node(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;
+    const double bytes = slowdown * part * flow_bytes(met, row, collective, c->size, flow->share);
     if (!(bytes > 0) || !is_sent(&sim->patterns[met->communicator], row, flow, c->size, root)) continue;
     const uint64_t tag = tws_sim_tag(TWS_EVENT_FLOW, id, 0);
     transfer->pending++;
@@ -214,7 +217,7 @@ static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
          row_of(sim, met)->pattern != TWS_PATTERN_SIGNAL;
 }
 
-/* Of these seconds those that a slower link does not make longer. */
+/* Returns the part of these seconds that does not depend on a link's bandwidth. */
 static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || !effects->takes) return 0;

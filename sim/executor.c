@@ -25,7 +25,7 @@ void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) {
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work) {
   double *cost = &sim->ranks[rank].cost[work];
   if (*cost >= 0) return *cost;
-  const double seconds = tws_plan_launched_seconds(sim->ranks[rank].plan, work, &sim->request->machine, sim->stretch,
+  const double seconds = tws_plan_launched_seconds(sim->ranks[rank].plan, work, &sim->request->machine, sim->slowdown,
                                                    sim->ranks[rank].launched);
   if (!(seconds >= 0) || seconds > 1e9) {
     tws_sim_fail(sim, TWS_INTERNAL, "rank %d: work %u costs %g seconds", sim->ranks[rank].plan->rank, work, seconds);
@@ -66,7 +66,7 @@ double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t
   return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
 }
 
-/* Of a rendezvous end_transfer() has seen to it. */
+/* Calls the effect of an operation that meets no other rank; tws_sim_end_transfer() calls those of rendezvous. */
 static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
@@ -77,7 +77,7 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
   const double ready_s = sim->run->ranks[rank].times[op].ready_s;
-  if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be one rounding behind */
+  if (end_s < ready_s) end_s = ready_s; /* the engine's clock may be early by one rounding */
   sim->finished++;
   if ((o->kind == TWS_OP_COMPUTE || o->kind == TWS_OP_COPY) && (o->stream == TWS_STREAM_COMPUTE || sim->serial))
     r->compute_s += end_s - ready_s;
@@ -122,7 +122,8 @@ static void begin_ready(tws_sim *sim) {
 
 /* ---- links whose bandwidth changes ---- */
 
-/* What several ranks use has the least of their shares. Ranks of one NIC follow each other. */
+/* Scales links by the shares that the effects return. A NIC of several ranks gets the least of their shares; these
+ * ranks have successive numbers. */
 static void scale_links(tws_sim *sim, double at_s) {
   const tws_sim_effects *effects = sim->request->effects;
   const tws_node_mapping *m = &sim->platform.mapping;
@@ -139,7 +140,7 @@ static void scale_links(tws_sim *sim, double at_s) {
       }
       tws_platform_scale(&sim->platform, rank, network, share, at_s);
     }
-  if (change_s < at_s + least_s) change_s = at_s + least_s; /* dates are sums: one may be a rounding early */
+  if (change_s < at_s + least_s) change_s = at_s + least_s; /* a date is a sum and may be early by a rounding */
   if (tws_engine_alarm(TWS_ALARM_LINKS, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0)) != 0)
     tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
@@ -162,8 +163,8 @@ static void take_event(tws_sim *sim, double now_s, uint64_t tag) {
   begin_ready(sim);
 }
 
-/* The engine wakes the network when something is due there. No alarm is left at the end: the engine's clock, which is
- * the less exact the later it is, would run on to it. */
+/* Sets the engine's alarm to the network's next event. At the end all alarms are cancelled: the engine would advance
+ * its clock to them, and the later the clock, the less exact it is. */
 static void arm_network(tws_sim *sim) {
   const int ended = sim->failed != TWS_OK || sim->finished == sim->operations;
   const double next_s = ended || !sim->platform.solver ? INFINITY : tws_solver_next(sim->platform.solver);
@@ -233,7 +234,8 @@ unsigned tws_sim_axes(const tws_topology *topology, const int *ranks, int count)
   return axes;
 }
 
-/* Whose flows folded ranks stand for is known when they fill the axes on which they differ. */
+/* Determines the axes along which representative ranks differ. The ranks that each of them represents are known only if
+ * the set has every combination of coordinates along these axes. */
 static tws_code find_classes(tws_sim *sim, tws_error *err) {
   const tws_topology *topology = &sim->ranks[0].plan->topology;
   int *ranks = tws_arena_alloc(sim->arena, (size_t)sim->rank_count, sizeof *ranks), filled = 1;
@@ -281,13 +283,13 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   sim->world = request->plans[0]->world;
   sim->serial = tws_profile_serial_streams(machine->profile);
   sim->cores = tws_profile_cores(machine->profile);
-  if (sim->cores > 0) { /* a host: do its ranks want more cores than it has? */
+  if (sim->cores > 0) { /* hosts: compares the cores that the ranks need with those of a node */
     const tws_node_mapping mapping = tws_machine_mapping(machine, sim->world);
     const int per_node = tws_mapping_most_on_node(&mapping);
     const int threads = request->plans[0]->threads > 0 ? request->plans[0]->threads : 1;
     const int crowded = (int64_t)per_node * threads > sim->cores;
     sim->share_cores = crowded && !request->fold;
-    sim->stretch = crowded && request->fold;
+    sim->slowdown = crowded && request->fold;
   }
   sim->host_flows = sim->cores == 0 && !request->fold && request->fidelity != TWS_FIDELITY_ANALYTIC;
   TWS_TRY(tws_platform_make(&sim->platform, machine, sim->world, request->fidelity != TWS_FIDELITY_ANALYTIC,

@@ -6,19 +6,19 @@
 
 #define NONE UINT32_MAX
 
-/* A flow, or a date: no links. Flows of a link are a list; an end of it is flow * TWS_FLUID_LINKS + which of its links.
- */
+/* A flow, or a timer (count 0). The flows of a link are a doubly linked list whose elements are numbered flow *
+ * TWS_FLUID_LINKS + k for the link link[k] of that flow. */
 typedef struct item {
   double left, rate, since_s; /* bytes at since_s */
   uint64_t tag, order;
   uint32_t link[TWS_FLUID_LINKS], before[TWS_FLUID_LINKS], after[TWS_FLUID_LINKS];
   uint32_t at;    /* in the heap */
-  uint32_t epoch; /* in which its rate was last looked at */
+  uint32_t epoch; /* recomputation of rates in which it was last visited */
   int count, settled;
 } item;
 
 typedef struct link {
-  double capacity, left; /* left: while rates are shared out */
+  double capacity, left; /* left: capacity without settled flows, while rates are computed */
   uint32_t first, flows, open;
   uint32_t epoch;
   int dirty;
@@ -32,11 +32,11 @@ typedef struct due {
 struct tws_fluid {
   link *links;
   item *items;
-  uint32_t free; /* item, by after[0] */
+  uint32_t free; /* list of unused items, linked by after[0] */
   due *heap;
-  uint32_t *dirty, *part_links, *part_flows, *full;
-  size_t item_count, item_capacity, heap_count, heap_capacity, dirty_count, dirty_capacity, part_link_capacity,
-      part_flow_capacity, full_capacity;
+  uint32_t *dirty, *component_links, *component_flows, *full;
+  size_t item_count, item_capacity, heap_count, heap_capacity, dirty_count, dirty_capacity, component_link_capacity,
+      component_flow_capacity, full_capacity;
   uint64_t order;
   uint32_t epoch;
   double now_s;
@@ -48,9 +48,9 @@ tws_fluid *tws_fluid_create(int links) {
   const size_t count = (size_t)links + 1;
   f->free = NONE;
   f->links = tws_calloc(count, sizeof *f->links);
-  /* each link is in these at most once */
+  /* each link is in these lists at most once */
   if (!f->links || tws_reserve(&f->dirty, &f->dirty_capacity, count, sizeof *f->dirty) ||
-      tws_reserve(&f->part_links, &f->part_link_capacity, count, sizeof *f->part_links) ||
+      tws_reserve(&f->component_links, &f->component_link_capacity, count, sizeof *f->component_links) ||
       tws_reserve(&f->full, &f->full_capacity, count, sizeof *f->full)) {
     tws_fluid_destroy(f);
     return NULL;
@@ -65,13 +65,13 @@ void tws_fluid_destroy(tws_fluid *f) {
   tws_free(f->items);
   tws_free(f->heap);
   tws_free(f->dirty);
-  tws_free(f->part_links);
-  tws_free(f->part_flows);
+  tws_free(f->component_links);
+  tws_free(f->component_flows);
   tws_free(f->full);
   tws_free(f);
 }
 
-/* ---- the heap of what is due ---- */
+/* ---- the heap of events, by date ---- */
 
 static int is_before(const tws_fluid *f, due a, due b) {
   return a.date_s != b.date_s ? a.date_s < b.date_s : f->items[a.item].order < f->items[b.item].order;
@@ -115,7 +115,7 @@ static uint32_t new_item(tws_fluid *f, double date_s, uint64_t tag) {
   } else {
     const size_t count = f->item_count + 1;
     if (count >= NONE / TWS_FLUID_LINKS || tws_reserve(&f->items, &f->item_capacity, count, sizeof *f->items) ||
-        tws_reserve(&f->part_flows, &f->part_flow_capacity, count, sizeof *f->part_flows) ||
+        tws_reserve(&f->component_flows, &f->component_flow_capacity, count, sizeof *f->component_flows) ||
         tws_reserve(&f->heap, &f->heap_capacity, count, sizeof *f->heap))
       return NONE;
     index = (uint32_t)f->item_count++;
@@ -139,7 +139,7 @@ static void go_to(tws_fluid *f, double now_s) {
 
 void tws_fluid_capacity(tws_fluid *f, int index, double bytes_per_s, double now_s) {
   if (f->links[index].capacity == bytes_per_s) return;
-  tws_fluid_next(f); /* what began before has the rate that it had until now */
+  tws_fluid_next(f); /* flows that exist keep their rate until now */
   go_to(f, now_s);
   f->links[index].capacity = bytes_per_s;
   if (f->links[index].flows) mark_dirty(f, (uint32_t)index);
@@ -212,14 +212,15 @@ static void set_rate(tws_fluid *f, uint32_t index, double rate) {
   move_to(f, index, rate > 0 ? f->now_s + flow->left / rate : INFINITY);
 }
 
-/* All links that `first` shares flows with, directly or through others, and these flows: f->part_*. */
-static size_t find_part(tws_fluid *f, uint32_t first, size_t *flows) {
+/* Finds the connected component of link `first`: all links that share flows with it, directly or through others, and
+ * these flows (f->component_links, f->component_flows). Returns the number of links. */
+static size_t find_component(tws_fluid *f, uint32_t first, size_t *flows) {
   size_t links = 0;
   *flows = 0;
   f->links[first].epoch = f->epoch;
-  f->part_links[links++] = first;
+  f->component_links[links++] = first;
   for (size_t i = 0; i < links; i++) {
-    link *l = &f->links[f->part_links[i]];
+    link *l = &f->links[f->component_links[i]];
     l->left = l->capacity;
     l->open = l->flows;
     for (uint32_t end = l->first; end != NONE;) {
@@ -227,11 +228,11 @@ static size_t find_part(tws_fluid *f, uint32_t first, size_t *flows) {
       if (flow->epoch != f->epoch) {
         flow->epoch = f->epoch;
         flow->settled = 0;
-        f->part_flows[(*flows)++] = end / TWS_FLUID_LINKS;
+        f->component_flows[(*flows)++] = end / TWS_FLUID_LINKS;
         for (int k = 0; k < flow->count; k++) {
           if (f->links[flow->link[k]].epoch == f->epoch) continue;
           f->links[flow->link[k]].epoch = f->epoch;
-          f->part_links[links++] = flow->link[k];
+          f->component_links[links++] = flow->link[k];
         }
       }
       end = flow->after[end % TWS_FLUID_LINKS];
@@ -240,16 +241,17 @@ static size_t find_part(tws_fluid *f, uint32_t first, size_t *flows) {
   return links;
 }
 
-/* Rounds: the links whose open flows get the least are full; their flows are settled. */
-static void share_part(tws_fluid *f, size_t links, size_t flows) {
-  const double alike = 1 + 1e-12; /* shares that differ in rounding alone are one round */
+/* Progressive filling. In each round the links whose unsettled flows would get the least rate are full: their flows are
+ * settled at this rate, which is subtracted from the other links that they cross. */
+static void share_component(tws_fluid *f, size_t links, size_t flows) {
+  const double alike = 1 + 1e-12; /* rates that differ only by rounding are settled in one round */
   while (flows > 0) {
     double least = INFINITY;
     size_t count = 0;
     for (size_t i = 0; i < links;) {
-      const link *l = &f->links[f->part_links[i]];
+      const link *l = &f->links[f->component_links[i]];
       if (l->open == 0) {
-        f->part_links[i] = f->part_links[--links];
+        f->component_links[i] = f->component_links[--links];
         continue;
       }
       const double share = l->left > 0 ? l->left / l->open : 0;
@@ -257,8 +259,8 @@ static void share_part(tws_fluid *f, size_t links, size_t flows) {
       i++;
     }
     for (size_t i = 0; i < links; i++) {
-      const link *l = &f->links[f->part_links[i]];
-      if (l->left <= least * alike * l->open) f->full[count++] = f->part_links[i];
+      const link *l = &f->links[f->component_links[i]];
+      if (l->left <= least * alike * l->open) f->full[count++] = f->component_links[i];
     }
     for (size_t i = 0; i < count; i++)
       for (uint32_t end = f->links[f->full[i]].first; end != NONE;) {
@@ -278,15 +280,15 @@ static void share_links(tws_fluid *f) {
     size_t flows;
     f->links[first].dirty = 0;
     if (f->links[first].epoch == f->epoch || f->links[first].flows == 0) continue;
-    const size_t links = find_part(f, first, &flows);
-    share_part(f, links, flows);
+    const size_t links = find_component(f, first, &flows);
+    share_component(f, links, flows);
   }
   f->dirty_count = 0;
 }
 
 double tws_fluid_next(tws_fluid *f) {
   if (f->heap_count == 0) return INFINITY;
-  /* What ends together to rounding is taken together: rates are for what goes on. */
+  /* Events that differ only by rounding are taken before rates are computed for the flows that continue. */
   const double together_s = 1e-15 + 4e-16 * f->now_s;
   if (f->dirty_count > 0 && f->heap[0].date_s > f->now_s + together_s) share_links(f);
   return f->heap[0].date_s;

@@ -1,12 +1,13 @@
-/* Flows over links that they share fairly, and dates: what moves on the network, between the engine's own events.
+/* A solver for flows over links that they share max-min fairly, with timers ("dates") in the same queue.
  *
- * Max-min fairness: rates rise together until a link is full; the flows over it keep theirs, the others go on
- * (Bertsekas and Gallager, Data Networks, 6.5.2). It is what SimGrid's model CM02 computes for links without latency.
- * It is solved here because an engine that knows nothing of rings searches lists when a flow ends: here a flow that
- * starts or ends costs the flows that it shares links with, directly or through others, and a heap.
+ * Max-min fairness is computed by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates rise
+ * together until a link is full; the flows over it keep their rate, and the others continue to rise. SimGrid's model
+ * CM02 computes the same for links without latency. This solver is faster for many flows: when a flow starts or ends,
+ * it recomputes only the connected component of flows that share links with it, directly or through others, and updates
+ * a heap of end dates.
  *
- * Time is the caller's: tws_fluid_next() says when something happens next, tws_fluid_take() takes it. Ties come in the
- * order in which they began, so two runs do the same. */
+ * The caller owns the clock: tws_fluid_next() returns the date of the next event, tws_fluid_take() removes it.
+ * Simultaneous events are taken in the order in which they were added, so runs are reproducible. */
 #ifndef TWS_SIM_FLUID_H
 #define TWS_SIM_FLUID_H
 
@@ -15,17 +16,17 @@
 typedef struct tws_fluid tws_fluid;
 enum { TWS_FLUID_LINKS = 4 }; /* of a flow, at most */
 
-/* NULL: no memory. Links have capacity 0 until they are given one. */
+/* NULL: no memory. Links have capacity 0 until tws_fluid_capacity() sets it. */
 tws_fluid *tws_fluid_create(int links);
 void tws_fluid_destroy(tws_fluid *fluid); /* NULL is allowed */
-/* Bytes per second, from date `now_s` on. */
+/* Sets a link's bandwidth from date `now_s` on. */
 void tws_fluid_capacity(tws_fluid *fluid, int link, double bytes_per_s, double now_s);
-/* bytes > 0 over different links. Returns 0, or -1 without memory; so the next. */
+/* Add a flow of bytes > 0 over distinct links, and a timer. Return 0, or -1 without memory. */
 int tws_fluid_flow(tws_fluid *fluid, const int *links, int count, double bytes, double now_s, uint64_t tag);
 int tws_fluid_date(tws_fluid *fluid, double date_s, uint64_t tag);
-/* When the next flow or date is due; infinity: nothing moves. */
+/* Returns the date at which the next flow ends or timer expires; infinity: none. */
 double tws_fluid_next(tws_fluid *fluid);
-/* Takes what is due at tws_fluid_next(): its tag. */
+/* Removes the event that is due at tws_fluid_next() and returns its tag. */
 uint64_t tws_fluid_take(tws_fluid *fluid);
 
 #endif

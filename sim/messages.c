@@ -1,12 +1,12 @@
-/* Collectives step by step. Each step of an edge of the ring is a message; a rank sends on when it has what it needs
- * and its last message has left, and a message arrives its link's latency later. Broadcast and reduce are cut into
- * CHUNKS pieces that follow each other along a chain.
+/* Executes collectives message by message. Each step of a ring's edge is a message. A rank sends a message when it has
+ * received the data and its previous message has left; the message arrives after the link's latency. Broadcast and
+ * reduce are divided into CHUNKS segments, which are pipelined along a chain.
  *
- * Mostly messages are flows, which share their links with whatever else is under way. Where nothing else can be,
- * because no other communicator has one of the links and collectives of one communicator follow each other, a
- * collective takes as long whenever it starts: what the first took, the same one takes again. And where besides no two
- * edges of it share a link, as in one ring, each message takes its bytes over the bandwidth, and a sweep over steps and
- * edges says when each of them starts and arrives. */
+ * In general messages are flows, which share links with concurrent ones. Two cases are faster. If no other communicator
+ * uses any of the links and collectives of the communicator never overlap, a collective's duration does not depend on
+ * when it starts, so it is simulated once and reused. If in addition no two edges share a link, as in a single ring, a
+ * message takes bytes / bandwidth, and a sweep over steps and edges computes when each starts and arrives, without
+ * flows. */
 #include <math.h>
 #include <string.h>
 
@@ -14,17 +14,17 @@
 #include "sim/executor.h"
 
 enum { CHUNKS = 64 };
-#define SHARED UINT32_MAX /* a link of several communicators */
+#define SHARED UINT32_MAX /* marks a link that several communicators use */
 
 typedef struct message_edge {
   int from, to;
   int links[TWS_PATH_MAX];
-  uint32_t next; /* edge that sends on what arrives here, or TWS_NONE */
+  uint32_t next; /* edge that forwards what arrives here, or TWS_NONE */
   uint32_t steps, sent, got;
-  uint8_t busy, ahead; /* ahead: step s needs s + 1 - `ahead` arrivals (ring 1, chain 0) */
-  uint8_t source;      /* needs none */
+  uint8_t busy, ahead; /* ahead: step s requires s + 1 - `ahead` arrivals (ring 1, chain 0) */
+  uint8_t source;      /* sends without arrivals */
   double bytes;        /* of one step */
-  double posted_s;     /* behind the beginning: a rank posts its messages to other nodes one after another */
+  double posted_s;     /* after the start: a rank posts its messages to other nodes one after another */
   double latency_s;
 } message_edge;
 
@@ -35,12 +35,12 @@ struct tws_sim_messages {
   message_edge edges[];
 };
 
-/* What a collective of this communicator took, alone on its links. */
+/* Duration of a collective of a communicator on links that nothing else uses. */
 struct tws_sim_known {
   tws_collective collective;
   uint32_t root;
   uint64_t bytes;
-  tws_traffic traffic; /* fewer of as many bytes may be on the way */
+  tws_traffic traffic; /* collectives of equal bytes may load links differently */
   double seconds;
   struct tws_sim_known *next;
 };
@@ -56,7 +56,7 @@ static const tws_op *op_of(const tws_sim *sim, const tws_rendezvous *met, const 
   return &plan->ops[member->op];
 }
 
-/* The messages pay for their hops themselves. */
+/* Returns the latency before the first message, without those of links, which each message has itself. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_work *work;
@@ -67,7 +67,7 @@ double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   return fmax(0, tws_sim_latency(sim, met, 0) - hops_s);
 }
 
-/* ---- who uses which links ---- */
+/* ---- links that only one communicator uses ---- */
 
 static void use_link(tws_sim *sim, int link, uint32_t communicator) {
   uint32_t *user = &sim->link_users[link];
@@ -80,7 +80,7 @@ static void use_path(tws_sim *sim, int from, int to, uint32_t communicator) {
   for (int i = 0; i < count; i++) use_link(sim, links[i], communicator);
 }
 
-/* A message, or a collective of this pattern; `order` has room for its ranks. */
+/* Marks the links that messages or collectives of this pattern use; `order` has room for the communicator's ranks. */
 static void use_links(tws_sim *sim, uint32_t communicator, int pairs, int *order) {
   const tws_communicator *c = &sim->run->communicators[communicator];
   const tws_sim_pattern *pattern = tws_sim_pattern_of(sim, communicator);
@@ -93,7 +93,7 @@ static void use_links(tws_sim *sim, uint32_t communicator, int pairs, int *order
       tws_platform_ring(&sim->platform, ranks, c->size, ring, order);
       for (int at = 0; at < c->size; at++) {
         use_path(sim, order[at], order[(at + 1) % c->size], communicator);
-        use_path(sim, order[(at + 1) % c->size], order[at], communicator); /* chains run both ways */
+        use_path(sim, order[(at + 1) % c->size], order[at], communicator); /* chains run in both directions */
       }
     }
   }
@@ -118,7 +118,8 @@ static int links_are_own(tws_sim *sim, uint32_t communicator, int *order) {
   return 1;
 }
 
-/* One after another: on one stream, or one channel, of which the plan makes dependencies. */
+/* Returns 1 if no two collectives of the communicator overlap: they are on one stream, or on a channel, whose
+ * operations depend on each other in the plan. */
 static int follow_each_other(const tws_sim *sim, const tws_communicator *c) {
   int stream = -1;
   for (size_t i = 0; i < c->rendezvous_count && !sim->serial; i++) {
@@ -175,7 +176,7 @@ static void know(tws_sim *sim, uint32_t id, double seconds) {
   const tws_op *op = op_of(sim, met, &work);
   tws_sim_pattern *pattern = &sim->patterns[met->communicator];
   struct tws_sim_known *known = pattern->alone ? tws_arena_alloc(sim->arena, 1, sizeof *known) : NULL;
-  if (!known) return; /* then it is found again */
+  if (!known) return; /* without memory it is simulated again */
   *known = (struct tws_sim_known){.collective = (tws_collective)work->code,
                                   .root = op->peer,
                                   .bytes = met->bytes,
@@ -225,7 +226,7 @@ static int no_link_twice(tws_sim *sim, const struct tws_sim_messages *messages) 
   return once;
 }
 
-/* A ring of `size` edges: when its last message arrives. at[]: room for 5 x (size + 1). */
+/* Returns the time at which the last message of a ring of `size` edges arrives. at[]: room for 5 x (size + 1). */
 static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t size, double *at) {
   double *sent = at, *arrived = sent + size + 1, *before = arrived + size + 1, *takes = before + size + 1,
          *latency = takes + size + 1;
@@ -236,7 +237,7 @@ static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t
     latency[i] = edges[i].latency_s;
   }
   for (uint32_t step = 0; step < edges[0].steps; step++) {
-    before[0] = before[size]; /* the last edge ends where the first begins */
+    before[0] = before[size]; /* the last edge leads to the sender of the first */
     for (uint32_t i = 0; i < size; i++) {
       const double starts = before[i] > sent[i] ? before[i] : sent[i];
       sent[i] = starts + takes[i];
@@ -251,7 +252,7 @@ static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t
   return last;
 }
 
-/* Whether the collective has its links for itself and what it takes is known now. */
+/* Returns 1 and the duration if the same collective has been simulated on these links. */
 static int is_known(tws_sim *sim, uint32_t id, double *seconds) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   const tws_sim_pattern *pattern = &sim->patterns[met->communicator];
@@ -288,7 +289,7 @@ static void set_paths(tws_sim *sim, struct tws_sim_messages *messages, double in
     message_edge *edge = &messages->edges[i];
     tws_platform_path(&sim->platform, edge->from, edge->to, edge->links);
     edge->latency_s = tws_platform_latency(&sim->platform, edge->from, edge->to);
-    if (tws_sim_beside(sim, edge->from, edge->to)) edge->bytes *= inside;
+    if (tws_sim_same_node(sim, edge->from, edge->to)) edge->bytes *= inside;
     messages->pending += edge->steps;
   }
 }
@@ -302,7 +303,7 @@ static uint32_t add_ring(message_edge *edges, uint32_t count, const int *order, 
   while (chain && start + 1 < size && order[start] != root) start++;
   for (int i = 0; i < size - chain; i++) {
     const int here = order[(start + i) % size], there = order[(start + i + 1) % size];
-    const int toward = row->root == TWS_ROOT_RECEIVES; /* the chain runs backwards, into the root */
+    const int toward = row->root == TWS_ROOT_RECEIVES; /* the chain runs in reverse, towards the root */
     message_edge *edge = &edges[count + (uint32_t)i];
     *edge = (message_edge){.from = toward ? there : here, .to = toward ? here : there, .bytes = bytes};
     edge->steps = chain ? CHUNKS : (uint32_t)tws_collective_steps(collective, size);
@@ -332,7 +333,7 @@ static uint32_t add_pairs(const tws_sim *sim, const tws_rendezvous *met, message
   for (int i = 0; i < size; i++) {
     int posted = 0;
     for (int k = 1; k < size; k++) {
-      const int to = (i + k) % size, inside = tws_sim_beside(sim, ranks[i], ranks[to]);
+      const int to = (i + k) % size, inside = tws_sim_same_node(sim, ranks[i], ranks[to]);
       if (!tws_collective_moves(row, size, i, to, root)) continue;
       edges[count++] = (message_edge){.from = ranks[i],
                                       .to = ranks[to],

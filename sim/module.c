@@ -1,4 +1,4 @@
-/* What the program finds when it loads the simulator. */
+/* The table of functions that the program finds when it loads the simulator. */
 #include "build_interface.h"
 #include "sim/adapter.h"
 #include "sim/executor.h"

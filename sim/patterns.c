@@ -1,25 +1,26 @@
-/* The flows of communicators, and which of them stand for others.
+/* The flows of communicators, and representatives of flows that are equal by symmetry.
  *
- * With folded ranks a rendezvous starts the flows of all ranks at once. Where turning the nodes of a block round, or
- * the slots of every node, maps the flows of each communicator to themselves, flows that such turns map to each other
- * share alike what they cross: they start, progress and end together. One of them is enough, on the links of the ranks
- * that stand for the others; each of these links is crossed by as many flows as in the whole network, so all rates are
- * those of the whole. */
+ * If representative ranks are simulated, a collective starts the flows of all ranks at the same time. There may be
+ * millions of them. A cluster is symmetric under rotations: of the nodes within blocks of nodes, or of the slots
+ * within every node. If a rotation maps the set of flows of each communicator to itself, two flows that it maps to
+ * each other start together, share their links with equally many flows, and end together. It is then enough to
+ * simulate one flow of each orbit, on the links of the representative ranks: each of these links is crossed by as many
+ * flows as in the whole network, so all rates are those of the whole. */
 #include <stdlib.h>
 
 #include "models/collective.h"
 #include "sim/executor.h"
 
-enum { MOST_FLOWS = 1 << 20 }; /* of a communicator: more are not looked at for symmetry */
+enum { MOST_FLOWS = 1 << 20 }; /* of a communicator; no symmetry is searched with more */
 
 static int no_memory(tws_sim *sim) {
   tws_sim_fail(sim, TWS_MEMORY, "out of memory while simulating");
   return 0;
 }
 
-/* The communicators whose flows a rendezvous stands for: its own; with folded ranks also those of the same ranks
- * elsewhere, because they do the same at the same time. Elsewhere is along all axes on which neither its ranks nor
- * the simulated ones differ. */
+/* Lists the communicators that a communicator represents: itself and, if representative ranks are simulated, those at
+ * all other coordinates along the axes on which neither its ranks nor the simulated ranks differ, since these do the
+ * same at the same time. */
 static int replicas_of(tws_sim *sim, const tws_communicator *c, const int **replicas) {
   const tws_topology *topology = &sim->ranks[0].plan->topology;
   *replicas = c->ranks;
@@ -40,7 +41,7 @@ static int replicas_of(tws_sim *sim, const tws_communicator *c, const int **repl
         if (!(fixed >> axis & 1)) coordinates[axis] = at[axis];
       all[replica * c->size + i] = tws_topology_rank(topology, coordinates);
     }
-    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* the next combination */
+    for (int axis = topology->axes - 1; axis >= 0; axis--) { /* next coordinates */
       if (fixed >> axis & 1) continue;
       if (++at[axis] < topology->dim[axis]) break;
       at[axis] = 0;
@@ -119,32 +120,33 @@ const tws_flows *tws_sim_flows(tws_sim *sim, uint32_t communicator, const tws_co
   return all_flows(sim, communicator, makes_pairs(&sim->run->communicators[communicator], row));
 }
 
-/* ---- those that stand for others ---- */
+/* ---- representatives ---- */
 
 static int by_ends(const void *left, const void *right) {
   const tws_flow *a = left, *b = right;
   return a->from != b->from ? (a->from > b->from) - (a->from < b->from) : (a->to > b->to) - (a->to < b->to);
 }
 
-/* Whether one more turn maps each flow to one that takes as large a share. */
-static int is_turned_to_itself(const tws_sim *sim, const tws_flows *flows, const tws_turns *turns) {
+/* Returns 1 if the rotation maps each flow to a flow of equal share. */
+static int maps_to_itself(const tws_sim *sim, const tws_flows *flows, const tws_symmetry *symmetry) {
   for (size_t i = 0; i < flows->count; i++) {
-    const tws_flow image = {.from = tws_platform_turned(&sim->platform, turns, flows->of[i].from),
-                            .to = tws_platform_turned(&sim->platform, turns, flows->of[i].to)};
+    const tws_flow image = {.from = tws_platform_image(&sim->platform, symmetry, flows->of[i].from),
+                            .to = tws_platform_image(&sim->platform, symmetry, flows->of[i].to)};
     const tws_flow *found = bsearch(&image, flows->of, flows->count, sizeof image, by_ends);
     if (!found || found->share != flows->of[i].share) return 0;
   }
   return 1;
 }
 
-static int all_are_turned(const tws_sim *sim, const tws_turns *turns) {
+static int all_map_to_themselves(const tws_sim *sim, const tws_symmetry *symmetry) {
   for (size_t c = 0; c < sim->run->communicator_count; c++)
     for (int pairs = 0; pairs < 2; pairs++)
-      if (!is_turned_to_itself(sim, &sim->patterns[c].flows[pairs], turns)) return 0;
+      if (!maps_to_itself(sim, &sim->patterns[c].flows[pairs], symmetry)) return 0;
   return 1;
 }
 
-/* The flows of everything that will meet; 0: there are too many, or some have a rank of their own as root. */
+/* Builds the flows of all communicators. Returns 0 if there are too many, or if collectives have roots, which breaks
+ * the symmetry. */
 static int gather_flows(tws_sim *sim) {
   for (size_t i = 0; i < sim->run->rendezvous_count && sim->failed == TWS_OK; i++) {
     const tws_rendezvous *met = &sim->run->rendezvous[i];
@@ -163,17 +165,17 @@ static int gather_flows(tws_sim *sim) {
   return sim->failed == TWS_OK;
 }
 
-static void keep_some(tws_sim *sim, const tws_turns *turns) {
+static void keep_representatives(tws_sim *sim, const tws_symmetry *symmetry) {
   for (size_t c = 0; c < sim->run->communicator_count; c++)
     for (int pairs = 0; pairs < 2; pairs++) {
       tws_flows *flows = &sim->patterns[c].flows[pairs];
       size_t kept = 0;
       for (size_t i = 0; i < flows->count; i++) {
-        if (tws_platform_representative(&sim->platform, turns, flows->of[i].from) != flows->of[i].from) continue;
+        if (tws_platform_representative(&sim->platform, symmetry, flows->of[i].from) != flows->of[i].from) continue;
         tws_flow *flow = &flows->of[kept++];
         *flow = flows->of[i];
-        for (int k = 0; k < 2; k++) /* no more: leaves are not turned */
-          flow->links[k] = tws_platform_representative_link(&sim->platform, turns, flow->links[k]);
+        for (int k = 0; k < 2; k++) /* clusters with leaf switches, whose paths are longer, are not folded */
+          flow->links[k] = tws_platform_representative_link(&sim->platform, symmetry, flow->links[k]);
       }
       flows->count = kept;
     }
@@ -183,12 +185,13 @@ void tws_sim_fold_flows(tws_sim *sim) {
   const tws_platform *p = &sim->platform;
   const int nodes = p->mapping.nodes, slots = p->mapping.slots;
   if (p->first_leaf >= 0 || p->mapping.ranks != nodes * slots || !gather_flows(sim)) return;
-  tws_turns turns = {.block = 1, .step = slots};
-  for (int block = nodes; block > 1 && turns.block == 1; block--)
-    if (nodes % block == 0 && all_are_turned(sim, &(tws_turns){.block = block, .step = slots})) turns.block = block;
-  for (int step = 1; step < slots && turns.step == slots; step++)
+  tws_symmetry symmetry = {.block = 1, .step = slots};
+  for (int block = nodes; block > 1 && symmetry.block == 1; block--)
+    if (nodes % block == 0 && all_map_to_themselves(sim, &(tws_symmetry){.block = block, .step = slots}))
+      symmetry.block = block;
+  for (int step = 1; step < slots && symmetry.step == slots; step++)
     if (slots % step == 0 && step * p->mapping.nics % slots == 0 &&
-        all_are_turned(sim, &(tws_turns){.block = 1, .step = step}))
-      turns.step = step;
-  keep_some(sim, &turns);
+        all_map_to_themselves(sim, &(tws_symmetry){.block = 1, .step = step}))
+      symmetry.step = step;
+  keep_representatives(sim, &symmetry);
 }

@@ -14,7 +14,7 @@ static int nic_link(const tws_platform *p, int rank, int down) {
   return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
-/* Of a node: disk read, disk write, then the memory of each of its parts. */
+/* Link index in a node: disk read, disk write, then the memory of each of its NUMA domains. */
 static int node_links(const tws_platform *p) {
   return 2 + (p->cluster->numa_nodes > 1 ? p->cluster->numa_nodes : 1);
 }
@@ -41,7 +41,7 @@ static double nic_capacity(const tws_platform *p) {
   return p->nic_message > p->nic_bandwidth ? p->nic_message : p->nic_bandwidth;
 }
 
-/* Of the leaf's way up, or down; message bandwidths scale with it. */
+/* Bandwidth of a leaf switch's uplink or downlink; message bandwidths are scaled with it. */
 static double leaf_bandwidth(const tws_platform *p) {
   const tws_cluster *c = p->cluster;
   return c->leaf_nodes * p->mapping.nics * nic_capacity(p) / c->oversubscription;
@@ -95,7 +95,7 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
   if (p->mapping.nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
-  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device act as one */
+  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device are one link */
   p->nic_message =
       cluster->message_bandwidth > 0 ? cluster->message_bandwidth * nics / p->mapping.nics : p->nic_bandwidth;
   if (use_links) TWS_TRY(set_links(p, kind, err));
@@ -137,7 +137,7 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
 }
 
 void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {
-  const double nothing_bytes_s = 1e-3; /* a flow over it ends some time, and long after every deadline */
+  const double nothing_bytes_s = 1e-3; /* a flow over it ends, but long after every deadline */
   const double whole = network ? nic_capacity(p) : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)
@@ -149,40 +149,40 @@ double tws_platform_latency(const tws_platform *p, int from, int to) {
   return same ? p->cluster->intra.latency_s : p->cluster->inter.latency_s;
 }
 
-/* ---- turns ---- */
+/* ---- rotations ---- */
 
-int tws_platform_turned(const tws_platform *p, const tws_turns *t, int rank) {
-  const int slots = p->mapping.slots, node = rank / slots, slot = rank % slots, first = node - node % t->block;
-  return (first + (node - first + 1) % t->block) * slots + (slot + t->step) % slots;
+int tws_platform_image(const tws_platform *p, const tws_symmetry *s, int rank) {
+  const int slots = p->mapping.slots, node = rank / slots, slot = rank % slots, first = node - node % s->block;
+  return (first + (node - first + 1) % s->block) * slots + (slot + s->step) % slots;
 }
 
-int tws_platform_representative(const tws_platform *p, const tws_turns *t, int rank) {
+int tws_platform_representative(const tws_platform *p, const tws_symmetry *s, int rank) {
   const int slots = p->mapping.slots, node = rank / slots;
-  return (node - node % t->block) * slots + rank % slots % t->step;
+  return (node - node % s->block) * slots + rank % slots % s->step;
 }
 
-int tws_platform_representative_link(const tws_platform *p, const tws_turns *t, int link) {
+int tws_platform_representative_link(const tws_platform *p, const tws_symmetry *s, int link) {
   const int slots = p->mapping.slots, nics = p->mapping.nics, ports = port_link(p->mapping.nodes * slots, 0);
-  if (link < ports) return port_link(tws_platform_representative(p, t, link / 2), link % 2);
+  if (link < ports) return port_link(tws_platform_representative(p, s, link / 2), link % 2);
   const int nic = (link - ports) / 2, node = nic / nics;
-  return ports + 2 * ((node - node % t->block) * nics + nic % nics % (t->step * nics / slots)) + link % 2;
+  return ports + 2 * ((node - node % s->block) * nics + nic % nics % (s->step * nics / slots)) + link % 2;
 }
 
 /* ---- rings ---- */
 
-/* Ranks of a group by node: [first, end) in `ranks` when a node's ranks stand together, which they do in groups of a
- * topology; a group that comes back to a node later is given one more stretch. */
-static int stretch_end(const tws_platform *p, const int *ranks, int size, int first) {
+/* Returns the end of the block [first, end) of successive ranks on one node. Groups of a topology have one block per
+ * node; a group that returns to a node later has one more block. */
+static int block_end(const tws_platform *p, const int *ranks, int size, int first) {
   int end = first + 1;
   while (end < size && tws_mapping_node(&p->mapping, ranks[end]) == tws_mapping_node(&p->mapping, ranks[first])) end++;
   return end;
 }
 
-/* Rings: the fewest NICs that a stretch's ranks can use; one inside a node. */
+/* Returns the number of rings: the fewest NICs that a block's ranks can use; one inside a node. */
 static int ring_count(const tws_platform *p, const int *ranks, int size) {
   int rings = size;
   for (int first = 0, end; first < size; first = end) {
-    end = stretch_end(p, ranks, size, first);
+    end = block_end(p, ranks, size, first);
     if (first == 0 && end == size) return 1;
     int nics = 0;
     for (int i = first; i < end; i++)
@@ -192,7 +192,8 @@ static int ring_count(const tws_platform *p, const int *ranks, int size) {
   return rings;
 }
 
-/* The position in a stretch of `length` ranks at which ring `ring` of `rings` leaves it; it enters at the next. */
+/* Returns the position in a block of `length` ranks at which ring `ring` of `rings` leaves the node; it enters at the
+ * next position. */
 static int exit_of(int length, int ring, int rings) {
   return (int)((int64_t)(ring + 1) * length / rings) - 1;
 }
@@ -201,7 +202,7 @@ int tws_platform_ring(const tws_platform *p, const int *ranks, int size, int rin
   const int rings = ring_count(p, ranks, size);
   int at = 0;
   for (int first = 0, end; first < size; first = end) {
-    end = stretch_end(p, ranks, size, first);
+    end = block_end(p, ranks, size, first);
     const int length = end - first, exit = exit_of(length, ring, rings);
     for (int i = 1; i <= length; i++) order[at++] = ranks[first + (exit + i) % length];
   }
@@ -210,22 +211,22 @@ int tws_platform_ring(const tws_platform *p, const int *ranks, int size, int rin
 
 int tws_platform_rings(const tws_platform *p, const int *ranks, int size, tws_arena *arena, tws_edge **edges) {
   const int rings = ring_count(p, ranks, size);
-  int stretches = 0, count = 0;
-  for (int first = 0; first < size; first = stretch_end(p, ranks, size, first)) stretches++;
-  *edges = tws_arena_alloc(arena, (size_t)size + (size_t)stretches * (size_t)rings, sizeof **edges);
+  int blocks = 0, count = 0;
+  for (int first = 0; first < size; first = block_end(p, ranks, size, first)) blocks++;
+  *edges = tws_arena_alloc(arena, (size_t)size + (size_t)blocks * (size_t)rings, sizeof **edges);
   if (!*edges) return -1;
   for (int first = 0, end; first < size; first = end) {
-    end = stretch_end(p, ranks, size, first);
+    end = block_end(p, ranks, size, first);
     const int length = end - first, next = end < size ? end : 0;
-    const int next_length = stretch_end(p, ranks, size, next) - next;
-    for (int i = 0; i < length; i++) { /* inside: every ring but those that leave here */
+    const int next_length = block_end(p, ranks, size, next) - next;
+    for (int i = 0; i < length; i++) { /* inside the node: all rings except those that leave here */
       int leaving = 0;
-      for (int ring = 0; ring < rings && stretches > 1; ring++) leaving += exit_of(length, ring, rings) == i;
+      for (int ring = 0; ring < rings && blocks > 1; ring++) leaving += exit_of(length, ring, rings) == i;
       if (length > 1 && leaving < rings)
         (*edges)[count++] =
             (tws_edge){ranks[first + i], ranks[first + (i + 1) % length], (double)(rings - leaving) / rings};
     }
-    for (int ring = 0; ring < rings && stretches > 1; ring++) {
+    for (int ring = 0; ring < rings && blocks > 1; ring++) {
       const int enter = (exit_of(next_length, ring, rings) + 1) % next_length;
       (*edges)[count++] = (tws_edge){ranks[first + exit_of(length, ring, rings)], ranks[next + enter], 1.0 / rings};
     }

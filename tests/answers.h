@@ -1,4 +1,4 @@
-/* What every answer of the program is like: one error line, or one JSON document that names its schema. */
+/* Checks that hold for every answer of the program: one error line, or one JSON document that names its schema. */
 #ifndef TESTS_ANSWERS_H
 #define TESTS_ANSWERS_H
 

@@ -2,8 +2,8 @@
  * cases run in, and prints both at the end. Check's macros call _mark_point() for each assertion; the linker's
  * --wrap=_mark_point leads the calls here. tests/run.sh adds up the numbers of a run.
  *
- * Check is told of a place, by a message to the process that waits for the case, so that it can name the last one
- * before a crash: an assertion in a loop that is still at the same place need not say so again. */
+ * _mark_point() sends the place to the process that waits for the case, so that it can name the last one before a
+ * crash: an assertion in a loop that is still at the same place need not send it again. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>

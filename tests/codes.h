@@ -1,8 +1,8 @@
-/* References for what ZeRO++ sends in few bits: training steps of one rank.
+/* References for ZeRO++'s quantized payloads: training steps of one rank.
  *
- * Gathers: products are with weights that have been codes, as so many ranks would make them of their parts, and the
- * update is of the exact ones. Reductions: gradients of each micro-batch are those of a rank, which has the same
- * samples; they are added up as the ranks do, in nodes first. */
+ * Gathers: products use weights that were quantized as `ranks` ranks would quantize their shards, and the update is of
+ * the exact ones. Reductions: gradients of each micro-batch are those of a rank, which has the same samples; they are
+ * added up as the ranks do, in nodes first. */
 #ifndef TWS_TESTS_CODES_H
 #define TWS_TESTS_CODES_H
 
@@ -13,14 +13,14 @@
 
 typedef struct codes {
   tws_training t;
-  uint32_t update; /* the first operation behind clipping */
+  uint32_t update; /* the first operation after clipping */
   int64_t ranks;
   int64_t near;         /* of a node; 0: weights are codes, and not gradients */
   float *exact, *coded; /* all parameters */
-  float *gradients;     /* of every micro-batch, one behind the other; their sum behind them */
+  float *gradients;     /* of every micro-batch, one after the other; then their sum */
 } codes;
 
-/* Of a block what its 8-bit codes mean. */
+/* Computes the values of a block's 8-bit codes. */
 static inline void codes_of_block(const float *x, int64_t count, float *y) {
   float largest = 0;
   for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(x[i]));
@@ -56,7 +56,7 @@ static inline void add_few(const float *x, int64_t count, float *y) {
   }
 }
 
-/* Of elements [first, first + count) of all micro-batches' gradients, which are a part that one rank gets. */
+/* Reduces elements [first, first + count) of all micro-batches' gradients, which are the shard of one rank. */
 static inline void reduce_part(const codes *s, uint64_t all, uint64_t first, int64_t count, float *sum) {
   const int64_t near = s->near, nodes = s->ranks / near;
   float *of_node = calloc((size_t)count + 1, sizeof *of_node);
@@ -89,7 +89,7 @@ static inline void reduce_all(codes *s) {
   }
 }
 
-/* Between micro-batches their gradients are put aside, and behind the last their sum in their place. */
+/* Between micro-batches their gradients are saved, and after the last replaced by their sum. */
 static inline tws_code hops_probe(codes *s, uint32_t op, tws_error *err) {
   const tws_plan *p = s->t.plan;
   const uint64_t all = p->buffers[p->gradients].elements;

@@ -1,5 +1,5 @@
 /* A reference for updates in two parts (plan/zenflow.c): a training of one rank that offloads nothing gives gradients,
- * and the weights that it goes on with are those of plain loops in float64 over each matrix. */
+ * and the weights that it continues with are those of plain loops in float64 over each matrix. */
 #ifndef TWS_TESTS_COLUMNS_H
 #define TWS_TESTS_COLUMNS_H
 
@@ -12,7 +12,7 @@
 typedef struct columns_reference {
   tws_training t;
   const tws_config *config; /* with the section zenflow */
-  uint32_t update;          /* the first operation behind clipping */
+  uint32_t update;          /* the first operation after clipping */
   uint64_t count;
   double *weight, *m, *v, *gradient, *sum, clip;
   uint8_t *fast; /* the device updates it */
@@ -62,7 +62,8 @@ static inline tws_code columns_probe(void *user, uint32_t op, tws_error *err) {
   return tws_executor_get(r->t.executor, 0, p->metrics, TWS_METRIC_CLIP, &r->clip, 1, err);
 }
 
-/* As the real step does it: what the device updates, then behind an interval the rest, then the choice. */
+/* The order of the real step: the device's columns are updated, then after an interval the other columns, then the
+ * choice. */
 static inline void columns_update(columns_reference *r, int64_t step) {
   const int64_t warm_up = tws_zenflow_warm_up(r->config), interval = tws_zenflow_update_interval(r->config);
   const int64_t update = step - r->t.counters->skipped, behind = step - warm_up, steps = behind <= 0 ? 1 : interval;

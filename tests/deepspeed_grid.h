@@ -8,7 +8,7 @@
 
 /* Prime factors in ascending order; returns how many (at most 31). factors has room for 31. */
 static inline int tws_prime_factors(int number, int *factors);
-/* The topology when nobody chose one: prime factors of the world dealt in turn to "pipe" and "data". */
+/* The topology when none was configured: prime factors of the world dealt in turn to "pipe" and "data". */
 static inline tws_code tws_pipeline_grid_default(int world, tws_topology *topology, tws_error *err);
 /* TWS_INVALID unless the axes "pipe" and "data" are there and the topology has `world` ranks. */
 static inline tws_code tws_pipeline_grid_check(const tws_topology *topology, int world, tws_error *err);

@@ -23,7 +23,7 @@ typedef struct drawn_job {
   tws_plan_request request;
 } drawn_job;
 
-/* Jobs with reductions beside the last backward pass, which few draws are: one of those near this seed. */
+/* Draws jobs whose reductions overlap the last backward pass, which few draws do: one of those near this seed. */
 enum { BESIDE = 1 << 20 };
 static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -39,7 +39,7 @@ static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs of stage 3 that gather from neighbours or move few bits, one operation after another. */
+/* Likewise draws jobs of stage 3 with secondary partitions or quantized payloads, one operation after another. */
 enum { CODED = 1 << 21 };
 static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -52,8 +52,8 @@ static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose optimizer is on the host, or its states on the disk, of so many ranks that one of each stage
- * counts. */
+/* Likewise draws jobs whose optimizer is on the host, or its states on the disk, of so few ranks that one of each stage
+ * represents the others. */
 enum { OFFLOADED = 1 << 22 };
 static void put_on_host(uint64_t seed, tws_config *c) {
   c->zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
@@ -122,7 +122,7 @@ static tws_config draw_ranked(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs of stages 2 and 3 whose gathers and reductions run beside the layers. */
+/* Likewise draws jobs of stages 2 and 3 whose gathers and reductions overlap the layers. */
 enum { IN_STEP = 1 << 24 };
 static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -145,7 +145,7 @@ static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose tensor ranks exchange beside what computes, with all that ZeRO may do beside it. */
+/* Likewise draws jobs whose tensor ranks exchange during compute, with all ZeRO collectives that may overlap it. */
 enum { EXCHANGED = 1 << 25 };
 static tws_config draw_exchanged(uint64_t seed, shape *s, int *world) {
   tws_config c;

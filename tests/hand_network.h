@@ -58,7 +58,7 @@ static inline tws_plan *hand_plan_of(const tws_network *network, const tws_confi
   return plan;
 }
 
-/* What every reader says of the plan: bytes of the ledger are those of the arena, and path and simulation agree. */
+/* All readers agree on the plan: bytes of the ledger are those of the arena, and path and simulation are equal. */
 static inline void hand_plan_read(const tws_plan *plan) {
   tws_ledger ledger;
   HAND_OK(tws_ledger_read(plan, &ledger, &err));
@@ -174,7 +174,7 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
   return metrics[TWS_METRIC_LOSS] + metrics[TWS_METRIC_AUXILIARY];
 }
 
-/* Whether training does what an evaluation does not: it normalises by its batches, or drops numbers. */
+/* Returns 1 if training differs from an evaluation: it normalises by its batches, or drops numbers. */
 static inline int hand_trains_apart(const hand_job *job) {
   const tws_network *network = job->train->network;
   int apart = job->train->running != TWS_NONE;

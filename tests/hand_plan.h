@@ -1,10 +1,10 @@
-/* What the plan's builder does for plans that a test writes down itself. */
+/* Builds plans that a test writes down itself, as the plan's builder does. */
 #ifndef TWS_TESTS_HAND_PLAN_H
 #define TWS_TESTS_HAND_PLAN_H
 
 #include "plan/plan.h"
 
-/* How many operations of the plan's communicator of the last operation went before it. */
+/* Returns the number of earlier operations of the communicator of the plan's last operation. */
 static inline void number_last_op(tws_plan *plan) {
   tws_op *op = &plan->ops[plan->op_count - 1];
   op->match = 0;

@@ -111,7 +111,7 @@ static inline tws_plan *uneven_plan(int rank, int world) {
   return hand_end(&h);
 }
 
-/* What rank `from` has for rank `to`, and how much of it: no two pairs alike, some nothing. */
+/* Data and count that rank `from` sends to rank `to`: no two pairs alike, some empty. */
 static inline int uneven_count(int from, int to) {
   return (from * 37 + to * 23) % (UNEVEN_CAPACITY + 1) * (from != to + 1);
 }

@@ -2,6 +2,7 @@
 # Usage: install.sh BUILD_FOLDER LIBRARY_FOLDER_NAME
 set -eu
 build=$1 libdir=$2
+source=$(cd "$(dirname "$0")/.." && pwd)
 prefix=$(mktemp -d /tmp/twinspeed-install-XXXXXX)
 trap 'rm -rf "$prefix"' EXIT
 unset TWINSPEED_MODULES
@@ -36,8 +37,19 @@ int main(void) {
 }
 END
 export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
-cc -std=c11 -o "$prefix/user" "$prefix/user.c" $(pkg-config --cflags --libs twinspeed) # of this prefix, not the build's
+cc -std=c11 -o "$prefix/user" "$prefix/user.c" $(pkg-config --cflags --libs twinspeed-core) # of this prefix, not the build's
 test "$("$prefix/user")" = 124439808
+
+# The shared library exports the names of its header alone, and a program that was linked with it runs.
+names=$(nm -D --defined-only "$prefix/$libdir/libtwinspeed.so" | sed -n 's/.* T \([a-z0-9_]*\)@@.*/\1/p' | sort)
+declared=$(grep -o 'twinspeed_[a-z0-9_]*(' "$prefix/include/twinspeed.h" | tr -d '(' | sort -u)
+test "$names" = "$declared" || { echo "libtwinspeed.so exports other names than twinspeed.h declares" >&2; exit 1; }
+test -z "$(nm -D --defined-only "$prefix/$libdir/libtwinspeed.so" | grep -v ' [TA] ')" ||
+  { echo "libtwinspeed.so exports data" >&2; exit 1; }
+cc -std=c11 -Wall -Wextra -Werror -o "$prefix/planning" "$source/library/examples/planning.c" \
+  $(pkg-config --cflags --libs twinspeed) "-Wl,-rpath,$prefix/$libdir"
+"$prefix/planning" gpt2 dgx-a100 >"$prefix/planned"
+grep -q '^gpt2 on dgx-a100: .* GiB of a device' "$prefix/planned"
 
 "$prefix/bin/twinspeed" estimate -m gpt2 --cluster dgx-a100 --quiet --json >"$prefix/estimate.json"
 "$prefix/bin/twinspeed" --version >"$prefix/version"

@@ -1,4 +1,4 @@
-/* What the readers of time say of plans: the longest path, which a simulation of the same ranks has to agree with. */
+/* Checks the readers of time: the longest path, with which a simulation of the same ranks has to agree. */
 #ifndef TESTS_JOB_SECONDS_H
 #define TESTS_JOB_SECONDS_H
 

@@ -13,8 +13,8 @@ static tws_backend_kind backend_kind = TWS_BACKEND_HOST;
 #include "tests/device_run.h"
 #include "tests/kernel_operands.h"
 
-/* What is tested: the host, or the backend that TWINSPEED_TEST_BACKEND names, in memory of its own ("host-staged": the
- * host that way, which tests the way). */
+/* The tested backend: the host, or the one that TWINSPEED_TEST_BACKEND names, in memory of its own ("host-staged": the
+ * host by way of staging, which tests the copies). */
 static const tws_backend_ops *host;
 static int staged;
 static int most_threads = 3;

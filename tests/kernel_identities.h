@@ -1,5 +1,5 @@
-/* What kernels say about each other: a vocabulary in parts against the whole, heads there and back, means over the
- * tokens that count. Part of test_kernels.c: it uses that file's backends. */
+/* Identities between kernels: a vocabulary in parts against the whole, heads there and back, means over the tokens that
+ * count. Part of test_kernels.c: it uses that file's backends. */
 #ifndef TWS_TESTS_KERNEL_IDENTITIES_H
 #define TWS_TESTS_KERNEL_IDENTITIES_H
 
@@ -103,7 +103,7 @@ static void random_cuts(uint64_t seed, int parts, int64_t total, int64_t *cut) {
     if (cut[p] < cut[p - 1]) cut[p] = cut[p - 1];
 }
 
-/* Columns [begin, begin + columns) of the whole rows, and padding that nobody may read. */
+/* Columns [begin, begin + columns) of the whole rows, and padding that no kernel may read. */
 static tensor columns_of(const tensor *whole, int64_t tokens, int64_t row, int64_t begin, int64_t columns,
                          int64_t padded) {
   tensor part = make_tensor(whole->dtype, tokens * padded);
@@ -318,8 +318,8 @@ START_TEST(ignored_tokens_leave_the_mean) {
 }
 END_TEST
 
-/* As many fall as the probability says and the others make up for them, each 1 / (1 - p); neither neighbours, nor
- * steps, nor places of dropout in a network, which have seeds of their own, do the same. */
+/* The dropped share is the probability and the others make up for it, each 1 / (1 - p); adjacent elements, steps, and
+ * positions of dropout in a network, which have seeds of their own, are not correlated. */
 START_TEST(dropout_keeps_the_mean) {
   enum { COUNT = 40009, DRAWS = 3 };
   const double p = (_i + 1) / 16.0, left = 1 / (1 - p), deviation = sqrt(p * (1 - p) / COUNT);
@@ -348,7 +348,7 @@ START_TEST(dropout_keeps_the_mean) {
   }
   const double bound = 4.5 * p * (1 - p) * sqrt(COUNT);
   REQUIRE(fabs(neighbours) < bound && fabs(draws[1]) < bound && fabs(draws[2]) < bound,
-          "correlated: neighbours %g, steps %g, places %g of %g", neighbours, draws[1], draws[2], bound);
+          "correlated: adjacent %g, steps %g, places %g of %g", neighbours, draws[1], draws[2], bound);
   for (int k = 0; k < DRAWS; ++k) free(x[k].data);
   free(hyper.data);
 }

@@ -1,4 +1,4 @@
-/* Optimizers beside golden updates of PyTorch and DeepSpeed, and gradients that are not finite. Part of
+/* Optimizers against golden updates of PyTorch and DeepSpeed, and gradients that are not finite. Part of
  * test_kernels.c, so that every backend runs it: it uses that file's backends. */
 #ifndef TWS_TESTS_KERNEL_OPTIMIZERS_H
 #define TWS_TESTS_KERNEL_OPTIMIZERS_H

@@ -1,4 +1,4 @@
-/* Random shapes of every kernel, behind the table of kernel_cases.h, which includes this. */
+/* Random shapes of every kernel, included by kernel_cases.h after its table. */
 #ifndef TWS_TESTS_KERNEL_RANDOM_CASES_H
 #define TWS_TESTS_KERNEL_RANDOM_CASES_H
 

@@ -1,5 +1,5 @@
 /* Updates of bfloat16 weights that have no float32 copy: the bits that are drawn, the mean they keep, and steps that
- * are skipped. Part of test_kernels.c, behind kernel_identities.h. */
+ * are skipped. Part of test_kernels.c, included after kernel_identities.h. */
 #ifndef TWS_TESTS_KERNEL_ROUNDING_H
 #define TWS_TESTS_KERNEL_ROUNDING_H
 
@@ -61,7 +61,7 @@ static uint16_t rounded_as_stated(float x, uint64_t seed, float step, int what, 
   return (uint16_t)((float_bits(x) + half) >> 16);
 }
 
-/* What exact_adamw() leaves in operand `what` at element i, before it is rounded to the operand's type. */
+/* Returns operand `what` at element i as exact_adamw() leaves it, before it is rounded to the operand's type. */
 static float exact_result(const tensor *before, int what, int64_t i) {
   const float p = (float)at_index(&before[HALF_P], i), g = (float)at_index(&before[HALF_GRAD], i);
   const float m = 0.5F * (float)at_index(&before[HALF_M], i) + 0.5F * g;
@@ -99,8 +99,9 @@ START_TEST(rounding_draws_the_stated_bits) {
 }
 END_TEST
 
-/* Weights of 1 that lose a share of the distance to the next number below: each is 1 or that number, the mean loses
- * what it should, and neither neighbours nor steps do the same. Rounding to nearest keeps them all or none. */
+/* Weights of 1 lose a share of the distance to the next number below: each is 1 or that number, the mean loses what it
+ * should, and neither adjacent elements nor successive steps are correlated. Rounding to nearest keeps them all or
+ * none. */
 START_TEST(rounding_keeps_the_mean) {
   enum { COUNT = 10007 };
   const double share = (_i + 1) / 16.0, below = 1 - 0x1p-8, deviation = sqrt(share * (1 - share) / COUNT);
@@ -130,13 +131,13 @@ START_TEST(rounding_keeps_the_mean) {
     steps += (fell[0][i] - share) * (fell[1][i] - share);
   }
   const double variance = share * (1 - share), bound = 4.5 * variance * sqrt(COUNT);
-  REQUIRE(fabs(neighbours) < bound && fabs(steps) < bound, "correlated: neighbours %g, steps %g",
+  REQUIRE(fabs(neighbours) < bound && fabs(steps) < bound, "correlated: adjacent %g, steps %g",
           neighbours / variance / COUNT, steps / variance / COUNT);
 }
 END_TEST
 
 /* Each result is next to the exact one, and on average over weights and moments none is above or below it. */
-START_TEST(rounding_is_to_neighbours) {
+START_TEST(rounding_is_to_an_adjacent_number) {
   enum { COUNT = 30011 };
   const uint64_t s = 8500 + (uint64_t)_i;
   tensor before[HALF_OPERANDS], x[HALF_OPERANDS];
@@ -166,7 +167,7 @@ START_TEST(rounding_is_to_neighbours) {
 END_TEST
 
 /* A clip coefficient of 0 leaves all bits; a NaN among the gradients stays where it is. */
-START_TEST(rounding_of_what_is_not_finite) {
+START_TEST(rounding_of_values_that_are_not_finite) {
   for (int half_moments = 0; half_moments < 2; ++half_moments)
     for (int stochastic = 0; stochastic < 2; ++stochastic) {
       tws_work w = exact_adamw(300, half_moments);

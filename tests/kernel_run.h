@@ -36,7 +36,8 @@ static double id_near(uint64_t stream, int64_t i, double first, int64_t count, i
   return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
 }
 
-/* Of one stream for each operand. Kept, because every mode and every number of threads asks for the same ones again. */
+/* Returns number i of the operand's own stream. The numbers are cached, because every mode and every number of threads
+ * asks for the same ones again. */
 static double normal_number(int operand, int64_t i) {
   static double *kept[KERNEL_MAX_OPERANDS];
   static int64_t counts[KERNEL_MAX_OPERANDS];
@@ -125,7 +126,7 @@ static int operand_named(const values *x, const char *name) {
   return -1;
 }
 
-/* What follows from a router on logits at random; counts of EXPERT_LINEAR and its gradients may be any. */
+/* Random routing by a router with random logits; counts of EXPERT_LINEAR and its gradients may be any. */
 static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
   const int routes = operand_named(x, "routes"), counts = operand_named(x, "counts"),
             probabilities = operand_named(x, "probabilities");
@@ -238,7 +239,7 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
   if (type == TWS_F64)
     ((double *)data)[i] = x;
   else if (type == TWS_I32)
-    ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: nobody has written it yet */
+    ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: no operation has written it yet */
   else if (type == TWS_U8)
     ((uint8_t *)data)[i] = isnan(x) ? UINT8_MAX : (uint8_t)x;
   else if (type == TWS_E4M3)

@@ -71,7 +71,7 @@ static int64_t draw_groups(uint64_t seed, tws_config *c, int64_t replicas) {
   return replicas > 0 ? replicas : 1;
 }
 
-/* Nodes as ZeRO sees them: of more replicas, where there is room for them, some are neighbours. */
+/* Nodes as ZeRO sees them: with more replicas, where there is room for them, some share a node. */
 static int64_t draw_nodes(uint64_t seed, tws_config *c, int64_t replicas) {
   const int64_t inside = c->tensor_ranks * c->sequence_ranks, nodes = 2 + (int64_t)draw(seed, 70, 2);
   const int64_t near = 1 + (int64_t)draw(seed, 71, 3);

@@ -13,7 +13,7 @@
 #include "tests/oracle_columns.h"
 #include "tests/oracle_pictures.h"
 
-/* What the storage type makes of x. */
+/* Returns x as the storage type rounds it. */
 static inline double stored(tws_dtype type, double x) {
   if (type == TWS_BF16) return tws_from_bf16(tws_to_bf16((float)x));
   if (type == TWS_F16) return tws_from_f16(tws_to_f16((float)x));
@@ -260,7 +260,7 @@ static inline void oracle_gated_grad(const tws_work *w, double (*act)(double x),
     }
 }
 
-/* Of the targets that count, where their share is known. */
+/* Divides by the share of the targets that count, where it is known. */
 static inline double oracle_counted(const tws_work *w, double weight, const double *metrics) {
   const double kept = w->flags & TWS_COUNTED ? 1 - metrics[1] : 1;
   return kept < 1e-9 ? 0 : weight / kept;

@@ -40,7 +40,7 @@ static inline int64_t oracle_bucket(const tws_work *w, int64_t distance) {
   return first + (row < rows - 1 ? row : rows - 1);
 }
 
-/* Whether key j is kept, or 0: from the generator alone, as models/attention.h states it. */
+/* Returns the factor of key j, or 0 if it is dropped: from the generator alone, as models/attention.h states it. */
 static inline double oracle_kept(const tws_work *w, const double *a, const double *hyper, int64_t b, int64_t h,
                                  int64_t i, int64_t j) {
   const int64_t heads = a[3] > 0 ? (int64_t)a[3] : w->d[2], blocks = (oracle_keys(w) + 3) / 4;
@@ -52,8 +52,8 @@ static inline double oracle_kept(const tws_work *w, const double *a, const doubl
   return word[j % 4] / 0x1p32 < floor(w->f[1] * 0x1p32 + 0.5) / 0x1p32 ? 0 : 1 / (1 - w->f[1]);
 }
 
-/* Of query i: p are the probabilities of all keys, kept what dropout makes of them. Returns the log of their
- * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of what caps the scores. */
+/* Computes for query i the probabilities p of all keys, and `kept`, those after dropout. Returns the log of their
+ * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of the cap of the scores. */
 static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
                                           const double *lengths, const double *documents, const double *hyper,
                                           const double *biases, const int64_t at[3], double *p, double *kept,

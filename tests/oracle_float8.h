@@ -20,7 +20,7 @@ static inline void oracle_amax(const tws_work *w, double **o) {
   for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] = fmax(o[1][0], fabs(o[0][i]));
 }
 
-/* What is multiplied with is a float, and so is the product. */
+/* The other factor is a float, and so is the product. */
 static inline void oracle_quantize(const tws_work *w, double **o) {
   const int64_t rows = w->d[0], width = w->d[1];
   const tws_dtype type = (tws_dtype)w->dtype2;

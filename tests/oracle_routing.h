@@ -14,12 +14,12 @@ static inline uint32_t oracle_word(const double *a, const double *hyper, int wha
   return word[index % TWS_ROUTING_GROUP];
 }
 
-/* Whether random numbers are drawn: the hyperparameters are one more operand behind what is routed. */
+/* Returns 1 if random numbers are drawn: the hyperparameters are then one more operand after the routed ones. */
 static inline int oracle_router_draws(const tws_work *w) {
   return w->f[0] == TWS_KEEPS_RANDOM || w->f[3] > 0;
 }
 
-/* What a group of experts is compared by. */
+/* Returns the score by which groups of experts are compared. */
 static inline double oracle_group(const tws_work *w, const double *x, int64_t group) {
   const int64_t each = w->d[1] / w->d[4];
   double first = -INFINITY, second = -INFINITY;
@@ -30,7 +30,7 @@ static inline double oracle_group(const tws_work *w, const double *x, int64_t gr
   return w->flags & TWS_SIGMOID ? first + (each > 1 ? second : 0) : first;
 }
 
-/* Whether an expert's group is one of those kept. */
+/* Returns 1 if an expert's group is one of those kept. */
 static inline int oracle_in_group(const tws_work *w, const double *x, int64_t expert) {
   int64_t before = 0;
   if (w->d[4] == 0) return 1;
@@ -77,7 +77,7 @@ static inline void oracle_choose(const tws_work *w, const double *a, double **o,
   }
 }
 
-/* Whether route i goes before route k to the same expert's slots: by score, then by order. */
+/* Returns 1 if route i precedes route k in the same expert's slots: by score, then by order. */
 static inline int oracle_is_before(const tws_work *w, const double *a, double **o, const int64_t *order, int64_t i,
                                    int64_t k, int64_t expert) {
   const int64_t experts = w->d[1], choices = w->d[2];
@@ -109,7 +109,7 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
     double *counts = o[4] + chosen[i] * TWS_EXPERT_COUNTS;
     int64_t place = 0;
     for (int64_t k = 0; k < all; ++k) place += kept[k] && chosen[k] == chosen[i] && order[k] < order[i];
-    if (w->d[6] > 0) { /* behind those of the pack's experts before it, in the order of routes */
+    if (w->d[6] > 0) { /* after those of the pack's experts before it, in the order of routes */
       const int64_t pack = chosen[i] - chosen[i] % w->d[6];
       place = (pack - chosen[i]) * capacity;
       for (int64_t k = 0; k < all; ++k)

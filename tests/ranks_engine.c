@@ -1,4 +1,4 @@
-/* What the suites that train start once per rank.
+/* The program that suites of trainings start once per rank.
  *
  *   ranks_engine comm              the communicator against sums computed here, on all transports, bit for bit
  *   ranks_engine train JOBS OUT    trains every job of a file, one "name <TAB> model <TAB> steps <TAB> ds_config
@@ -7,7 +7,7 @@
  *                                  begins with "stale-N-" is updated one step late from step N on (tests/stale.h), one
  *                                  that begins with "columns-" in two parts (tests/columns.h); one that begins with
  *                                  "codes-N-" works with weights of 8 bits as N ranks make them, with
- *                                  "hops-N-" adds up gradients of 4 bits in nodes of N (tests/codes.h)
+ *                                  "levels-N-" adds up gradients of 4 bits in nodes of N (tests/codes.h)
  * A rank that finds something wrong says so and ends with status 1. */
 #include <math.h>
 #include <sched.h>
@@ -46,7 +46,7 @@ static uint64_t pick(uint64_t trial_number, uint64_t what, uint64_t n) {
   return word[0] % n;
 }
 
-/* Whether a rank is with this one in group g: everyone; the ranks of one parity; itself alone; three divisions at
+/* Returns 1 if a rank is with this one in group g: all ranks; the ranks of one parity; itself alone; three divisions at
  * random, whose parts are rarely equal; the first and the last, a group that the others do not have. */
 static int together(int g, int r) {
   if (g == 1) return r % 2 == rank % 2;
@@ -150,7 +150,7 @@ static trial choose(uint64_t round) {
   return t;
 }
 
-/* How many elements a rank sends and receives of a segment. */
+/* Returns the number of elements that a rank sends and receives of a segment. */
 static void lengths(const trial *t, uint64_t count, uint64_t *sent, uint64_t *received) {
   uint64_t n = (uint64_t)groups[t->group].size;
   const int is_root = groups[t->group].index == t->root;
@@ -359,7 +359,7 @@ static void check_gather(const char *device, tws_transport transport) {
 
 /* ---- train ---- */
 
-static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN behind steps that none follows */
+static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN after steps that none follows */
 static void keep(void *user, const tws_step_report *report) {
   (void)user;
   losses[report->step - 1] = report->loss;
@@ -403,7 +403,7 @@ static void print_curve(const char *name, int64_t steps, FILE *out) {
   fprintf(out, "\n");
 }
 
-/* Whether ranks that share cores have bound their threads to a part of them, and only those. */
+/* Returns 1 if ranks that share cores have bound their threads to a part of them, and only those. */
 static void check_bound(const tws_config *config, const cpu_set_t *before) {
   tws_cpus allowed;
   tws_machine_parts parts;
@@ -419,7 +419,7 @@ static void check_bound(const tws_config *config, const cpu_set_t *before) {
   if (config->bind_threads == TWS_THREADS_FREE) need(CPU_EQUAL(&now, before), "a thread is bound", NULL);
 }
 
-/* A line has name, model, steps, configuration, and where it saves ("-": nowhere) and goes on from. */
+/* A line has name, model, steps, configuration, and where it saves ("-": it does not) and the checkpoint it resumes. */
 static void run_job(char *line, FILE *out) {
   char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t");
   const char *text = strtok(NULL, "\t\n"), *save = strtok(NULL, "\t\n"), *resume = save ? strtok(NULL, "\t\n") : NULL;
@@ -451,12 +451,12 @@ static void run_job(char *line, FILE *out) {
     losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
   if (rank == 0) verify_plans(name, network, config);
   const int late = strncmp(name, "stale-", 6) == 0;
-  const int coded = strncmp(name, "codes-", 6) == 0, hops = strncmp(name, "hops-", 5) == 0;
-  if (late || coded || hops || strncmp(name, "columns-", 8) == 0) {
-    const tws_code done = late    ? stale_train(&options, atoi(name + 6), &err)
-                          : coded ? codes_train(&options, atoi(name + 6), 0, &err)
-                          : hops  ? codes_train(&options, config->accumulation_steps, atoi(name + 5), &err)
-                                  : columns_train(&options, &err);
+  const int coded = strncmp(name, "codes-", 6) == 0, levels = strncmp(name, "levels-", 7) == 0;
+  if (late || coded || levels || strncmp(name, "columns-", 8) == 0) {
+    const tws_code done = late     ? stale_train(&options, atoi(name + 6), &err)
+                          : coded  ? codes_train(&options, atoi(name + 6), 0, &err)
+                          : levels ? codes_train(&options, config->accumulation_steps, atoi(name + 7), &err)
+                                   : columns_train(&options, &err);
     need(done == TWS_OK, name, &err);
     print_curve(name, options.steps, out);
     tws_config_destroy(config);

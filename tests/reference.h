@@ -1,4 +1,4 @@
-/* What trainings of one rank share that are references for others (stale.h, columns.h, codes.h). */
+/* Shared code of trainings of one rank that are references for others (stale.h, columns.h, codes.h). */
 #ifndef TWS_TESTS_REFERENCE_H
 #define TWS_TESTS_REFERENCE_H
 
@@ -10,7 +10,7 @@ static inline tws_training reference_of(const tws_train_options *options, const 
       .options = options, .config = config, .world = 1, .threads = 1, .ops = tws_real_backend("host")};
 }
 
-/* Ready to train; update: the first operation behind clipping. */
+/* Ready to train; update: the first operation after clipping. */
 static inline tws_code reference_begin(tws_training *t, uint32_t *update, tws_error *err) {
   TWS_TRY(tws_training_plan(t, err));
   TWS_TRY(tws_training_open_data(t, err));
@@ -26,7 +26,7 @@ static inline tws_code reference_begin(tws_training *t, uint32_t *update, tws_er
   return TWS_OK;
 }
 
-/* Behind a step, where one is due; nobody else is waited for. */
+/* Evaluates after a step, where an evaluation is due; no other rank is waited for. */
 static inline tws_code reference_evaluate(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   report->evaluated = tws_evaluation_is_due(t, step);
   if (!report->evaluated) return TWS_OK;

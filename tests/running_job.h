@@ -24,8 +24,8 @@ typedef struct running_job {
   char out[96], err[96];
 } running_job;
 
-/* A shell command that becomes a job of so many ranks, in a process group of its own, with output and errors in files
- * of this name. */
+/* Starts a shell command that becomes a job of `ranks` ranks, in a process group of its own, with output and errors in
+ * files of this name. */
 static inline void running_start_command(running_job *j, const char *name, int ranks, const char *command) {
   *j = (running_job){.ranks = ranks};
   snprintf(j->out, sizeof j->out, "%s/%.24s.out", folder, name);
@@ -81,7 +81,7 @@ static inline int running_has_line(const char *path, const char *start) {
   return has;
 }
 
-/* What it said, as far as Check prints it. */
+/* Returns the job's output, as far as Check prints it. */
 static inline char *running_errors(const running_job *j) {
   const int fd = open(j->err, O_RDONLY);
   char *text = fd >= 0 ? command_slurp(fd) : calloc(1, 1);

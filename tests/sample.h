@@ -1,5 +1,5 @@
 /* Long lists of random cases. A run takes all of them, as `make check-all` does, unless TWS_SEED is set: then one of
- * each `of` neighbours, which that text chooses. `make check` sets it to the commit, so that commits take different
+ * each `of` adjacent cases, which that text chooses. `make check` sets it to the commit, so that commits take different
  * cases, and says so; a run with the same TWS_SEED takes the same. */
 #ifndef TWS_TESTS_SAMPLE_H
 #define TWS_TESTS_SAMPLE_H

@@ -1,5 +1,5 @@
-/* A reference for updates that are one step late: a training step of one rank that offloads nothing, whose gradients,
- * hyperparameters and clipping are those of the step before when it comes to the update. */
+/* A reference for updates that are one step late: a training step of one rank that offloads nothing, whose update uses
+ * the gradients, hyperparameters and clipping of the step before. */
 #ifndef TWS_TESTS_STALE_H
 #define TWS_TESTS_STALE_H
 
@@ -9,7 +9,7 @@
 
 typedef struct stale {
   tws_training t;
-  uint32_t update; /* the first operation behind clipping */
+  uint32_t update; /* the first operation after clipping */
   int64_t warm_up;
   void *gradients[2]; /* of this step, and what waits */
   float hyper[2][TWS_HYPER_COUNT];

@@ -1,6 +1,6 @@
-/* Every allocation fails in turn, and all after it: whatever reads or builds says so with TWS_MEMORY and leaves nothing
- * behind. Those of other parts are beside their tests (json, config, cluster, tokens, pipeline_schedule, torch_files).
- */
+/* Every allocation fails in turn, with all that follow it: whatever reads or builds returns TWS_MEMORY and leaves no
+ * allocation. Other parts have this test in their own suites (json, config, cluster, tokens, pipeline_schedule,
+ * torch_files). */
 #include <check.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
-/* The first so many one by one, later ones with growing steps. Returns how many were tried. */
+/* Fails the first `n` allocations one by one, later ones with growing steps. Returns how many were tried. */
 static long fail_many(tws_code (*body)(void *user), void *user, const char *what) {
   long tried = 0;
   for (long n = 0;; n += 1 + n / (TWS_SANITIZED ? 40 : 80)) {
@@ -27,7 +27,7 @@ static long fail_many(tws_code (*body)(void *user), void *user, const char *what
     tws_set_allocator(&(tws_allocator){failing_resize, &f});
     const tws_code code = body(user);
     tws_set_allocator(NULL);
-    ck_assert_msg(f.held == 0, "%s: %ld pieces of memory are left after allocation %ld of it failed", what, f.held, n);
+    ck_assert_msg(f.held == 0, "%s: %ld allocations are left after allocation %ld of it failed", what, f.held, n);
     if (code == TWS_OK) return tried;
     ck_assert_msg(code == TWS_MEMORY, "%s: allocation %ld failed, and it says %s", what, n, tws_code_name(code));
     tried++;

@@ -62,8 +62,8 @@ START_TEST(space_keeps_the_global_batch) {
 END_TEST
 
 /* Threads of a host's ranks: ranks x threads stay within the cores unless oversubscription was asked for. */
-/* Of a section autotuning with "fast": all devices, stage by stage from the micro batch that the user has, none above
- * the largest batch, every point once; those that run are better at the end of a search than smaller ones. */
+/* With "fast" the section autotuning gives: all devices, stage by stage from the micro-batch that the user has, none
+ * above the largest batch, every point once; those that run are better at the end of a search than smaller ones. */
 START_TEST(deepspeeds_points_are_tried) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 512);
@@ -172,7 +172,7 @@ START_TEST(long_pipelines_are_simulated) {
 }
 END_TEST
 
-/* What other software holds beside the plan decides in a search as it does in an estimate of the same point. */
+/* Memory that other software holds in addition to the plan decides in a search as in an estimate of the same point. */
 START_TEST(runtimes_fit_as_estimated) {
   static const char *const runtimes[] = {"twinspeed", "megatron-2021"};
   int fits[2] = {0, 0};
@@ -234,7 +234,7 @@ START_TEST(search_rejects_by_memory_and_is_deterministic) {
 }
 END_TEST
 
-/* What an implied rejection says is true: its own plan does not fit either. */
+/* An implied rejection's reason is true: its own plan does not fit either. */
 START_TEST(implied_rejections_hold) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 512);
@@ -531,7 +531,7 @@ START_TEST(experts_are_searched) {
                {"-m tiny-mixtral --ep 3", 3, "does not divide a layer's 4 experts"},
                {"-m tiny-mixtral --ep 0", 2, "--ep"},
                {"-m tiny-mixtral --capacities 1,much", 2, "not a number"},
-               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "nothing is dropped"}};
+               {"-m tiny-mixtral --capacities 1 --set twinspeed.expert_dropless=true", 3, "no effect"}};
   make_folder();
 #undef TUNE
 #define TUNE "tune -b 32 --seq 32 --cluster dgx-a100 -n 8 --no-simulation --force -o %s "
@@ -571,8 +571,8 @@ START_TEST(experts_are_searched) {
 }
 END_TEST
 
-/* Neighbours that a point does not have, or that exclude each other, are not tried; each is the plan of its keys. */
-START_TEST(neighbours_are_searched) {
+/* Exchanges that a point does not have, or that exclude each other, are not tried; each is the plan of its keys. */
+START_TEST(exchanges_are_searched) {
   static const struct {
     const char *words;
     int status;
@@ -632,8 +632,8 @@ START_TEST(neighbours_are_searched) {
     count++;
   }
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) ck_assert_msg(with[i] > 0, "%s is not tried", keys[i]);
-  /* stage 1: experts on one rank, or on four in one step or two. Stage 3 and experts on one rank: 4 of no neighbours
-   * and codes or not, 4 of hpZ, 2 x 2 of MiCS; on four ranks 2 x 2, of codes of weights and steps. */
+  /* stage 1: experts on one rank, or on four in one step or two. Stage 3 and experts on one rank: 4 without secondary
+   * partitions and quantized or not, 4 of hpZ, 2 x 2 of MiCS; on four ranks 2 x 2, quantized weights and steps. */
   ck_assert_int_eq(count, 3 + 12 + 4);
   tws_json_destroy(json);
   command_free(&result);
@@ -641,8 +641,8 @@ START_TEST(neighbours_are_searched) {
 }
 END_TEST
 
-/* Several nodes: neighbours are those of one. */
-START_TEST(neighbours_share_a_node) {
+/* On several nodes, secondary partitions are within one node. */
+START_TEST(secondary_partitions_are_within_a_node) {
   fixture f;
   tws_variant *points;
   int count, with[TWS_EXCHANGE_COUNT] = {0};
@@ -674,8 +674,8 @@ int main(void) {
   tcase_add_test(tuner, space_keeps_the_global_batch);
   tcase_add_test(tuner, deepspeeds_points_are_tried);
   tcase_add_test(tuner, host_space_respects_cores);
-  tcase_add_test(tuner, neighbours_are_searched);
-  tcase_add_test(tuner, neighbours_share_a_node);
+  tcase_add_test(tuner, exchanges_are_searched);
+  tcase_add_test(tuner, secondary_partitions_are_within_a_node);
   tcase_add_test(tuner, search_rejects_by_memory_and_is_deterministic);
   tcase_add_test(tuner, runtimes_fit_as_estimated);
   tcase_add_test(tuner, implied_rejections_hold);

@@ -214,7 +214,7 @@ static tws_plan *make_plan(const job *j, int rank) {
   return plan;
 }
 
-/* What a rank waits for is all of the time in which it does not compute; what its compute stream does is exposed. */
+/* A rank's wait is all of the time in which it does not compute; work of its compute stream is exposed. */
 static void check_account(const job *j, const tws_path_result *path) {
   double sum = path->bubble_s;
   for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
@@ -420,7 +420,7 @@ START_TEST(waiting_for_a_stage_is_bubble) {
 }
 END_TEST
 
-/* A stage's tensor ranks send at the same time: where they share a NIC, messages take turns. */
+/* A stage's tensor ranks send at the same time: where they share a NIC, their messages are serialized. */
 START_TEST(messages_share_nics) {
   const tws_axis names[] = {TWS_AXIS_PIPE, TWS_AXIS_MODEL};
   const int dims[] = {2, 4};

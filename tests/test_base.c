@@ -70,7 +70,7 @@ START_TEST(status_codes_and_errors) {
   ck_assert_int_eq(tws_code_exit(TWS_UNSUPPORTED), 3);
   ck_assert_int_eq(tws_code_exit(TWS_HANG), 124);
   ck_assert_int_eq(tws_code_exit((tws_code)99), 4);
-  ck_assert_int_eq(tws_fail(NULL, TWS_IO, NULL, "nobody listens"), TWS_IO);
+  ck_assert_int_eq(tws_fail(NULL, TWS_IO, NULL, "no caller listens"), TWS_IO);
   ck_assert_int_eq(tws_fail(&err, TWS_RANK, "restart", "rank %d", 3), TWS_RANK);
   ck_assert_int_eq(tws_fail_in(&err, TWS_RANK, "node %s", "b"), TWS_RANK);
   ck_assert_str_eq(err.message, "node b: rank 3");
@@ -354,7 +354,7 @@ START_TEST(narration_obeys_its_level) {
   tws_log log = {count_lines, &lines, TWS_LOG_INFO};
   tws_log_write(&log, TWS_LOG_INFO, "step %d", 3);
   tws_log_write(&log, TWS_LOG_DEBUG, "step %d", 3);
-  tws_log_write(NULL, TWS_LOG_ERROR, "nobody");
+  tws_log_write(NULL, TWS_LOG_ERROR, "no caller");
   ck_assert_int_eq(lines, 1);
   char line[256] = "";
   tws_progress progress = {.draw = keep_line, .user = line}, silent = {0};

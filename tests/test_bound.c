@@ -26,7 +26,7 @@ static double random_seconds(uint64_t a, uint64_t b, uint64_t c) {
   return ldexp(1000 + out[0] % 1000000, -30);
 }
 
-/* Of all that a work says, but that groups count by their axes and not by their numbers. */
+/* Hashes all members of a work, but groups by their axes and not by their numbers. */
 static double random_work(void *user, const tws_plan *plan, uint32_t index) {
   tws_work work = plan->works[index];
   uint64_t hash = *(const uint64_t *)user;
@@ -133,7 +133,7 @@ static void check_memory(const drawn_job *j, const tws_bound *bound, const plann
   no_more(
       (double)passes.ledger.tier[TWS_TIER_DEVICE].live_bytes + (double)state.always.tier[TWS_TIER_DEVICE].live_bytes,
       device, "device bytes of passes and state", seed);
-  no_more((double)state.end.tier[TWS_TIER_DEVICE].live_bytes, device, "device bytes at the step's end", seed);
+  no_more((double)state.end.tier[TWS_TIER_DEVICE].live_bytes, device, "device bytes after the step", seed);
 }
 
 static double check_job(uint64_t seed, int random, int64_t longer) {

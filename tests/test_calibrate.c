@@ -106,7 +106,7 @@ START_TEST(standard_cases_cover_every_kernel) {
 }
 END_TEST
 
-/* Of a GPU's list every beginning has some of each kernel that matters, bandwidth first; nothing is lost. */
+/* Every beginning of a GPU's list has some cases of each kernel that matters, bandwidth first; none is lost. */
 START_TEST(valuable_cases_come_first) {
   static const tws_kernel early[] = {TWS_KERNEL_LINEAR,    TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT,
                                      TWS_KERNEL_ATTENTION, TWS_KERNEL_ATTENTION_GRAD,    TWS_KERNEL_NORM,

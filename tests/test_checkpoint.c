@@ -1,7 +1,6 @@
 /* ctest: engine mpi */
 /* Checkpoints under what happens to them: kill -9 at any point of a save, signals, damaged files, full disks, two jobs
  * on one folder, and what is refused. */
-#include <dirent.h>
 #include <signal.h>
 #include <time.h>
 #include "answers.h"
@@ -43,15 +42,6 @@ static int64_t verified_step(const char *save) {
   tws_saved_reader_close(&reader);
   tws_saved_close(index);
   return step;
-}
-
-static int count_named(const char *path, const char *start) {
-  DIR *directory = opendir(path);
-  int count = 0;
-  struct dirent *entry;
-  while (directory && (entry = readdir(directory))) count += strncmp(entry->d_name, start, strlen(start)) == 0;
-  if (directory) closedir(directory);
-  return count;
 }
 
 /* ---- a process of its own ---- */
@@ -136,8 +126,8 @@ static int64_t announced(const background *b) {
   return step;
 }
 
-/* Jobs that save after every step are killed at random points, most of them inside a save, each goes on from the one
- * before. Whatever was announced is there and whole, and leftovers go. TWINSPEED_KILLS: how many. */
+/* Jobs that save after every step are killed at random points, most of them inside a save, each resumes from the one
+ * before. Every announced checkpoint is there and whole, and leftovers are removed. TWINSPEED_KILLS: their number. */
 static void kill_and_resume(const char *save, int ranks, int kills) {
   int64_t reached = 0;
   int inside = 0;
@@ -189,7 +179,8 @@ END_TEST
 
 /* ---- asked to end ---- */
 
-/* SIGTERM ends a run after its step, with a checkpoint and status 0, on one rank and on several; the next goes on. */
+/* SIGTERM ends a run after its step, with a checkpoint and status 0, on one rank and on several; the next run resumes.
+ */
 START_TEST(asked_to_end) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     char save[64];
@@ -218,9 +209,9 @@ static const char *line_of(const char *text, const char *words) {
   return at;
 }
 
-/* The save behind step 2 is held back until step 4 is done, on one rank of those that there are: training goes on, and
- * what is saved then is the state of step 2 to the last byte, as a run without a hold saves it. */
-START_TEST(beside_training) {
+/* The save after step 2 is held back until step 4 is done, on one of the ranks: training continues, and the saved state
+ * is that of step 2 to the last byte, as a run without a hold saves it. */
+START_TEST(save_overlaps_training) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     char held[64], plain[64];
     snprintf(held, sizeof held, "%s/held%d", folder, ranks);
@@ -245,8 +236,8 @@ START_TEST(beside_training) {
 }
 END_TEST
 
-/* What cannot be written beside training ends it, with the error of the save; the checkpoint before stays. */
-START_TEST(failure_beside_training) {
+/* A save that fails during training ends it, with the error of the save; the checkpoint before stays. */
+START_TEST(failed_save_ends_training) {
   char save[64], script[1024];
   snprintf(save, sizeof save, "%s/fails", folder);
   expect(twinspeed(TINY "--quiet -n 1 --steps 2 --save %s", text_path, save), 0, "saving");
@@ -324,9 +315,9 @@ START_TEST(damage) {
 }
 END_TEST
 
-/* What a job goes on from by itself: its newest checkpoint that is whole, what was passed over being told; never one of
- * another training that was there before; and never from the beginning where something was saved. */
-START_TEST(point_to_go_on_from) {
+/* A job resumes by itself from its newest checkpoint that is whole, and reports those that it passed over; never from
+ * one of another training that was there before; and never from the beginning where something was saved. */
+START_TEST(resumed_checkpoint_is_the_newest_whole_one) {
   char save[64];
   tws_recovery_point point;
   tws_error err = {0};
@@ -447,8 +438,8 @@ START_TEST(no_room) {
 }
 END_TEST
 
-/* A file system that is read only, in a mount namespace of its own: refused before the first step, and nothing is
- * touched; going on without saving needs no more than reading. */
+/* A file system that is read only, in a mount namespace of its own: refused before the first step, and no file is
+ * changed; resuming without saving only needs to read. */
 START_TEST(read_only) {
   char save[64], script[2048];
   snprintf(save, sizeof save, "%s/kept", folder);
@@ -475,10 +466,10 @@ int main(void) {
   TCase *tests = tcase_create("checkpoint");
   tcase_add_test(tests, kills);
   tcase_add_test(tests, asked_to_end);
-  tcase_add_test(tests, beside_training);
-  tcase_add_test(tests, failure_beside_training);
+  tcase_add_test(tests, save_overlaps_training);
+  tcase_add_test(tests, failed_save_ends_training);
   tcase_add_test(tests, damage);
-  tcase_add_test(tests, point_to_go_on_from);
+  tcase_add_test(tests, resumed_checkpoint_is_the_newest_whole_one);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, no_room);
   tcase_add_test(tests, read_only);

@@ -1,6 +1,5 @@
-/* What checkpoints are made of, without training: parts of parameters, who writes what, the index, folders. */
+/* The parts of checkpoints, without training: segments of parameters, writers of each, the index, folders. */
 #include <check.h>
-#include <dirent.h>
 #include <math.h>
 #include <sys/file.h>
 #include "base/checksum.h"
@@ -51,7 +50,7 @@ static tws_param_slice draw_slice(const tws_param *param) {
   tws_param_slice slice = {.whole_columns = param->columns, .columns = param->columns};
   int64_t at = 0, end = param->rows;
   const int64_t step = 1 + (int64_t)draw((uint64_t)param->rows), cells = param->rows / step;
-  if (cells > 1 && draw(2)) { /* the same rows of each of some neighbours */
+  if (cells > 1 && draw(2)) { /* the same rows of each of some adjacent cells */
     const int64_t first = (int64_t)draw((uint64_t)cells - 1);
     slice.repeats = 2 + (int64_t)draw((uint64_t)(cells - first - 1));
     slice.step = step;
@@ -353,15 +352,6 @@ END_TEST
 
 /* ---- folders ---- */
 
-static int count_entries(const char *path, const char *start) {
-  DIR *directory = opendir(path);
-  int count = 0;
-  struct dirent *entry;
-  while (directory && (entry = readdir(directory))) count += strncmp(entry->d_name, start, strlen(start)) == 0;
-  if (directory) closedir(directory);
-  return count;
-}
-
 static void publish(const char *save, int64_t step, int64_t keep) {
   char tag[TWS_TAG_SIZE], found[TWS_FOLDER_SIZE];
   tws_error err = {0};
@@ -385,7 +375,7 @@ START_TEST(folders) {
   ck_assert_msg(strstr(err.message, "another job saves there: process "), "%s", err.message);
   ck_assert(tws_folder_find(save, NULL, path, sizeof path, &err) == TWS_IO && strstr(err.message, "latest"));
   for (int step = 5; step <= 25; step += 5) publish(save, step, 3);
-  ck_assert_int_eq(count_entries(save, "global_step"), 3);
+  ck_assert_int_eq(count_named(save, "global_step"), 3);
   ck_assert_str_eq(tws_folder_others("x/y", text, sizeof text), "");
   snprintf(path, sizeof path, "%s/global_step20", save);
   ck_assert_str_eq(tws_folder_others(path, text, sizeof text), "global_step25 global_step15");
@@ -394,9 +384,9 @@ START_TEST(folders) {
   snprintf(path, sizeof path, "%s/.removing-global_step10", save);
   ck_assert_int_eq(mkdir(path, 0777), 0);
   publish(save, 20, 1); /* again: 15 goes, 25 stays */
-  ck_assert_int_eq(count_entries(save, "global_step"), 2);
-  ck_assert_int_eq(count_entries(save, ".saving"), 0);
-  ck_assert_int_eq(count_entries(save, ".removing"), 0);
+  ck_assert_int_eq(count_named(save, "global_step"), 2);
+  ck_assert_int_eq(count_named(save, ".saving"), 0);
+  ck_assert_int_eq(count_named(save, ".removing"), 0);
   ck_assert_int_eq(tws_folder_has_checkpoints(save), 1);
   ck_assert(tws_folder_find(save, "global_step7", path, sizeof path, &err) == TWS_IO);
   ck_assert_str_eq(err.hint, "there are: global_step25 global_step20");

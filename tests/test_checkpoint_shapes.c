@@ -1,10 +1,10 @@
 /* ctest: engine mpi */
-/* A checkpoint of any shape goes on at any other: losses are those of a training that was never interrupted. */
+/* A checkpoint of any shape is resumed at any other: losses are those of a training that was never interrupted. */
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
 #include "train_combinations.h"
 
-/* The first of a model saves what all others go on from, and goes on from what they save. */
+/* The first shape of a model saves the checkpoint that all others resume, and resumes those that they save. */
 static const combination shapes[] = {
     {GPT2, 2, .zero = 2, .micro = 2, .more = OVERLAP},
     {GPT2, 1, .micro = 2},
@@ -53,7 +53,7 @@ static int looked_at(int i) {
   return first_of_model(i) || i % (TWS_SANITIZED ? 3 : 1) == 0;
 }
 
-/* One line of a job that saves to "save-<name>" and goes on from what `from` saved; -1: from nothing. */
+/* One line of a job that saves to "save-<name>" and resumes the checkpoint of `from`; -1: it begins anew. */
 static void write_shape(FILE *file, int i, const char *name, int steps, int saves, int from, const char *tag) {
   char line[4096], source[64] = "";
   FILE *text = fmemopen(line, sizeof line, "w");
@@ -250,7 +250,7 @@ START_TEST(other_precisions) {
 }
 END_TEST
 
-/* Another global batch goes on behind the samples that were used up. */
+/* A training with another global batch continues after the samples that were used up. */
 START_TEST(other_batch) {
   char save[64], path[96];
   tws_saved_index *index = NULL;

@@ -125,7 +125,7 @@ START_TEST(output_to_full_disk) {
 END_TEST
 
 /* A reader that leaves early changes neither the exit code nor what else is said. */
-START_TEST(output_that_nobody_reads) {
+START_TEST(output_without_a_reader) {
   static const struct {
     const char *words;
     int status;
@@ -185,7 +185,7 @@ int main(void) {
   tcase_add_test(usage, wrong_usage);
   tcase_add_test(usage, no_escapes_from_input);
   tcase_add_test(usage, output_to_full_disk);
-  tcase_add_test(usage, output_that_nobody_reads);
+  tcase_add_test(usage, output_without_a_reader);
   tcase_add_test(usage, shell_texts);
   suite_add_tcase(suite, usage);
   return run_suite(suite);

@@ -1,4 +1,4 @@
-/* What verbs answer: numbers that add up, hints that are true, results that other verbs read. */
+/* Answers of verbs: numbers that add up, hints that are true, results that other verbs read. */
 #include <check.h>
 #include <math.h>
 #include "base/memory.h"
@@ -551,9 +551,9 @@ START_TEST(the_manuals_zero2) {
 }
 END_TEST
 
-/* DeepSpeed's formula for a job that offloads, beside the bytes of its plan: states of stage 3 differ by what a layer
- * gathers, and nothing that the plan holds is left out of it. */
-START_TEST(formulas_beside_the_ledger) {
+/* DeepSpeed's formula for a job that offloads, next to the bytes of its plan: states of stage 3 differ by the
+ * parameters that a layer gathers, and every buffer of the plan is counted. */
+START_TEST(formulas_next_to_the_ledger) {
 #define OFFLOADED                                                        \
   "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set " \
   "zero_optimization.offload_optimizer.device=cpu "
@@ -671,7 +671,7 @@ START_TEST(names_and_sizes) {
 }
 END_TEST
 
-/* A built-in model beside a folder of its name. */
+/* A built-in model and a folder of the same name. */
 START_TEST(one_name_for_two_models) {
   char line[256];
   mkdir(in_folder("gpt2"), 0777);
@@ -761,7 +761,7 @@ int main(void) {
   tcase_add_test(answers, hints_are_near);
   tcase_add_test(answers, bytes_are_called_bytes);
   tcase_add_test(answers, the_manuals_zero2);
-  tcase_add_test(answers, formulas_beside_the_ledger);
+  tcase_add_test(answers, formulas_next_to_the_ledger);
   tcase_add_test(answers, tuned_configurations_are_small);
   tcase_add_test(answers, one_name_for_two_models);
   tcase_add_test(answers, deepspeed_tables);

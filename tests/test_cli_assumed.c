@@ -1,4 +1,4 @@
-/* What answers say that was assumed, and that what they name gives the same answer again. */
+/* Answers list the values that they assumed, and the same values given explicitly give the same answer. */
 #include <check.h>
 #include <math.h>
 
@@ -131,7 +131,7 @@ END_TEST
 
 /* ---- the same answer again ---- */
 
-/* Of the line of a search's folder that predicts. */
+/* Compares the line of a search's folder that predicts. */
 static double predicted_again(const char *file, const char *before) {
   char *text = command_slurp(open(in_folder(file), O_RDONLY)), line[2048];
   const char *at = strstr(text, before);

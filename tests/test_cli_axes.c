@@ -1,5 +1,5 @@
-/* What the verbs say of jobs whose ranks are divided along several axes: profile's sums against the model and against
- * one rank, whom the operations of printed plans meet, and what check has looked at. */
+/* Verbs on jobs whose ranks are divided along several axes: profile's sums against the model and against one rank, the
+ * partners of the operations of printed plans, and the report of check. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -85,7 +85,8 @@ static const cJSON *module_of(const cJSON *json, const char *name) {
   return NULL;
 }
 
-/* What the tensor ranks hold of a module together: everything once, and what they have copies of once more for each. */
+/* Returns what the tensor ranks hold of a module together: everything once, and replicated parts once more for each
+ * rank. */
 static double copied(const axes_job *j, const char *name, const char *type) {
   size_t length = strlen(name);
   if (strstr(type, "Norm")) return j->llama ? HIDDEN : 2 * HIDDEN;
@@ -221,7 +222,7 @@ static void read_partners(const axes_job *j, int rank, const cJSON *plan, int (*
   *seen += collectives;
 }
 
-/* Every message that some rank sends somebody receives from it; texts and JSON tell of the same partners. */
+/* Every message that a rank sends is received by its partner; texts and JSON name the same partners. */
 START_TEST(plans_say_whom_they_meet) {
   int seen = 0;
   for (uint64_t seed = 0; seed < 6; seed++) {
@@ -398,8 +399,8 @@ START_TEST(axes_are_shown) {
 }
 END_TEST
 
-/* The ranks that train starts are told the same as the one that starts them. */
-START_TEST(ranks_are_told_their_axes) {
+/* The ranks that train starts receive the same options as the one that starts them. */
+START_TEST(ranks_receive_their_axes) {
   static const char model[] =
       "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 32, \"n_embd\": 16, \"n_layer\": 2, "
       "\"n_head\": 2}";
@@ -467,7 +468,7 @@ int main(void) {
   tcase_add_test(tcase, a_part_is_verified);
   tcase_add_test(tcase, flags_of_parallelism);
   tcase_add_test(tcase, axes_are_shown);
-  tcase_add_test(tcase, ranks_are_told_their_axes);
+  tcase_add_test(tcase, ranks_receive_their_axes);
   tcase_add_test(tcase, vocabulary_is_padded_for_tensor_ranks);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);

@@ -191,7 +191,8 @@ START_TEST(stale_modules) {
 }
 END_TEST
 
-/* So many layers that a collective of stage 3 has more parts than an operation holds: said with its keys, which help. */
+/* A collective of stage 3 over many layers has more parts than an operation holds: the error names its keys, which
+ * help. */
 START_TEST(more_operands_than_fit) {
   static const char lower[] =
       "--set zero_optimization.stage3_param_persistence_threshold=0 "

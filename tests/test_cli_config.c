@@ -72,8 +72,8 @@ START_TEST(accelerate_is_read) {
 }
 END_TEST
 
-/* Keys of other programs beside DeepSpeed's own are left alone, as DeepSpeed leaves them. */
-START_TEST(keys_beside_deepspeeds_own) {
+/* Keys of other programs among DeepSpeed's own are left alone, as DeepSpeed leaves them. */
+START_TEST(keys_of_other_programs) {
   static const char *const taken[] = {
       "{\"train_batch_size\": 8, \"model_type\": \"gpt2\"}",
       "{\"zero_optimization\": {\"stage\": 1}, \"per_device_train_batch_size\": 2, \"base_model\": \"m\"}",
@@ -186,7 +186,7 @@ static const cJSON *value_at(const cJSON *json, const char *section, const char 
 }
 
 /* The effective configuration and one note say what was taken; the flags that the note names set it. */
-START_TEST(what_auto_was_taken_as) {
+START_TEST(resolved_auto_values) {
   static const char note[] =
       "\"auto\" is taken as: fp16.enabled false, optimizer.params.lr 0.001, scheduler.params.warmup_max_lr 0.001, "
       "scheduler.params.warmup_num_steps 1000; --learning-rate, --warmup-steps and --dtype set them";
@@ -281,10 +281,10 @@ int main(void) {
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   tcase_add_test(tests, files_of_other_programs);
   tcase_add_test(tests, accelerate_is_read);
-  tcase_add_test(tests, keys_beside_deepspeeds_own);
+  tcase_add_test(tests, keys_of_other_programs);
   tcase_add_test(tests, elasticity_without_a_file);
   tcase_add_test(tests, tune_leaves_batches_to_elasticity);
-  tcase_add_test(tests, what_auto_was_taken_as);
+  tcase_add_test(tests, resolved_auto_values);
   tcase_add_test(tests, flags_of_learning);
   tcase_add_test(tests, ranks_learn_at_the_given_rate);
   suite_add_tcase(suite, tests);

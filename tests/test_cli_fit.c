@@ -11,7 +11,7 @@ static double number(const cJSON *object, const char *key) {
   return item->valuedouble;
 }
 
-/* Of each kind: the very command it names says yes, and the tuner finds nothing on the next smaller number. */
+/* For each kind the very command it names confirms the fit, and the tuner finds nothing on the next smaller number. */
 START_TEST(smallest_number_holds_the_model) {
   command_result r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100,dgx-h100,dgx-a100-40gb --json");
   ck_assert_msg(r.status == 0, "%s", r.err);
@@ -56,7 +56,7 @@ START_TEST(without_clusters_all_kinds_are_compared) {
 }
 END_TEST
 
-/* What was given stays as it is, and the step is as short as asked; with a node less it is not. */
+/* Given options stay as they are, and the step is as short as asked; with a node less it is not. */
 START_TEST(a_time_for_a_step) {
   const char *job = "estimate --fit -m gpt2-xl --dtype bf16 --stage 2 --recompute full --set train_batch_size=512";
   command_result r = twinspeed("%s --cluster dgx-a100 --within 3 --json", job);

@@ -1,4 +1,4 @@
-/* What is read from standard input ("-"): the same answers as from a file, also where a job is loaded several times. */
+/* Standard input ("-"): the same answers as from a file, also where a job is loaded several times. */
 #include <check.h>
 
 #include "tests/answers.h"
@@ -56,7 +56,7 @@ START_TEST(hints_and_comparisons) {
 }
 END_TEST
 
-/* How much faster the best is than one's own configuration: that is loaded once more. */
+/* Reads the speedup of the best over one's own configuration, which is loaded once more. */
 START_TEST(tuning) {
   write_inputs();
   char line[512];

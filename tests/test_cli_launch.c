@@ -1,4 +1,4 @@
-/* launch: which ranks a hostfile means, what their ends become, and that none is left behind. */
+/* launch: the ranks that a hostfile means, the status that their exits give, and that no process is left. */
 #include <check.h>
 #include <signal.h>
 #include "launch/cores.h"
@@ -86,8 +86,8 @@ START_TEST(hostfiles) {
 }
 END_TEST
 
-/* --num-nodes as DeepSpeed's launcher takes it, where jobs that go on with fewer nodes are those with --restarts; and
- * the hosts as it hands them on. */
+/* --num-nodes as DeepSpeed's launcher takes it, where only jobs with --restarts continue with fewer nodes; and the
+ * hosts in the order in which it passes them. */
 START_TEST(nodes_and_world_info) {
   tws_json *golden = golden_file("launcher.json");
   const cJSON *one;
@@ -237,7 +237,7 @@ START_TEST(environment_files) {
 }
 END_TEST
 
-/* What commands find in their environment, and where what they say goes. */
+/* The environment of commands, and the destination of their output. */
 START_TEST(environment) {
   command_result r =
       twinspeed("launch -q -n 2 --logs %s -- sh -c 'echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE'",
@@ -361,7 +361,7 @@ static command_result bare(const char *format, ...) {
   return command_execute(argv);
 }
 
-/* What --print-command prints of every launcher, none of which is installed, nor is the command. */
+/* The output of --print-command for every launcher, none of which is installed, nor is the command. */
 START_TEST(command_lines) {
   tws_json *golden = golden_file("launch_commands.json");
   const cJSON *one;

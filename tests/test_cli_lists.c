@@ -89,7 +89,7 @@ START_TEST(a_row_is_its_job) {
 }
 END_TEST
 
-START_TEST(what_lists_refuse) {
+START_TEST(refusals_of_lists) {
   static const struct {
     const char *words;
     int status;
@@ -259,7 +259,7 @@ int main(void) {
   tcase_add_checked_fixture(c, make_folder, remove_folder);
   tcase_add_test(c, rows_in_their_order);
   tcase_add_test(c, a_row_is_its_job);
-  tcase_add_test(c, what_lists_refuse);
+  tcase_add_test(c, refusals_of_lists);
   tcase_add_test(c, csv_of_a_search);
   tcase_add_test(c, profile_as_a_file);
   tcase_add_test(c, cluster_as_a_file);

@@ -116,8 +116,8 @@ START_TEST(an_offloaded_optimizer_takes_18_bytes) {
 }
 END_TEST
 
-/* What the verdict is of is printed beside DeepSpeed's formula. */
-START_TEST(formulas_stand_beside_what_the_runtime_needs) {
+/* The verdict's memory is printed next to DeepSpeed's formula. */
+START_TEST(formulas_next_to_the_runtimes_memory) {
   command_result r = twinspeed(
       "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set "
       "zero_optimization.offload_optimizer.device=cpu --runtime deepspeed-flash --compat deepspeed --json");
@@ -137,7 +137,7 @@ END_TEST
 
 #define LLAMA "estimate -m llama-3-8b --dtype bf16 --stage 3 -n 8 --micro-batch 1 --seq 4096 --recompute full "
 
-/* The answer of an estimate on devices of so much memory. */
+/* The answer of an estimate on devices of this memory. */
 static void assert_answer(const char *runtime, double memory, const char *options, int status, const char *answer) {
   char text[256];
   snprintf(text, sizeof text,
@@ -224,7 +224,7 @@ int main(void) {
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, offloaded_states_take_what_deepspeed_holds);
   tcase_add_test(tests, an_offloaded_optimizer_takes_18_bytes);
-  tcase_add_test(tests, formulas_stand_beside_what_the_runtime_needs);
+  tcase_add_test(tests, formulas_next_to_the_runtimes_memory);
   tcase_add_test(tests, a_fit_that_the_interval_exceeds_is_tight);
   tcase_add_test(tests, the_smallest_number_keeps_a_margin);
   tcase_add_test(tests, each_runtime_has_an_interval);

@@ -1,5 +1,4 @@
-/* What the program writes never takes the place of anything, unless it is told to, and is asked about before
- * the work. */
+/* The program's outputs replace no existing file unless an option allows it, and are checked before the work begins. */
 #include <check.h>
 #include <signal.h>
 #include "tests/suite.h"
@@ -51,11 +50,7 @@ static command_result run_writer(const char *pattern, const char *path, const ch
 }
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("config.json"), "{\"train_batch_size\": 8}");
   write_text(in_folder("model.json"), MODEL);
 }
@@ -83,7 +78,7 @@ START_TEST(force_overwrites) {
 }
 END_TEST
 
-/* A missing folder, and a folder where a file is wanted: before the work, and nothing is left behind. */
+/* A missing folder, and a folder where a file is expected: refused before the work, and no file is left. */
 START_TEST(places_that_cannot_be_written) {
   command_result r = run_writer(writers[_i], in_folder("none/at/all"), "");
   assert_one_error(&r, 4, writers[_i]);
@@ -100,7 +95,7 @@ START_TEST(places_that_cannot_be_written) {
 }
 END_TEST
 
-/* What is read is never written, with --force neither, and under another name neither. */
+/* An input file is never written, not even with --force, nor under another name. */
 START_TEST(inputs_are_never_outputs) {
   static const struct {
     const char *line, *file;

@@ -1,6 +1,5 @@
 /* ctest: mpi engine slow */
-/* What tables say: how far a prediction is from what was measured, no plan twice, nothing that is wider than a screen.
- */
+/* Tables: the distance of a prediction from the measurement, no plan twice, no row that is wider than a screen. */
 #include <check.h>
 #include "base/memory.h"
 #include "tests/answers.h"
@@ -158,7 +157,7 @@ START_TEST(tables_fit_a_screen) {
 }
 END_TEST
 
-/* What all rows share is said once, and what nobody has is not there. */
+/* Values that all rows share are printed once, and those that no row has are left out. */
 START_TEST(columns_that_say_nothing_are_left_out) {
   command_result r = twinspeed(
       "tune -m gpt2-xl --dtype bf16 --stages 2,3 -n 8 --cluster dgx-a100 --recomputes none "

@@ -151,7 +151,7 @@ typedef struct job {
   int given; /* 1 + a type; 0: none */
 } job;
 
-/* Of all ranks, verified; those of rank 0. */
+/* Verifies the plans of all ranks; returns that of rank 0. */
 static reductions plan_job(const tws_network *network, const job *j, tws_dtype type) {
   tws_config *base;
   ck_assert(tws_config_default(&base, &err) == TWS_OK);

@@ -41,7 +41,7 @@ static int taken_as_it_is(const tws_key *key) {
   return key->reason && !tws_key_checked_section(section);
 }
 
-/* <m> becomes a name with a dot in it nowhere: paths given on the command line are split at dots. */
+/* <m> becomes a name without any dot in it: paths given on the command line are split at dots. */
 static void concrete(const tws_key *key, char *path, size_t size) {
   size_t used = 0;
   for (const char *p = key->path; *p && used + 1 < size; p++) {
@@ -86,7 +86,7 @@ START_TEST(rows_hold_together) {
       int below;
       snprintf(copy, sizeof copy, "%s", key->moved_to);
       int n = tws_key_split(copy, segments, 16);
-      ck_assert_msg(tws_key_find(segments, n, &below) || below, "%s: moved nowhere", key->path);
+      ck_assert_msg(tws_key_find(segments, n, &below) || below, "%s: not moved", key->path);
     }
     if (strchr(key->path, '[')) continue; /* inside an array */
     if (key->fallback)

@@ -116,7 +116,7 @@ START_TEST(fractions_of_counts_are_rounded) {
   ck_assert_ptr_nonnull(strstr(notes.data, "command line: \"zero_optimization.reduce_bucket_size\" is 943718"));
   tws_text_free(&notes);
   tws_config_destroy(c);
-  /* What is no count of elements stays whole, and so do limits. */
+  /* Numbers that count no elements stay whole, and so do limits. */
   static const char *const refused[] = {"{\"train_micro_batch_size_per_gpu\": 1.5}",
                                         "{\"zero_optimization\": {\"stage\": 2.5}}",
                                         "{\"zero_optimization\": {\"reduce_bucket_size\": 0.5}}",
@@ -227,7 +227,7 @@ START_TEST(amp_auto_is_off) {
 }
 END_TEST
 
-/* What is said of keys and sections without effect. */
+/* Notes on keys and sections without effect. */
 static tws_text idle_of(const char *json, int lines) {
   tws_config *c = config_of(json);
   tws_text text = {0};

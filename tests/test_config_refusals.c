@@ -132,7 +132,7 @@ START_TEST(check_without_ranks) {
 END_TEST
 
 /* Each was given to DeepSpeed 0.19.8, which takes it: so do we, and say in a warning what has no effect. */
-START_TEST(what_deepspeed_takes) {
+START_TEST(deepspeed_keys_are_accepted) {
   static const char *const cases[] = {
       "\"zero_optimization\": {\"stage\": \"2\"}",
       "\"zero_optimization\": {\"stage\": 2.0, \"overlap_comm\": 1}",
@@ -465,7 +465,7 @@ int main(void) {
   tcase_set_timeout(all, 60);
   tcase_add_test(all, bad_files);
   tcase_add_test(all, contradictions);
-  tcase_add_test(all, what_deepspeed_takes);
+  tcase_add_test(all, deepspeed_keys_are_accepted);
   tcase_add_test(all, all_refusals_at_once);
   tcase_add_test(all, check_without_ranks);
   tcase_add_test(all, thousands_of_unknown_keys);

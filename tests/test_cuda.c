@@ -172,7 +172,7 @@ START_TEST(no_device) {
 }
 END_TEST
 
-/* The engine finds the module beside its own. */
+/* The engine finds the module in its own folder. */
 START_TEST(found_by_the_engine) {
   void *engine = dlopen(TWS_BUILD_DIR "/twinspeed_real.so", RTLD_NOW | RTLD_LOCAL);
   if (!engine) return; /* not built */

@@ -1,7 +1,7 @@
 /* ctest: engine */
 /* Families against the reference library: tests/golden/decoders.json, and encoder_decoders.json for those with an
- * encoder and a decoder, say what tensors its files have, and with weights of a formula what it loses, how likely it
- * finds some tokens, its gradients and how a training goes on; adapters.json is what PEFT says of some families with
+ * encoder and a decoder, list the tensors of its files, and, with weights of a formula, its loss, the likelihood of
+ * some tokens, its gradients and the losses of further steps; adapters.json has PEFT's values for some families with
  * adapters. tests/golden/parameter_counts.json has the sizes of published configurations. */
 #include "hand_network.h"
 #include "members.h"
@@ -124,14 +124,15 @@ static void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *gold
 
 /* ---- texts ---- */
 
-/* What each of the network's inputs holds of all samples; how many numbers of a sample. */
+/* The values of each of the network's inputs for all samples, and the count of numbers per sample. */
 typedef struct sample_inputs {
   int32_t values[TWS_NETWORK_INPUTS][MOST_NUMBERS]; /* or float32, of pictures */
   int each[TWS_NETWORK_INPUTS];
   uint32_t targets; /* the input that has them */
 } sample_inputs;
 
-/* Those of the family; of a decoder a text, the letters behind each of its own, and the places of both. */
+/* Reads the inputs of the family; a decoder has a text, the letters after each of its own, and the positions of both.
+ */
 static void read_inputs(const tws_network *network, const cJSON *family, const char *text, sample_inputs *x) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(family, "inputs");
   x->targets = tws_network_input_of(network, TWS_INPUT_TARGETS);
@@ -300,7 +301,7 @@ static void fill(hand_job *job, const tensors *t, const cJSON *family) {
   for (uint32_t i = 0; i < t->count; i++) fill_tensor(job, &t->list[i], member(family, "tensors"));
 }
 
-/* What is frozen is as it was, to the last bit, and all the rest has moved. */
+/* Frozen parameters are unchanged, to the last bit, and all others have changed. */
 static void expect_frozen(hand_job *job) {
   const tws_network *network = job->train->network;
   const uint64_t total = job->first[network->param_count];
@@ -393,7 +394,7 @@ static uint32_t buffer_named(const tws_plan *plan, const char *name) {
   return b;
 }
 
-/* This rank's pieces of the parameters, in whatever precision they are. */
+/* This rank's segments of the parameters, in whatever precision they are. */
 static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) {
   const tws_plan *plan = r->plan;
   tws_arena *arena = tws_arena_create();
@@ -606,7 +607,7 @@ static void compare_families(const char *file) {
   tws_json_destroy(golden);
 }
 
-/* What one rank loses in training, as a golden family has it. */
+/* The losses of one rank in training, as a golden family has them. */
 static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text) {
   cJSON *family = cJSON_CreateObject(), *losses = cJSON_AddArrayToObject(family, "losses");
   sample_inputs x;
@@ -621,7 +622,7 @@ static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text
   return family;
 }
 
-/* What is dropped does not depend on ranks, nor on what is made again; gradients are those of what is left. */
+/* Dropped numbers depend neither on ranks nor on recomputation; gradients are those of the numbers that are left. */
 START_TEST(dropout) {
 #define SIZES "\"num_hidden_layers\":2,\"hidden_size\":16,\"num_attention_heads\":4,\"vocab_size\":32"
 #define GPT_SIZES "\"n_layer\":2,\"n_embd\":16,\"n_head\":4,\"vocab_size\":32,\"n_positions\":32"
@@ -688,7 +689,7 @@ START_TEST(pictures) {
 }
 END_TEST
 
-/* What would change the arithmetic of disentangled attention, or what is behind it. */
+/* Options that would change the arithmetic of disentangled attention or of the layers after it are refused. */
 START_TEST(refused_positions) {
 #define DEBERTA                                                                                  \
   "{\"model_type\":\"%s\",\"num_hidden_layers\":1,\"hidden_size\":16,\"num_attention_heads\":4," \
@@ -724,7 +725,7 @@ START_TEST(refused_positions) {
 }
 END_TEST
 
-/* And as many beside a vocabulary's padding. */
+/* Counts of published models, and the same in addition to a vocabulary's padding. */
 START_TEST(published_counts) {
   tws_json *golden = golden_file("parameter_counts.json");
   const cJSON *model;

@@ -1,4 +1,4 @@
-/* What is taken over of DeepSpeed's autotuner, against golden values that were executed on it. */
+/* Rules taken over from DeepSpeed's autotuner, against golden values that were executed on it. */
 #include <check.h>
 #include "base/json.h"
 #include "build_interface.h"

@@ -51,7 +51,7 @@ static int called(const char *calls, const char *verb, const char *words) {
   return 0;
 }
 
-/* What follows the search predicts with the profile that its runs corrected. */
+/* The commands after the search predict with the profile that its runs corrected. */
 START_TEST(the_corrected_profile_is_used) {
   write_programs();
   command_result r = demo(60);

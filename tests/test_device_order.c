@@ -70,7 +70,7 @@ static const job jobs[] = {
      1,
      {"tensor_parallel.autotp_size", "2", "tensor_parallel.tp_overlap_comm", "true", "twinspeed.tensor_overlap_chunks",
       "2", "twinspeed.tensor_sequence_parallel", "true"}},
-    {"tensor parallelism beside ZeRO-1",
+    {"tensor parallelism with ZeRO-1",
      4,
      2,
      {"tensor_parallel.autotp_size", "2", "tensor_parallel.tp_overlap_comm", "true", "twinspeed.tensor_overlap_chunks",

@@ -79,9 +79,9 @@ START_TEST(faults) {
     tws_disk_destroy(disk);
   }
   tws_disk *disk;
-  tws_disk_setup setup = {.folder = in_folder("nowhere"), .aio = aio};
+  tws_disk_setup setup = {.folder = in_folder("missing"), .aio = aio};
   ck_assert(tws_disk_create(&setup, "test", 4096, &disk, &err) == TWS_ENVIRONMENT && disk == NULL);
-  ck_assert_msg(strstr(err.message, "nowhere/twinspeed-swap: No such file") != NULL, "%s", err.message);
+  ck_assert_msg(strstr(err.message, "missing/twinspeed-swap: No such file") != NULL, "%s", err.message);
   setup.folder = folder;
   ck_assert(tws_disk_create(&setup, "test", UINT64_C(1) << 50, &disk, &err) == TWS_ENVIRONMENT);
   ck_assert_msg(strstr(err.message, "the disk is full: swap file ") != NULL, "%s", err.message);

@@ -29,9 +29,9 @@ static int read_case(const cJSON *config, tws_elastic *e) {
   return 1;
 }
 
-/* What the reader of the file refuses, where DeepSpeed does later. A number of a JSON file has no type, so 2.0 is 2
- * here; a section that is not enabled asks for nothing, and the minutes of a scheduler have no effect, which is said.
- */
+/* The reader of the file refuses at once some configurations that DeepSpeed refuses later. A number of a JSON file has
+ * no type, so 2.0 is 2 here; a section that is not enabled asks for nothing, and the minutes of a scheduler have no
+ * effect, which a note says. */
 static void compare_file(const cJSON *config, const cJSON *result, const char *what) {
   const int asks = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "enabled")) && !strstr(what, "[2.0]") &&
                    !strstr(what, "min_time");
@@ -93,8 +93,8 @@ START_TEST(golden_choices) {
 }
 END_TEST
 
-/* What `twinspeed elastic` prints, against DeepSpeed's answers: the batch and the numbers of GPUs, and the micro batch of
- * the world that was asked for, both in its row and with -n. */
+/* The output of `twinspeed elastic` against DeepSpeed's answers: the batch and the numbers of GPUs, and the micro-batch
+ * of the requested world, both in its row and with -n. */
 START_TEST(printed_lists) {
   tws_json *golden = golden_file("elasticity.json");
   const cJSON *one;

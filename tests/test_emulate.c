@@ -114,7 +114,7 @@ START_TEST(a_cluster_of_devices) {
 }
 END_TEST
 
-/* ---- going on, evaluating, orders ---- */
+/* ---- resuming, evaluating, orders ---- */
 
 static cJSON *emulate(const char *flags, ...) __attribute__((format(printf, 1, 2)));
 static cJSON *emulate(const char *flags, ...) {
@@ -265,8 +265,8 @@ static const char *write_scenario(const char *rest, ...) {
   return path;
 }
 
-/* A node dies at any time and comes back: the job goes on by itself, and ends with the bits of one that nothing has
- * happened to. bench-faults does the same hundreds of times. */
+/* A node dies at any time and comes back: the job continues by itself, and ends with the bits of one without a fault.
+ * bench-faults does the same hundreds of times. */
 START_TEST(deaths_leave_no_trace) {
   cJSON *calm = emulate("--scenario %s", write_scenario("\"save\":{\"every\":2}"));
   for (int i = 0; i < 6; i++) {
@@ -286,7 +286,7 @@ START_TEST(deaths_leave_no_trace) {
 }
 END_TEST
 
-/* Young's and Daly's intervals beside the best one of the exact expectation. */
+/* Young's and Daly's intervals next to the best one of the exact expectation. */
 START_TEST(the_best_interval) {
   for (int i = 0; i < 6; i++) {
     const double save_s = 1, between_s = 20 * pow(4, i), restart_s = 5;
@@ -314,7 +314,7 @@ START_TEST(the_best_interval) {
 }
 END_TEST
 
-/* What happens in the last step is in its trace. */
+/* Events of the last step are in its trace. */
 START_TEST(events_are_in_the_trace) {
   const char *trace = in_folder("events.json");
   const char *scenario = write_scenario("\"events\":[{\"kind\":\"slow\",\"rank\":3,\"factor\":2,\"at_s\":0.0001}]");
@@ -348,7 +348,7 @@ START_TEST(train_is_emulate_with_a_flag) {
 }
 END_TEST
 
-START_TEST(what_a_scenario_may_not_say) {
+START_TEST(refused_scenarios) {
   static const struct {
     const char *rest, *says;
   } cases[] = {{"\"event\":[]", "unknown key \"event\""},
@@ -374,7 +374,7 @@ START_TEST(what_a_scenario_may_not_say) {
 }
 END_TEST
 
-START_TEST(what_cannot_be) {
+START_TEST(impossible_faults) {
   const char *model = in_folder("model.json"), *csv = in_folder("kept.csv");
   const struct {
     int status;
@@ -424,8 +424,8 @@ int main(void) {
   tcase_add_test(tests, the_best_interval);
   tcase_add_test(tests, events_are_in_the_trace);
   tcase_add_test(tests, train_is_emulate_with_a_flag);
-  tcase_add_test(tests, what_a_scenario_may_not_say);
-  tcase_add_test(tests, what_cannot_be);
+  tcase_add_test(tests, refused_scenarios);
+  tcase_add_test(tests, impossible_faults);
   suite_add_tcase(suite, tests);
   return run_training(suite);
 }

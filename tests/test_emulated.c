@@ -37,9 +37,8 @@ static void write_files(void) {
   if (symlink(target, path) != 0) exit(1);
 }
 
-/* The losses of a run, and behind them those of its last evaluation; flags are the command's, without the device, and
- * without the text unless it is another one.
- * Returns how many. */
+/* Reads the losses of a run, then those of its last evaluation; flags are the command's, without the device, and
+ * without the text unless it is another one. Returns their number. */
 static int train(int on_device, int ranks, const char *flags, double *loss) {
   char csv[96], line[512];
   snprintf(csv, sizeof csv, "%s/steps.csv", folder);
@@ -102,8 +101,8 @@ START_TEST(recorded) {
 }
 END_TEST
 
-/* Where no graph can be made, steps go on operation by operation, and that is said once; so is attention that runs
- * without tensor cores, which this build's own kernels do. */
+/* Where no graph can be made, steps run operation by operation, and one message says so; so does another of attention
+ * that runs without tensor cores, as this build's own kernels do. */
 START_TEST(not_recorded) {
   char flags[256];
   double eager[MOST_STEPS], whole[MOST_STEPS];
@@ -268,9 +267,9 @@ static void record(const product *p) {
   ck_assert_int_eq(p->ops->record(p->backend, 0, NULL), TWS_OK);
 }
 
-/* Of the library's proposals the first takes 4 ms and the fastest 1 ms, when the device is warm and kernels are loaded,
- * which takes longer than all the time there is for choosing. What is chosen when a work is met stays, in
- * recordings too; nothing is timed in them, nor where bits are to repeat. */
+/* The first of the library's proposals takes 4 ms and the fastest 1 ms, when the device is warm and kernels are loaded,
+ * which takes longer than all the time there is for choosing. The choice for a work stays, in recordings too; nothing
+ * is timed in them, nor where bits are to repeat. */
 START_TEST(chosen) {
   enum { BYTES = 64 * 64 * 2 };
   const double fastest = _i ? 4 : 1; /* that may be found */
@@ -297,7 +296,7 @@ START_TEST(chosen) {
 }
 END_TEST
 
-/* What must not happen while a step is recorded spoils the recording; one that is given up leaves the device usable. */
+/* A forbidden call while a step is recorded corrupts the recording; one that is given up leaves the device usable. */
 START_TEST(abandoned) {
   enum { COUNT = 1024 };
   tws_error err = {0};

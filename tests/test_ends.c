@@ -83,7 +83,7 @@ START_TEST(interrupted_twice) {
 }
 END_TEST
 
-/* All work is done: that mpirun does not end is told, and no failure. */
+/* All work is done: the launcher reports that mpirun does not end, and no failure. */
 START_TEST(mpirun_stays) {
   char text[512], path[8192], before[4096];
   running_job j;
@@ -195,7 +195,7 @@ static tws_code judge(const char *const *lines, int ranks, int came, tws_error *
   return code;
 }
 
-START_TEST(says_what_is_known) {
+START_TEST(messages_state_the_known_cause) {
   static const struct {
     const char *lines[4];
     int ranks, came;
@@ -255,7 +255,7 @@ int main(void) {
   tcase_add_loop_test(tests, stopped_and_continued, 0, 5);
   tcase_add_test(tests, unread_output);
   tcase_add_loop_test(tests, guarded, 0, 3);
-  tcase_add_loop_test(tests, says_what_is_known, 0, 4);
+  tcase_add_loop_test(tests, messages_state_the_known_cause, 0, 4);
   tcase_add_test(tests, remains_end_at_links);
   suite_add_tcase(suite, tests);
   set_up();

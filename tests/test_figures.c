@@ -87,7 +87,7 @@ static void check_legend(const char *name, const char *there, const char *not_th
 }
 
 START_TEST(figures_are_drawn) {
-  if (!tws_plot_available()) return; /* the program says so, too, and goes on */
+  if (!tws_plot_available()) return; /* the program says so, too, and continues */
   const char *scripts = TWS_SOURCE_DIR "/scenarios/plots", *magic[] = {"PNG", "<svg"};
   tws_timeline *both[] = {example("simulated", 2), example("measured", 2)};
   tws_plot_point points[] = {{"Z0 n1", 0.2, 0.19, 0.22, 0.21}, {"Z3 n2 'quoted'", 0.3, 0.29, 0.31, 0.2}};

@@ -1,5 +1,5 @@
-/* What hostile or unlucky folders do to what the program writes and reads: links, devices, pipes, signals, readers of a
- * folder that another job saves to, states that are lost. Nothing outside is touched, nothing hangs. */
+/* Hostile or unlucky folders and the files that the program writes and reads: links, devices, pipes, signals, readers
+ * of a folder that another job saves to, states that are lost. No file outside is touched, and no process hangs. */
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
@@ -59,11 +59,7 @@ static command_result limited(const char *format, ...) {
 }
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("victim"), "precious");
 }
 
@@ -221,8 +217,8 @@ START_TEST(signals_leave_nothing) {
 }
 END_TEST
 
-/* What a handler does, without a signal: files go, and a scratch folder with all that is in it; links are not followed,
- * and what a child process has inherited is not the child's. */
+/* The work of a handler, without a signal: files are removed, and a scratch folder with all its files; links are not
+ * followed, and files that a child process has inherited are not the child's. */
 START_TEST(unfinished_files) {
   char scratch[200], inside[300];
   tws_new_file file;
@@ -317,7 +313,7 @@ START_TEST(links_in_a_folder) {
 }
 END_TEST
 
-/* A rank's file goes into the folder that was made for it, and nowhere else. */
+/* A rank's file goes into the folder that was made for it, and into no other. */
 START_TEST(links_during_a_save) {
   int fd;
   ck_assert_int_eq(tws_folder_begin(save, "global_step4", NULL, &err), TWS_OK);
@@ -331,7 +327,8 @@ START_TEST(links_during_a_save) {
 }
 END_TEST
 
-/* --keep removes what the index lists. The user's own stays, and is told of; the save has succeeded. */
+/* --keep removes the checkpoints that the index lists. The user's own folder stays, and is reported; the save has
+ * succeeded. */
 START_TEST(keep_leaves_what_is_the_users) {
   assert_saved(save, 1, 0, NULL);
   write_text(in_folder("run/global_step1/notes.txt"), "mine");
@@ -456,7 +453,7 @@ END_TEST
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
   "4}"
 
-/* A job has found the checkpoint to go on from, and waits for its model, a pipe, while another job replaces it. */
+/* A job has found the checkpoint to resume, and waits for its model, a pipe, while another job replaces it. */
 START_TEST(resuming_while_a_job_saves) {
   char program[256], text[128], pipe[128];
   const char *said = in_folder("said");

@@ -1,4 +1,4 @@
-/* What `profile` counts: against exact formulas, and against a profile that DeepSpeed published. */
+/* The counts of `profile`: against exact formulas, and against a profile that DeepSpeed published. */
 #include <check.h>
 #include <math.h>
 
@@ -52,7 +52,7 @@ START_TEST(gpt2_by_formula) {
 }
 END_TEST
 
-START_TEST(what_is_computed_again) {
+START_TEST(recomputed_flops_are_of_hfu_alone) {
   cJSON *json = profile("-m gpt2 --cluster dgx-a100 -n 1 --dtype bf16 --micro-batch 1 --seq 256 --recompute full");
   const double again = number(json, "recomputed_flops"), possible = number(json, "iteration_s") * 312e12;
   ck_assert_double_gt(again, 0);
@@ -160,7 +160,7 @@ END_TEST
 
 /* ---- BERT-large, as published ---- */
 
-/* The profiler's rounding: two decimals of the unit, without zeros behind them. */
+/* The profiler's rounding: two decimals of the unit, without zeros after them. */
 static void assert_same(double value, const char *published, const char *what) {
   char unit = 0, text[32];
   double figure = 0;
@@ -211,7 +211,7 @@ START_TEST(bert_large_as_published) {
 #define OF(part) (snprintf(name, sizeof name, "%s%s", layer, part), name)
   const double attention = macs(json, OF(".attention")) - products + softmax;
   const double self =
-      macs(json, OF(".attention.self")) + softmax; /* queries, keys and values; the products are beside */
+      macs(json, OF(".attention.self")) + softmax; /* queries, keys and values; the products are counted apart */
   ck_assert_double_eq(macs(json, OF("")) - products, 12 * h * h * batch * s); /* the products are where they belong */
   assert_module(golden, "BertLayer", number(module(json, OF("")), "parameters"),
                 macs(json, OF("")) - products + softmax);
@@ -244,7 +244,7 @@ int main(void) {
   Suite *suite = suite_create("flops_profile");
   TCase *tcase = tcase_create("flops_profile");
   tcase_add_test(tcase, gpt2_by_formula);
-  tcase_add_test(tcase, what_is_computed_again);
+  tcase_add_test(tcase, recomputed_flops_are_of_hfu_alone);
   tcase_add_test(tcase, adapters_by_hand);
   tcase_add_test(tcase, frozen_layers_by_hand);
   tcase_add_test(tcase, rates_of_adapters);

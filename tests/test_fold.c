@@ -37,7 +37,7 @@ static void check_same_path(const tws_path_result *folded, const tws_path_result
                 step);
 }
 
-/* How much was planned of a job. */
+/* The parts of a job that were planned with fewer micro-batches. */
 typedef struct planned {
   int few_timed, few_laid_out; /* fewer micro-batches than there are */
 } planned;
@@ -51,7 +51,8 @@ static planned check_job(const tws_plan_request *job, const tws_machine *machine
   ck_assert(tws_estimate_ranks(job, machine, &set, &err) == TWS_OK);
   tws_plan **plans = calloc((size_t)set.count, sizeof *plans);
   tws_path_result *paths = calloc((size_t)set.count, sizeof *paths);
-  tws_ledger fullest = {0};
+  tws_ledger fullest = {0}, live;
+  uint64_t most_live = 0;
   ck_assert_msg(tws_estimate_step(job, machine, &estimate, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
   for (int i = 0; i < set.count; i++) {
     tws_plan_request request = *job;
@@ -61,8 +62,12 @@ static planned check_job(const tws_plan_request *job, const tws_machine *machine
     ck_assert_msg(i > 0 || tws_plan_verify(plans[i], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK);
     if (ledger.tier[0].arena_bytes > fullest.tier[0].arena_bytes) fullest = ledger;
+    if (ledger.tier[0].live_bytes > most_live) most_live = ledger.tier[0].live_bytes;
   }
   ck_assert(tws_job_path((const tws_plan *const *)plans, set.count, machine, paths, &step_s, &err) == TWS_OK);
+  ck_assert_msg(tws_estimate_live(job, machine, &live, &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
+  ck_assert_msg(live.tier[0].live_bytes == most_live, "seed %d: %.0f live bytes, not %.0f", (int)seed,
+                (double)live.tier[0].live_bytes, (double)most_live);
   ck_assert(tws_estimate_between(job, machine, &between, &err) == TWS_OK);
   step_s += between.step_s;
   ck_assert_msg(close_to(estimate.step_s, step_s, step_s), "seed %d: %.12g s from %d micro-batches, %.12g s from %d",
@@ -235,8 +240,9 @@ START_TEST(any_number_of_micro_batches) {
 }
 END_TEST
 
-/* What cannot be folded: GPipe, which holds every micro-batch, and an engine's plan. */
-START_TEST(what_is_too_long_is_refused) {
+/* Plans that cannot be folded are refused above 2^23 operations: an engine's plan, and GPipe's, which holds every
+ * micro-batch. */
+START_TEST(plans_of_too_many_operations_are_refused) {
   tws_job *jobs[2] = {job_of(1, NULL, 1 << 20), job_of(4, "gpipe", 1 << 20)};
   for (int i = 0; i < 2; i++) {
     tws_error err = {0};
@@ -252,8 +258,8 @@ START_TEST(what_is_too_long_is_refused) {
 }
 END_TEST
 
-/* 2^26 ranks: those that stand for others are counted out, not looked for among all. */
-START_TEST(ranks_without_number) {
+/* 2^26 ranks: representative ranks are computed, not searched for among all. */
+START_TEST(representatives_of_many_ranks) {
   static const tws_axis axes[] = {TWS_AXIS_PIPE, TWS_AXIS_DATA, TWS_AXIS_MODEL};
   static const int dims[] = {4, 1 << 21, 8};
   tws_topology topology;
@@ -279,8 +285,8 @@ int main(void) {
   tcase_add_test(c, few_rounds_of_any_job);
   tcase_add_test(c, folded_simulations_are_whole_simulations);
   tcase_add_test(c, any_number_of_micro_batches);
-  tcase_add_test(c, what_is_too_long_is_refused);
-  tcase_add_test(c, ranks_without_number);
+  tcase_add_test(c, plans_of_too_many_operations_are_refused);
+  tcase_add_test(c, representatives_of_many_ranks);
   suite_add_tcase(suite, c);
   return run_suite(suite);
 }

@@ -14,7 +14,7 @@ static int32_t sample(double temperature, int64_t k, double p, double uniform, d
   return tws_sample(scores, COUNT, &how, uniform, room, likely);
 }
 
-/* How often each token comes, of evenly spread numbers. */
+/* Computes the share of each token among tokens drawn with evenly spread numbers. */
 static void spread(double temperature, int64_t k, double p, double share[COUNT]) {
   enum { DRAWS = 20000 };
   double likely;
@@ -68,7 +68,7 @@ static char *told(const char *format, ...) {
 
 /* The same seed says the same, another one something else; sequences may be longer than the model sees; precision and
  * what divided the training do not matter. */
-START_TEST(goes_on) {
+START_TEST(generation_continues_the_prompt) {
   command_result r = twinspeed(
       "train -m tiny-gpt2 --quiet --seq 32 --micro-batch 2 --accumulation 1 -n 2 --stage 3 "
       "--threads 1 --steps 40 --data %s --save %s/run",
@@ -123,7 +123,7 @@ int main(void) {
   Suite *suite = suite_create("generate");
   TCase *tests = tcase_create("generate");
   tcase_add_test(tests, choices);
-  tcase_add_test(tests, goes_on);
+  tcase_add_test(tests, generation_continues_the_prompt);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

@@ -118,8 +118,7 @@ static uint32_t encoder_layer(hand_network *h, int layer, uint32_t x, uint32_t l
 #undef NAME
 }
 
-/* An encoder after norms (BERT's), whose second sample is shorter. What stands behind a sample's end changes nothing.
- */
+/* An encoder after norms (BERT's), whose second sample is shorter. Tokens after a sample's end change nothing. */
 START_TEST(encoder_with_padding) {
   int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE], lengths[SAMPLES] = {SEQUENCE, SEQUENCE - 2};
   hand_network h;
@@ -204,7 +203,7 @@ START_TEST(cross_attention) {
   hand_input(&job, tws_network_input_of(h.net, TWS_INPUT_TARGETS), targets);
   hand_differentiate(&job, 0.02);
   const double loss = hand_loss(&job, job.weights, 0);
-  ids[OTHER - 3] = (ids[OTHER - 3] + 1) % VOCABULARY; /* behind the first sample's end */
+  ids[OTHER - 3] = (ids[OTHER - 3] + 1) % VOCABULARY; /* after the first sample's end */
   ck_assert_double_eq(hand_loss(&job, job.weights, 0), loss);
   hand_job_end(&job);
   tws_network_destroy(h.net);
@@ -300,8 +299,8 @@ static void dropping_end(dropping_job *d) {
   tws_network_destroy(d->h.net);
 }
 
-/* The gradient, and passes that are made again, drop what the forward pass dropped; other steps drop other numbers,
- * other micro-batches the same of each sample, evaluations none. */
+/* The gradient and recomputation drop the numbers that the forward pass dropped; other steps drop other numbers, other
+ * micro-batches the same of each sample, evaluations none. */
 START_TEST(dropout) {
   int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
   dropping_job drops, parts, keeps;

@@ -81,7 +81,7 @@ static void assert_peak(const tws_device *d, const tws_profile *p, const char *k
     ck_assert_msg(near(tws_profile_peak_flops(p, dtype), figure * 1e12 / d->parts), "%s: %s", d->profile, key);
 }
 
-/* What a profile costs with is what is published: peaks, bandwidth, memory as CUDA reports it, measured products. */
+/* The figures of a profile are the published ones: peaks, bandwidth, memory as CUDA reports it, measured products. */
 START_TEST(profiles_have_the_figures) {
   int made = 0, measured = 0, other = 0;
   for (int i = 0; tws_device_nth(i); i++) {
@@ -524,7 +524,7 @@ static char *page(void) {
       "Devices that software sees as two have halves of the figures in their profile.\n");
   fprintf(
       out,
-      "\n## Fabrics\nClasses of links, with the latency of a hop and the share of the nominal rate that collectives "
+      "\n## Fabrics\nClasses of links, with the latency of a link and the share of the nominal rate that collectives "
       "reach. Sources are in `config/fabrics.def`. In a cluster file `\"class\"` names one, and gives `latency_s` "
       "where "
       "that is absent.\n\n| class | latency, us | share | |\n|---|---|---|---|\n");

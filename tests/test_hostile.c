@@ -1,5 +1,5 @@
 /* A hostile user: command lines that make no sense, files that are none, limits and signals. Each has the exit code
- * that the documentation promises, one error line, and leaves nothing behind. */
+ * that the documentation promises, one error line, and leaves no file. */
 #include <check.h>
 #include <dirent.h>
 #include <signal.h>
@@ -16,11 +16,7 @@
   "4" more "}"
 
 static void fill_folder(void) {
-  char text[4096];
-  make_folder();
-  memset(text, 'a', sizeof text - 1);
-  text[sizeof text - 1] = '\0';
-  write_text(in_folder("text"), text);
+  make_folder_with_text();
   write_text(in_folder("short"), "abc");
   write_text(in_folder("empty"), "");
   write_text(in_folder("model.json"), MODEL(""));
@@ -33,7 +29,7 @@ static void fill_folder(void) {
   write_text(in_folder("hosts"), "localhost slots=4\n");
   mkdir(in_folder("folder"), 0777);
   mkfifo(in_folder("fifo"), 0666);
-  symlink("nowhere", in_folder("dangling"));
+  symlink("missing", in_folder("dangling"));
   symlink("loop", in_folder("loop"));
 }
 

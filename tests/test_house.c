@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "tests/source_text.h"
+#include "tests/suite.h"
 
 enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 80, COLUMNS = 120 };
 
@@ -16,9 +18,10 @@ enum { MAX_FILES = 1024, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 8
 static const struct {
   const char *folder;
   int level;
-} house[] = {{"base", 0},       {"tokens", 1}, {"config", 1},       {"models", 2},      {"traces", 3},    {"plan", 4},
-             {"checkpoint", 5}, {"compat", 5}, {"estimators", 6},   {"sim", 7},         {"real", 7},      {"job", 8},
-             {"emulation", 9},  {"launch", 9}, {"calibration", 10}, {"validation", 11}, {"autotune", 12}, {"cli", 13}};
+} house[] = {{"base", 0},        {"tokens", 1},     {"config", 1},    {"models", 2},     {"traces", 3},
+             {"plan", 4},        {"checkpoint", 5}, {"compat", 5},    {"estimators", 6}, {"sim", 7},
+             {"real", 7},        {"job", 8},        {"emulation", 9}, {"launch", 9},     {"calibration", 10},
+             {"validation", 11}, {"autotune", 12},  {"library", 13},  {"cli", 13}};
 enum { ROOMS = sizeof house / sizeof *house };
 
 typedef struct source {
@@ -60,7 +63,7 @@ static int find(const char *path) {
   return -1;
 }
 
-/* A name without a folder is beside the file. */
+/* A name without a folder is in the file's own folder. */
 static void read_include(source *s, const char *name) {
   char path[192];
   const char *slash = strrchr(s->path, '/');
@@ -81,7 +84,7 @@ static int columns_of(const char *line) {
 
 /* Tables have lines as long as what they say. Functions begin at the margin with their opening brace at the end of the
  * line, and end with a brace at the margin. */
-static void read_source(source *s) {
+static void measure_source(source *s) {
   char path[640], line[1024], include[160];
   int begin = 0;
   snprintf(path, sizeof path, "%s%.127s", root, s->path);
@@ -110,7 +113,7 @@ static void read_house(void) {
     ck_assert_msg(nftw(path, add_file, 16, FTW_PHYS) == 0, "%s", path);
   }
   ck_assert_int_gt(count, 200);
-  for (int i = 0; i < count; i++) read_source(&sources[i]);
+  for (int i = 0; i < count; i++) measure_source(&sources[i]);
 }
 
 START_TEST(files_have_a_size) {
@@ -121,7 +124,7 @@ START_TEST(files_have_a_size) {
 }
 END_TEST
 
-START_TEST(folders_use_what_is_below) {
+START_TEST(folders_use_only_lower_folders) {
   int seen = 0;
   read_house();
   for (int i = 0; i < count; i++)
@@ -200,7 +203,7 @@ static int is_name(char c) {
   return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* Is one of the words, parted by |, in the text? As a whole, with whole != 0. */
+/* Returns 1 if one of the words, separated by |, is in the text; if whole != 0, if it is the whole text. */
 static int has_word(const char *words, const char *text, size_t length, int whole) {
   for (const char *at = words; *at;) {
     const size_t n = strcspn(at, "|");
@@ -208,20 +211,6 @@ static int has_word(const char *words, const char *text, size_t length, int whol
     at += n + (at[n] == '|');
   }
   return 0;
-}
-
-/* Comments become blanks. */
-static char *read_code(const char *path) {
-  char whole[640];
-  snprintf(whole, sizeof whole, "%s%.127s", root, path);
-  FILE *file = fopen(whole, "r");
-  ck_assert_msg(file != NULL, "%s", whole);
-  char *text = calloc(1 << 20, 1);
-  ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, file), (1 << 20) - 1);
-  fclose(file);
-  for (char *at = text, *end; (at = strstr(at, "/*")) && (end = strstr(at, "*/")); at = end)
-    memset(at, ' ', (size_t)(end + 2 - at));
-  return text;
 }
 
 /* Arguments of the call that begins there: up to its closing parenthesis. */
@@ -263,13 +252,14 @@ static int look_for_call(const char *path, const char *text, size_t call, char *
   return seen;
 }
 
-/* What writes files in another way follows links that were planted, leaves halves, or destroys what is not its own. */
+/* Code that writes files in another way follows planted links, leaves partial files, or destroys files that it does not
+ * own. */
 START_TEST(one_writer_of_files) {
   char found[4096] = "";
   int seen = 0;
   read_house();
   for (int i = 0; i < count; i++) {
-    char *text = read_code(sources[i].path);
+    char *text = read_source(sources[i].path, 0);
     for (size_t call = 0; call < sizeof file_calls / sizeof *file_calls; call++)
       seen += look_for_call(sources[i].path, text, call, found, sizeof found);
     free(text);
@@ -375,15 +365,7 @@ START_TEST(techniques_are_known_to_plans) {
   int seen = 0;
   read_house();
   for (int i = 0; i < count; i++) {
-    char path[640];
-    snprintf(path, sizeof path, "%s%.127s", root, sources[i].path);
-    FILE *file = fopen(path, "r");
-    ck_assert(file != NULL && fseek(file, 0, SEEK_END) == 0);
-    const long size = ftell(file);
-    char *text = calloc((size_t)size + 1, 1);
-    rewind(file);
-    ck_assert(text && fread(text, 1, (size_t)size, file) == (size_t)size);
-    fclose(file);
+    char *text = read_source(sources[i].path, 1);
     const char *asked = technique_in(sources[i].path, text);
     ck_assert_msg(!asked,
                   "%s asks the configuration for %s: ask the plan, or a function of plan/ that says what it means",
@@ -402,7 +384,7 @@ START_TEST(techniques_that_are_asked_for_are_noticed) {
     int noticed;
   } mutants[] = {{"estimators/compose.c", "if (request->config->zero.stage == 3) return 0;\n", 1},
                  {"estimators/path.c", "const tws_zero_config *z = &request->config->zero;\n", 1},
-                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* beside */\n", 1},
+                 {"sim/executor.c", "  late = plan->zero.overlap_comm; /* overlapped */\n", 1},
                  {"models/hardware/costs.c", "/* a */ busy += config->zero.offload_param_pinned;\n", 1},
                  {"models/hardware/costs.c", "x = '\"'; y = c->zero.offload_optimizer_ratio;\n", 1},
                  {"autotune/knee.c", "\n\nfor (; job->config->zenflow.on;) {}\n", 1},
@@ -425,17 +407,12 @@ int main(void) {
   Suite *suite = suite_create("house");
   TCase *tests = tcase_create("house");
   tcase_add_test(tests, files_have_a_size);
-  tcase_add_test(tests, folders_use_what_is_below);
+  tcase_add_test(tests, folders_use_only_lower_folders);
   tcase_add_test(tests, no_file_includes_itself);
   tcase_add_test(tests, one_writer_of_files);
   tcase_add_test(tests, no_shell_and_one_conversion);
   tcase_add_test(tests, techniques_are_known_to_plans);
   tcase_add_test(tests, techniques_that_are_asked_for_are_noticed);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_set_fork_status(runner, CK_FORK);
-  srunner_run_all(runner, CK_NORMAL);
-  const int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed != 0;
+  return run_suite(suite);
 }

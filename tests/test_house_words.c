@@ -1,9 +1,9 @@
 /* The words of the house: comments, messages and pages of documentation use the terms of the field (CONTRIBUTING.md,
  * Words), not the everyday words of tests/words.def.
  *
- * A file is read once, character by character: what stands in comments, in string literals and in code is told apart as
- * a compiler does. A comment is the text between its delimiters; several comments of "//" in successive lines are
- * several. Of comments those of 30 characters and more count. In Markdown all text counts but that of code: indented by
+ * A file is read once, character by character, and its text is divided into comments, string literals and code, as a
+ * compiler does it. A comment is the text between its delimiters; several comments of "//" in successive lines are
+ * several. Only comments of 30 characters and more count. In Markdown all text counts but that of code: indented by
  * four spaces, fenced, or between backquotes. */
 #include <check.h>
 #include <ctype.h>
@@ -28,7 +28,7 @@ static const struct {
 };
 enum { WORDS = sizeof words / sizeof *words };
 
-/* What each folder may still have, until its texts have been edited: a number may fall, not rise. */
+/* The refused words that each folder may still have, until its texts have been edited: a number may fall, not rise. */
 static struct {
   const char *folder;
   int comments, strings; /* the most that have a refused word */

@@ -141,7 +141,7 @@ static void check_loss(double got, const cJSON *golden, double limit, const char
                 got, want);
 }
 
-/* What a training without learning saved is written as the file that it began with, tensor for tensor. */
+/* A training without learning saves the file that it began with, tensor for tensor. */
 static void check_export(const char *save, const cJSON *tensors) {
   char path[96];
   tws_safetensors *list = NULL;
@@ -282,8 +282,8 @@ static double losses_of(command_result *r, double *losses, int steps) {
   return last;
 }
 
-/* A checkpoint has the adapters alone: a training goes on from it and its base, on other ranks too; what PEFT reads of
- * it, added to the base, loses what the adapters beside the base do. */
+/* A checkpoint has the adapters alone: a training resumes from it and its base, on other ranks too; the file that PEFT
+ * reads of it, added to the base, has the loss of base and adapters apart. */
 START_TEST(adapters) {
 #define LORA "--set twinspeed.lora.r=4 --set twinspeed.lora.lora_alpha=6 --set twinspeed.lora.target_modules=all-linear"
 #define QUANTIZED(key) " --set twinspeed.frozen_quantization." key "="

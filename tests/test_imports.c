@@ -47,7 +47,7 @@ static const char node[] =
     " </cpu>\n"
     "</system>\n";
 
-/* nvidia-smi topo -m: of A100 behind switches, and of V100 without. */
+/* Output of nvidia-smi topo -m for A100 attached to switches, and for V100 without. */
 static const char switched[] =
     "\t\033[4mGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\033[0m\n"
     "GPU0\t X \tNV12\tNV12\tNV12\tPXB\tSYS\t0-31,64-95\t0\t\tN/A\n"
@@ -113,7 +113,7 @@ START_TEST(nodes_as_nvidia_smi_prints_them) {
   ck_assert(c.paired && c.intra.bandwidth == 150e9 && tws_cluster_port(&c, 2) == 50e9);
   ck_assert_str_eq(c.profile, "v100-16gb");
   ck_assert(n.processors == 1); /* all have the same cores */
-  /* without a column of NUMA nodes, devices with other cores are of another one; PIX: behind one switch of PCIe */
+  /* without a column of NUMA nodes, devices with other cores are of another one; PIX: on the same PCIe switch */
   ck_assert_msg(tws_topology_read(plain, "t4.txt", &n, &err) == TWS_OK, "%s", err.message);
   ck_assert(n.devices == 4 && n.links == 0 && n.processors == 2 && n.sharers == 2);
   read_back(&n, "a100-40gb", 1, &c);

@@ -43,7 +43,7 @@ START_TEST(ranks_fill_nodes) {
 END_TEST
 
 /* One rank stands for all where groups lie alike; all are taken where tensor groups of three meet nodes of eight. */
-START_TEST(ranks_that_stand_for_others) {
+START_TEST(representative_ranks) {
   static const struct {
     int ranks, tensor, pipeline, stage, expected;
   } cases[] = {{16, 1, 1, 2, 1}, {16, 2, 1, 1, 1},  {16, 2, 1, 3, 2},
@@ -238,7 +238,7 @@ START_TEST(hosts_share_their_memory) {
 }
 END_TEST
 
-/* Nothing is left behind by jobs that cannot be had. */
+/* A job that cannot be built leaves no file and no memory. */
 START_TEST(bad_specifications) {
   static const struct {
     const char *model, *cluster, *set;
@@ -265,7 +265,7 @@ int main(void) {
   Suite *suite = suite_create("job");
   TCase *tests = tcase_create("job");
   tcase_add_test(tests, ranks_fill_nodes);
-  tcase_add_test(tests, ranks_that_stand_for_others);
+  tcase_add_test(tests, representative_ranks);
   tcase_add_test(tests, ranks_that_are_verified);
   tcase_add_test(tests, variants_are_jobs);
   tcase_add_test(tests, fits_to_the_byte);

@@ -51,7 +51,7 @@ static tws_code parse_hjson(const char *text, tws_json **out) {
   return tws_json_parse_hjson(text, strlen(text), "f", out, &err);
 }
 
-/* What Hjson allows: each text reads as the JSON beside it. */
+/* Extensions that Hjson allows: each text reads as the JSON next to it. */
 START_TEST(hjson) {
   static const char *const cases[][2] = {
       {"{\"a\": 1\n \"b\": 2}", "{\"a\": 1, \"b\": 2}"},

@@ -175,8 +175,8 @@ static float of_bits(uint32_t bits) {
   return value;
 }
 
-/* What PyTorch's codes mean, all 256 of each type, and how it rounds: halfway between two numbers, beside that, and
- * anywhere. */
+/* The values of all 256 codes of each 8-bit type are PyTorch's, and so is its rounding: halfway between two numbers,
+ * close to that, and anywhere. */
 START_TEST(float8_golden) {
   tws_json *json = NULL;
   tws_error err = {0};

@@ -1,4 +1,4 @@
-/* One table of operation cases, and random shapes beside it, in several modes: against the float64 oracle, against
+/* One table of operation cases, and random shapes in addition, in several modes: against the float64 oracle, against
  * finite differences of it, bits that repeat, NaN that stays visible; always with guard zones around every operand and
  * read-only operands checked. */
 #include <check.h>
@@ -68,9 +68,9 @@ static double least_error(const tws_work *w, tws_dtype out) {
   return out == TWS_F16 ? 0x1p-25 : 0;
 }
 
-/* On a device one bad access spoils all that follows in its process, so that kernels can be tested apart:
+/* On a device one bad access corrupts all that follows in its process, so that kernels can be tested apart:
  * TWINSPEED_TEST_KERNEL names those whose cases run, with commas between ("list": prints the names). A line before each
- * case tells, where a process hangs or is killed, in which. */
+ * case names it, in case a process hangs or is killed. */
 static int is_chosen(const tws_work *w) {
   const char *names = getenv("TWINSPEED_TEST_KERNEL"), *name = tws_kernel_name((tws_kernel)w->code);
   if (!names) return 1;
@@ -102,7 +102,7 @@ static int is_there(const tws_work *w) {
 }
 
 /* ---- mode: oracle ---- */
-/* What the oracle makes of the operands: the same for every backend and number of threads. */
+/* Computes the oracle's results of the operands: the same for every backend and number of threads. */
 static values expected_values(const tws_work *w, const tws_arguments *a) {
   values want = make_values(w, a, 1);
   for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten start from anything */
@@ -691,7 +691,7 @@ int main(void) {
   tcase_add_loop_test(identities, dropout_keeps_the_mean, 0, 15);
   tcase_add_loop_test(identities, rounding_draws_the_stated_bits, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, rounding_keeps_the_mean, 0, 15);
-  tcase_add_loop_test(identities, rounding_is_to_neighbours, 0, 6);
+  tcase_add_loop_test(identities, rounding_is_to_an_adjacent_number, 0, 6);
   suite_add_tcase(suite, modes);
   suite_add_tcase(suite, identities);
   suite_add_tcase(suite, repeats);
@@ -701,7 +701,7 @@ int main(void) {
   tcase_add_test(single, adagrad_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
-  tcase_add_test(single, rounding_of_what_is_not_finite);
+  tcase_add_test(single, rounding_of_values_that_are_not_finite);
   tcase_add_test(single, wide_activations);
   if (!staged) tcase_add_test(single, refusals);
   if (on_host) tcase_add_test(single, memory);

@@ -9,7 +9,8 @@
 #include "tests/command.h"
 #include "tests/suite.h"
 
-/* Of the plan that was measured; of one that has changed since, which only says that nothing is far off. */
+/* Limits for the plan that was measured, and for one that has changed since, which only shows that nothing is far off.
+ */
 static const double limit = 0.05, limit_of_changed_plans = 0.2;
 
 static double member(const cJSON *object, const char *key) {

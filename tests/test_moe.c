@@ -18,7 +18,7 @@ enum { MOST_TOKENS = 64, MOST_EXPERTS = 16, MOST_CHOICES = 4 };
 
 static tws_error err;
 
-/* What the router makes of a case. */
+/* The router's outputs for a case. */
 typedef struct gating {
   int64_t tokens, experts, choices, capacity;
   float probabilities[MOST_TOKENS * MOST_EXPERTS], weights[MOST_TOKENS * MOST_CHOICES];

@@ -116,7 +116,7 @@ static int check_records(const char *path) {
   return count;
 }
 
-/* Of the only file in a folder whose name begins so, or of the `number`-th; NULL: there are fewer. */
+/* Returns the path of the only file in a folder whose name begins so, or of the `number`-th; NULL: there are fewer. */
 static const char *event_file(const char *path, int number) {
   static char found[512];
   char pattern[400], command[512];
@@ -245,8 +245,8 @@ static void check_experiment(const char *path, const char *key) {
   tws_free(text);
 }
 
-/* Whole after every step, without being closed; a number is written each so many samples; a name that is taken
- * stays. */
+/* Files are whole after every step, without being closed; a number is written at each interval of samples; an existing
+ * file of the same name stays. */
 START_TEST(archives_of_comet) {
   static const char key[] = "abcdefabcdefabcdefabcdefabcdef12";
   static const char path[] = ".cometml-runs/abcdefabcdefabcdefabcdefabcdef12.zip";
@@ -516,7 +516,7 @@ static double number_of_line(const char *path, int line, const char *name) {
 
 #define RUN "train -m tiny-gpt2 -c %s --data %s -n 2 --threads 1 --quiet"
 
-/* What is written, by rank 0 alone; a run that goes on appends to files, and begins another one of events. */
+/* Rank 0 alone writes; a resumed run appends to files, and begins another one of events. */
 START_TEST(a_run_and_its_continuation) {
   write_config(", \"wall_clock_breakdown\": true");
   const char *lines = in_folder("run.jsonl"), *prometheus = in_folder("run.prom"), *saved = in_folder("saved");

@@ -1,4 +1,4 @@
-/* What NCCL would choose, beside what was measured, and the same at two fidelities. */
+/* NCCL's predicted choices next to those that were measured, and the same at two fidelities. */
 #include <math.h>
 
 #include "models/hardware/nccl.h"

@@ -12,6 +12,7 @@
 #include "models/kernel.h"
 #include "models/network/network.h"
 #include "tests/folder.h"
+#include "tests/failing_allocator.h"
 #include "tests/suite.h"
 
 static tws_network *load(const char *spec, int64_t multiple) {
@@ -115,7 +116,7 @@ START_TEST(expert_counts) {
 }
 END_TEST
 
-/* What a token meets: "active" parameters, which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
+/* Parameters that a token uses ("active"), which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
 START_TEST(active_counts) {
   static const struct {
     const char *name;
@@ -311,7 +312,7 @@ START_TEST(random_configurations) {
 }
 END_TEST
 
-/* Of config.json files as published on the Hugging Face hub, cut down to the keys that matter. */
+/* These are config.json files as published on the Hugging Face hub, cut down to the keys that matter. */
 START_TEST(counts_of_published_files) {
   static const struct {
     const char *text;
@@ -473,25 +474,14 @@ END_TEST
 
 /* ---- every allocation fails once ---- */
 
-static long allowance;
-static void *limited(void *user, void *pointer, size_t bytes) {
-  (void)user;
-  if (bytes == 0) {
-    free(pointer);
-    return NULL;
-  }
-  return allowance-- > 0 ? realloc(pointer, bytes) : NULL;
-}
-
 START_TEST(memory_runs_out) {
   static const char text[] = GPT2_HEAD ",\"n_head\":4,\"resid_pdrop\":0.1,\"frobnicate\":null}";
-  const tws_allocator allocator = {limited, NULL};
   int failures = 0;
   for (long allowed = 0;; allowed++) {
     tws_network *network = NULL;
     tws_error err;
-    allowance = allowed;
-    tws_set_allocator(&allocator);
+    failing_allocator limited = {.countdown = allowed};
+    tws_set_allocator(&(tws_allocator){failing_resize, &limited});
     tws_code code = parse(text, &network, &err);
     if (code == TWS_OK) check_graph(network);
     tws_network_destroy(network);
@@ -507,7 +497,7 @@ END_TEST
 
 /* ---- safetensors ---- */
 
-/* A file with this header, `data` bytes behind it, and a stated length (-1: the true one). */
+/* A file with this header, `data` bytes after it, and a stated length (-1: the true one). */
 static const char *put(const char *name, const char *header, int data, int64_t stated) {
   const char *path = in_folder(name);
   FILE *file = fopen(path, "wb");

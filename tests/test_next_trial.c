@@ -70,7 +70,7 @@ START_TEST(stops_early) {
 }
 END_TEST
 
-START_TEST(model_learns_what_predictions_miss) {
+START_TEST(model_learns_the_residuals_of_predictions) {
   int tried[POINTS], best = 0, found = -1;
   const tws_trial_rule rule = {.trials = 12};
   ck_assert_int_eq(run(&rule, tried), 12);
@@ -107,8 +107,8 @@ static int next_of(const tws_racer *racers, int count, int most) {
   return next;
 }
 
-/* Fields whose best is up to 4 % ahead; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. Whoever wins
- * is hardly behind the best in nearly all of them, and for fewer runs than all have. */
+/* The best of a field leads by up to 4 %; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. The winner
+ * is hardly slower than the best in nearly all fields, and takes fewer runs than all candidates have. */
 START_TEST(race_finds_the_fastest) {
   int good = 0, runs = 0;
   gsl_rng *random = gsl_rng_alloc(gsl_rng_mt19937);
@@ -191,7 +191,7 @@ int main(void) {
   TCase *tcase = tcase_create("next_trial");
   tcase_add_test(tcase, orders);
   tcase_add_test(tcase, stops_early);
-  tcase_add_test(tcase, model_learns_what_predictions_miss);
+  tcase_add_test(tcase, model_learns_the_residuals_of_predictions);
   tcase_add_test(tcase, failures_count_as_slow);
   tcase_add_test(tcase, race_finds_the_fastest);
   tcase_add_test(tcase, race_ends);

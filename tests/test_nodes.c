@@ -65,7 +65,7 @@ static void assert_alone(void) {
     usleep(100000);
   }
   command_result r = shell("for p in $(sh %s/nodes.sh pids); do ps -o args= -p $p; done", TWS_TEST_DIR);
-  ck_abort_msg("left behind: %s", r.out);
+  ck_abort_msg("left over: %s", r.out);
 }
 
 /* Loss, learning rate and norm of each step: all but the times. */
@@ -113,7 +113,7 @@ START_TEST(same_bits) {
   }
   ck_assert_int_eq(seen, 15);
   tws_json_destroy(trace);
-  if (_i == 0) { /* what several nodes saved goes on on one */
+  if (_i == 0) { /* a checkpoint of several nodes resumes on one */
     r = twinspeed(TRAIN " --steps 5 -n 1 --micro-batch 8 --resume %s", folder, text_path, in_folder("saved"));
     ck_assert_msg(r.status == 0, "%s", r.err);
     command_free(&r);
@@ -122,8 +122,8 @@ START_TEST(same_bits) {
 }
 END_TEST
 
-/* Disks of their own: node2 has another folder in place of the one that node1 saves to. All of a checkpoint is on
- * node1's then, and goes on from there on both nodes, bit for bit, also when a rank of node2 has died; a copy of it on
+/* Disks of their own: node2 has another folder in place of the one that node1 saves to. The whole checkpoint is on
+ * node1's then, and both nodes resume from there, bit for bit, also when a rank of node2 has died; a copy of it on
  * node2 is used, and another checkpoint of that name refused. */
 START_TEST(own_disks) {
   static const char hosts[] = "node1 slots=1\nnode2 slots=2\n";
@@ -149,8 +149,8 @@ START_TEST(own_disks) {
                in_folder("own"));
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
-  r = shell("tail -n 2 %s | cut -d, -f1-4 >%s; tail -n 2 %s | cut -d, -f1-4 | cmp - %s", one, in_folder("end"), many,
-            in_folder("end"));
+  r = shell("sed '$!N;$!D' %s | cut -d, -f1-4 >%s; sed '$!N;$!D' %s | cut -d, -f1-4 | cmp - %s", one, in_folder("end"),
+            many, in_folder("end"));
   ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
   command_free(&r);
   r = shell("cp -r %s/* %s && printf x >>%s/global_step3/index.json", in_folder("own"), in_folder("other"),
@@ -169,7 +169,7 @@ START_TEST(own_disks) {
   r = on_nodes(hosts, TRAIN " --steps 6 --save-every 1 --restarts 1 --save %s --resume %s --set train_batch_size=6",
                folder, text_path, in_folder("own"), in_folder("own"));
   unsetenv("TWINSPEED_FAULT");
-  ck_assert_msg(r.status == 0 && strstr(r.err, "going on with 1 of 3 ranks from global_step4"), "status %d: %s",
+  ck_assert_msg(r.status == 0 && strstr(r.err, "continuing with 1 of 3 ranks from global_step4"), "status %d: %s",
                 r.status, r.err);
   command_free(&r);
   unsetenv("TWS_NODE_MOUNT");
@@ -276,7 +276,7 @@ START_TEST(faults) {
 }
 END_TEST
 
-/* What a command prints on another machine is no command for this one's terminal, in whatever parts it comes; and an
+/* The output of a command on another machine is no command for this one's terminal, in whatever parts it comes; and an
  * argument that mpirun would take for its own reaches the command. */
 START_TEST(output_of_other_machines) {
   write_text(in_folder("hosts"), "node2 slots=1\n");
@@ -353,7 +353,7 @@ static pid_t start_recording(const char *path) {
   return pid;
 }
 
-/* What crosses the network shows neither the secret nor what ranks print. */
+/* Network traffic shows neither the secret nor the output of ranks. */
 START_TEST(recorded) {
   static const char text[] = "1235801567"; /* on no command line: the ranks' own arithmetic */
   char spy[256], script[512], secret[TWS_SECRET_TEXT + 2] = "", *packets = NULL;

@@ -99,8 +99,8 @@ static int is_weights(const tws_buffer *buffer) {
   return buffer->category == TWS_CATEGORY_PARAMETER || strcmp(buffer->name, "weights for the disk") == 0;
 }
 
-/* Masters, states and updates are on the host and nowhere else; every element that the rank updates comes back once;
- * gradients of stages 2 and 3 never wait on the device for the step. */
+/* Masters, states and updates are on the host alone; every element that the rank updates comes back once; gradients of
+ * stages 2 and 3 never wait on the device for the step. */
 static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, int early, const char *text) {
   uint64_t back = 0, read = 0, written = 0, weights = 0, on_disk = 0,
            owned = p->buffers[p->optimizer_state[0]].elements, updated = 0;
@@ -275,7 +275,7 @@ START_TEST(checkpoints_elsewhere) {
 }
 END_TEST
 
-/* Of 24 layers all but the two at hand are away. */
+/* Only two of 24 layers are on the device. */
 START_TEST(deep_checkpoints) {
   static const char text[] =
       "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":1,\"bf16\":{\"enabled\":true},"
@@ -296,10 +296,10 @@ START_TEST(deep_checkpoints) {
 }
 END_TEST
 
-/* A plan waits only where DeepSpeed does or where memory asks for it. What a single rank copies to the host has buffers
- * of its own, so that the next micro-batch computes meanwhile; several ranks wait for it, as their two buckets take
- * turns. Checkpoints and what the end of the step works with share the host's memory. Without a bucket, at stage 0,
- * gradients are reduced on the stream that computes. */
+/* A plan waits only where DeepSpeed does or where memory requires it. The copies of a single rank to the host have
+ * buffers of their own, so that the next micro-batch computes meanwhile; several ranks wait for them, as their two
+ * buckets are double-buffered. Checkpoints and the working buffers of the optimizer phase share the host's memory.
+ * Without a bucket, at stage 0, gradients are reduced on the stream that computes. */
 START_TEST(no_needless_waits) {
   static const char text[] =
       "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":3,\"bf16\":{\"enabled\":true},"
@@ -349,7 +349,7 @@ static double seconds_with(const tws_cluster *cluster, const job *j) {
   "\"optimizer\":{\"type\":\"AdamW\"},\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,"         \
   "\"reduce_bucket_size\":5000000,\"sub_group_size\":10000000" more "},\"twinspeed\":{\"sequence_length\":1024}}"
 
-/* Of the bytes that have to move: gradients out while backward runs, weights in while others are updated. */
+/* The cost of the transfers: gradients out while backward runs, weights in while others are updated. */
 START_TEST(costs) {
   job with = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 2);
   job pageable = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}"), 2);
@@ -374,7 +374,7 @@ START_TEST(costs) {
   const double narrow = seconds_with(&shared, &with);
   shared.devices_per_host_link = 4;
   ck_assert_double_gt(seconds_with(&shared, &with), narrow + 3 * updated / shared.host_link.bandwidth);
-  /* one step late, the host works beside the device: what is left is the longer of the two, and copies at the end */
+  /* one step late, the host overlaps the device: the rest is the longer of the two, and copies at the end */
   job late =
       lower("gpt2-medium",
             "{\"train_micro_batch_size_per_gpu\":8,\"gradient_accumulation_steps\":4,\"bf16\":{\"enabled\":true},"

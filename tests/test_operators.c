@@ -14,7 +14,7 @@
 
 static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
 
-/* Check records every assertion in a file: too slow for each of so many works. */
+/* Check records every assertion in a file: too slow for each of this many works. */
 #define REQUIRE(condition, ...)                  \
   do {                                           \
     if (!(condition)) ck_abort_msg(__VA_ARGS__); \
@@ -114,10 +114,8 @@ static void print_collectives(FILE *out) {
   static const char *const roots[] = {"", "sends", "receives"};
   fprintf(out,
           "\n## Collectives\nFrom `models/collectives.def`; n is the number of ranks in the group. A rank sends and "
-          "receives "
-          "so many times a segment's count of elements; of pairs with a root the n parts are the root's alone. Steps "
-          "are hops "
-          "that come one after another.\n\n"
+          "receives the stated number of times a segment's count of elements; of pairs with a root the n parts are the "
+          "root's alone. Steps are messages that come one after another.\n\n"
           "| collective | | pattern | sends | receives | steps | root | sums | uneven |\n"
           "|---|---|---|---|---|---|---|---|---|\n");
   for (int c = 0; c < TWS_COLLECTIVE_COUNT; ++c) {
@@ -154,7 +152,8 @@ static char *page(void) {
 
 START_TEST(page_is_that_of_the_table) {
   char *expected = page();
-  assert_page(PAGE, expected, "docs/operators.md is not what the tables say: TWINSPEED_UPDATE=1 build/tests/test_operators");
+  assert_page(PAGE, expected,
+              "docs/operators.md is not what the tables say: TWINSPEED_UPDATE=1 build/tests/test_operators");
   free(expected);
 }
 END_TEST
@@ -167,7 +166,7 @@ static const tws_kernel_operand *find(const tws_kernel_operand *list, int count,
   return NULL;
 }
 
-/* What an output may lie in is an input of the same size and type. */
+/* An output may share memory only with an input of the same size and type. */
 static void check_in_place(const tws_kernel_operand *list, int count, const tws_kernel_operand *out) {
   REQUIRE(out->access == TWS_OPERAND_WRITE, "%s", out->name);
   for (const char *name = out->in_place; *name; name += strspn(name, ", ")) {

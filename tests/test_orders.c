@@ -145,7 +145,7 @@ static uint64_t step(const mistake *m, uint64_t seed) {
   return digest;
 }
 
-/* The plans of all ranks, for choosing what to spoil. */
+/* The plans of all ranks, from which one to corrupt is chosen. */
 static tws_plan *plans_of[MOST_RANKS];
 
 static void build_plans(void) {
@@ -163,8 +163,8 @@ static void close_job(void) {
   tws_job_destroy(job);
 }
 
-/* Whether an operation still comes after what it does not wait for any more: when everything has run that can run
- * without that, which is never started, the operation has not. */
+/* Returns 1 if an operation still comes after the one on which its dependency was removed: that one is never started,
+ * and when everything has run that can run without it, the operation has not. */
 static int is_implied(const mistake *m, uint32_t missed, const tws_plan *copy) {
   const tws_plan *plans[MOST_RANKS];
   tws_run *order;
@@ -189,8 +189,8 @@ static int is_implied(const mistake *m, uint32_t missed, const tws_plan *copy) {
   return comes;
 }
 
-/* Whether the plan is wrong without it: it has a race then, or leaves the order of a channel open, that nothing else
- * keeps. */
+/* Returns 1 if the plan is wrong without the dependency: it then has a race, or leaves the order of a channel open,
+ * that no other dependency keeps. */
 static int counts(const mistake *m) {
   const tws_plan *plan = plans_of[m->rank];
   const uint32_t missed = plan->deps[plan->ops[m->op].dep_first + m->dep];

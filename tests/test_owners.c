@@ -7,24 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/source_text.h"
 #include "tests/suite.h"
 
 static const char *const root = TWS_SOURCE_DIR "/";
-
-/* The whole text of a source; comments become blanks unless they are asked for. */
-static char *read_source(const char *path, int comments) {
-  char whole[640];
-  snprintf(whole, sizeof whole, "%s%.127s", root, path);
-  FILE *file = fopen(whole, "r");
-  ck_assert_msg(file != NULL, "%s", whole);
-  char *text = calloc(1 << 20, 1);
-  ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, file), (1 << 20) - 1);
-  fclose(file);
-  for (char *at = text, *end; !comments && (at = strstr(at, "/*")) && (end = strstr(at, "*/")); at = end)
-    for (char *c = at; c < end + 2; c++)
-      if (*c != '\n') *c = ' ';
-  return text;
-}
 
 static int is_name(char c) {
   return c == '_' || isalnum((unsigned char)c);
@@ -38,7 +24,7 @@ typedef struct part {
   char owners[320]; /* " zero.c zero3_gathers.c "; "": anyone */
 } part;
 
-/* Members of tws_lower with the files that the comment behind each names. */
+/* Members of tws_lower with the files that the comment after each names. */
 static int read_parts(part parts[MAX_PARTS]) {
   char *text = read_source("plan/lower.h", 1);
   char *at = strstr(text, "typedef struct tws_lower {");
@@ -70,7 +56,8 @@ static int read_parts(part parts[MAX_PARTS]) {
   return count;
 }
 
-/* What follows the members and elements of a part that are named one after the other; NULL: it leads elsewhere. */
+/* Returns the text after the members and elements of a part that are named one after the other; NULL: it leads
+ * elsewhere. */
 static const char *behind_chain(const char *at) {
   for (;;) {
     if (*at == '.') {
@@ -89,7 +76,8 @@ static const char *behind_chain(const char *at) {
   return at[0] == '-' && at[1] == '>' ? NULL : at;
 }
 
-/* `at` is behind "l->part", `begin` its l: is it changed there, or handed to a pointer that may change it? */
+/* `at` is after "l->part", `begin` is its l. Returns 1 if it is changed there, or handed to a pointer that may change
+ * it. */
 static int is_changed(const char *text, const char *begin, const char *at) {
   const char *behind = behind_chain(at);
   if (!behind) return 0;

@@ -191,7 +191,7 @@ START_TEST(encoders_apart) {
 }
 END_TEST
 
-/* That documents are kept apart shows: without it the loss is another one. And gradients are those of the loss. */
+/* The separation of documents has an effect: without it the loss is another one. Gradients are those of the loss. */
 START_TEST(differs) {
   static const char *const models[] = {
       "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":16,\"n_head\":4,\"vocab_size\":32,\"n_positions\":32}",
@@ -330,7 +330,7 @@ START_TEST(divided) {
 }
 END_TEST
 
-/* What is said behind the end of a document depends on nothing before it. */
+/* Predictions after the end of a document depend on nothing before it. */
 START_TEST(generated) {
   command_result r = twinspeed(
       "train -m tiny-gpt2 --quiet --seq 32 --micro-batch 2 --accumulation 1 -n 1 --threads 1 --steps 20 --data %s "

@@ -177,7 +177,7 @@ static void group_scales(const tws_network *network, tws_config *c, tws_topology
   tws_plan_destroy(plan);
 }
 
-/* What is frozen stays as it is: nothing writes it. */
+/* Frozen parameters stay as they are: no operation writes them. */
 static void check_frozen(const tws_plan *plan, uint64_t seed) {
   const tws_quantized *q = &plan->quantized;
   for (uint32_t i = 0; i < plan->operand_count && q->bits > 0; i++) {
@@ -192,7 +192,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
   int world;
   tws_config c = legal_job(seed, &s, &world);
   const int draws = tws_config_bf16_masters(&c) && c.stochastic_rounding;
-  const int adapts = seed % 5 == 1 && !draws; /* with adapters, beside weights of 16, 8 or 4 bits */
+  const int adapts = seed % 5 == 1 && !draws; /* with adapters, on weights of 16, 8 or 4 bits */
   if (adapts) s.inner += s.inner / c.tensor_ranks % 2 * c.tensor_ranks;
   tws_network *network = network_of(&s, c.tensor_ranks);
   tws_plan *plans[MOST_RANKS];
@@ -322,7 +322,7 @@ static tws_network *network_from(const char *text) {
   return network;
 }
 
-/* Of attention, forward and backward. */
+/* Returns the FLOPs of attention, forward and backward. */
 static double attention_flops(const tws_plan *plan) {
   double flops = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {

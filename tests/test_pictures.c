@@ -114,7 +114,8 @@ END_TEST
 
 /* ---- in float64, module by module ---- */
 
-/* What a module makes of the values before it; running: NULL where it normalises by the batch, which `follows`. */
+/* Computes a module's output from its input values; running is NULL where it normalises by the batch, which `follows`.
+ */
 typedef struct exact {
   const tws_network *network;
   double *value[MOST], *param[MOST];
@@ -200,7 +201,7 @@ static void exact_module(exact *e, const tws_module *m, double *pictures, const 
   }
 }
 
-/* The loss of one micro-batch. running: see exact.running; else what follows the batches goes on in `follows`. */
+/* The loss of one micro-batch. running: see exact.running; else the running statistics are updated in `follows`. */
 static double exact_loss(const tws_network *network, const float *weights, const batch *data, int micro_batch,
                          const double *running, double *follows) {
   exact e = {.network = network, .running = running, .follows = follows, .samples = SAMPLES};
@@ -233,7 +234,7 @@ static void check_running(const float *running, const double *expected, uint64_t
                   what, (int)i, running[i], expected[i]);
 }
 
-/* Two micro-batches in training, then an evaluation by what ran along, with and without passes that are made again. */
+/* Two micro-batches in training, then an evaluation by the running statistics, with and without recomputation. */
 START_TEST(as_in_float64) {
   hand_network h;
   hand_job job;

@@ -11,7 +11,7 @@
 #include "tests/suite.h"
 
 enum { MOST = 8 };
-#define ELEMENTS (INT64_C(1) << 33) /* long passes, beside which what starts a message is nothing */
+#define ELEMENTS (INT64_C(1) << 33) /* long passes, so that message latency is negligible */
 
 static const tws_sim_api *sim;
 static tws_profile *profile;

@@ -224,7 +224,7 @@ static int64_t next_message(const execution *e, int stage, int peer, int sent, u
   return -1;
 }
 
-/* What one stage makes for another, activations and gradients together, is used there in the same order. */
+/* Activations and gradients that one stage sends to another are used there in the order in which they are sent. */
 static void check_messages(const execution *e, int from, int to) {
   uint32_t i = 0, j = 0;
   int64_t sent, used;
@@ -252,7 +252,7 @@ START_TEST(orders_are_complete_and_ideal) {
     tws_pipeline_shape shape = random_shape(seed);
     ck_assert_msg(tws_pipeline_check(&shape, &err) == TWS_OK, "%s", err.message);
     int p = shape.stages, v = shape.virtual_stages, m = shape.micro_batches;
-    /* seconds of a chunk; the weight part is nowhere the largest */
+    /* seconds of a chunk; the weight's part is never the largest */
     int w = draw(seed, 4, 1, 4), f = w + draw(seed, 5, 0, 3), b = w + draw(seed, 6, 0, 3);
     execution e;
     execute(&e, &shape, f, b, w);

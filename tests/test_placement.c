@@ -44,8 +44,8 @@ static tensor placed_tensor(tws_placed placed) {
   return t;
 }
 
-/* What the collective leaves on each rank, as the communicators' contract says: parts of a reduce-scatter, and slots of
- * an all-to-all, are those of the placement that it makes. */
+/* Returns the tensor that the collective leaves on each rank, by the communicators' contract: parts of a reduce-scatter
+ * and slots of an all-to-all are those of the placement that it produces. */
 static tensor exchanged(const tensor *from, int change, tws_placed to) {
   tensor out;
   memset(&out, 0, sizeof out);

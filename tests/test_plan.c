@@ -476,7 +476,7 @@ START_TEST(verifier_notices_ranks_that_disagree) {
   ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
   ck_assert_ptr_nonnull(strstr(err.message, "rank 1 enters"));
   tws_plan_destroy(plans[1]);
-  b = a; /* one micro-batch more on one rank: its last collective is met by nobody */
+  b = a; /* one micro-batch more on one rank: no other rank joins its last collective */
   b.accumulation_steps = 2;
   plans[1] = build(network, &b, 2, 1);
   ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
@@ -570,9 +570,9 @@ static uint32_t kernels_with(const tws_plan *plan, tws_kernel kernel, uint32_t f
   return count;
 }
 
-/* Activations are part of the products beside them, residual sums of the norms behind them; what is made again alone
- * is a kernel alone. */
-START_TEST(neighbours_share_a_kernel) {
+/* Activations are fused into the adjacent products, residual sums into the norms after them; recomputation alone is a
+ * kernel of its own. */
+START_TEST(adjacent_operations_are_fused) {
   for (int llama = 0; llama < 2; llama++) {
     tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
     uint32_t layers = (uint32_t)network->layers;
@@ -591,7 +591,7 @@ START_TEST(neighbours_share_a_kernel) {
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU, 0), !llama && selective && tiles == 1 ? layers : 0);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_GELU), llama ? 0 : layers * t);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU_GRAD, 0), 0);
-        /* biases: before GELU with its gradient, at the end of a branch with the norm's behind it, of queries, keys and
+        /* biases: before GELU with its gradient, at the end of a branch with the norm's after it, of queries, keys and
          * values with the weight's, and so that of a last product in tiles */
         const uint32_t branches = t == 1 ? 2 : 1, apart = t == 1 ? 1 : 1 + t;
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_SUMS), llama ? 0 : layers * t);
@@ -680,7 +680,7 @@ START_TEST(composition_equals_longest_path) {
 }
 END_TEST
 
-/* What a sentence begins with, to the verb, and its first percentage. */
+/* Reads a sentence's beginning, to the verb, and its first percentage. */
 static double subject(const char *sentence, char what[64]) {
   const char *verb = strstr(sentence, " take");
   ck_assert_msg(verb && verb - sentence < 64, "%s", sentence);
@@ -742,7 +742,7 @@ int main(void) {
   tcase_add_test(c, verifier_notices_ranks_that_disagree);
   tcase_add_test(c, refusals_name_rule_and_remedy);
   tcase_add_test(c, survives_exhausted_memory);
-  tcase_add_test(c, neighbours_share_a_kernel);
+  tcase_add_test(c, adjacent_operations_are_fused);
   tcase_add_test(c, one_checkpoint_a_layer);
   tcase_add_test(c, composition_equals_longest_path);
   tcase_add_test(c, bottleneck_is_of_the_whole_step);

@@ -8,7 +8,8 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "models/hardware/profile_build.h"
-#include "suite.h"
+#include "tests/failing_allocator.h"
+#include "tests/suite.h"
 
 static tws_profile *load(const char *spec) {
   tws_profile *profile = NULL;
@@ -181,7 +182,7 @@ START_TEST(exact_where_measured) {
 END_TEST
 
 /* A profile from before a kernel existed: the curve of one with the same kind of traffic, until its own is measured. */
-START_TEST(curves_that_stand_in) {
+START_TEST(substitute_curves) {
   static const struct {
     tws_kernel kernel, like;
   } pairs[] = {{TWS_KERNEL_CROSS_ENTROPY, TWS_KERNEL_CROSS_ENTROPY},
@@ -457,7 +458,7 @@ START_TEST(rings) {
   /* four nodes of eight: four NICs make 4e10, below the device's own link, before which the pieces queue */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1),
                           31 / 32.0 * B / 4e10 + 5e-6, 1e-12);
-  /* no bytes: 31 hops, of which four leave a node; many: what flows wait for beside them */
+  /* no bytes: 31 steps, of which four leave a node; many: the flows' own waits are negligible */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, 0, 1),
                           4 * 5e-6 + 27 * 1e-6, 1e-15);
   ck_assert_double_eq_tol(tws_collective_latency_s(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1), 5e-6,
@@ -586,29 +587,18 @@ START_TEST(refuses_names_and_samples) {
 }
 END_TEST
 
-static long allowance;
-static void *limited(void *user, void *pointer, size_t bytes) {
-  (void)user;
-  if (bytes == 0) {
-    free(pointer);
-    return NULL;
-  }
-  return allowance-- > 0 ? realloc(pointer, bytes) : NULL;
-}
-
 START_TEST(memory_runs_out) {
   static const char text[] = HEAD PEAK
       ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1,1]]},{\"kernel\":\"add\",\"samples\":[[1,1],[2,2],[3,3]"
       "]}],"
       "\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[[1,1],[2,2]]}],\"p2p\":[[1,1]]}";
-  const tws_allocator allocator = {limited, NULL};
   int failures = 0;
   for (long allowed = 0;; allowed++) {
     tws_json *json = NULL;
     tws_profile *profile = NULL;
     tws_error err;
-    allowance = allowed;
-    tws_set_allocator(&allocator);
+    failing_allocator limited = {.countdown = allowed};
+    tws_set_allocator(&(tws_allocator){failing_resize, &limited});
     tws_code code = tws_json_parse(text, strlen(text), "p", &json, &err);
     if (code == TWS_OK) code = tws_profile_from_json(json, &profile, &err);
     tws_json_destroy(json);
@@ -629,7 +619,7 @@ int main(void) {
   tcase_add_test(test, published_matrix_products);
   tcase_add_test(test, more_is_not_faster);
   tcase_add_test(test, exact_where_measured);
-  tcase_add_test(test, curves_that_stand_in);
+  tcase_add_test(test, substitute_curves);
   tcase_add_test(test, fp16_without_a_curve);
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);

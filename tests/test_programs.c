@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
-/* What is to come, written down by hand: plans over states that nobody lowers yet. Each is verified, laid out, costed,
- * simulated, and executed on the host with the numbers it must give. */
+/* Future techniques, written down by hand: plans over states that no pass lowers yet. Each is verified, laid out,
+ * costed, simulated, and executed on the host with the numbers it must give. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -237,7 +237,7 @@ static tws_state *adam_state(uint64_t count) {
   return state;
 }
 
-enum { ADAM_GRADIENT = 3, ADAM_HYPER, ADAM_METRICS }; /* buffers behind those of the state */
+enum { ADAM_GRADIENT = 3, ADAM_HYPER, ADAM_METRICS }; /* buffers after those of the state */
 static tws_plan *adam_program(tws_state *state, uint64_t count) {
   hand_program h;
   hand_begin(&h, state, 0, 1);
@@ -301,7 +301,7 @@ END_TEST
 
 /* ---- Lamb: norms of each parameter ---- */
 
-enum { TENSORS = 3, LAMB_GRADIENT = 3, LAMB_HYPER, LAMB_METRICS, LAMB_NORMS }; /* buffers behind those of the state */
+enum { TENSORS = 3, LAMB_GRADIENT = 3, LAMB_HYPER, LAMB_METRICS, LAMB_NORMS }; /* buffers after those of the state */
 static const uint64_t tensor_first[TENSORS + 1] = {0, 300, 301, 4000};
 
 static tws_work lamb_work(tws_kernel kernel, int tensor) {

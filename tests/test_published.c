@@ -96,8 +96,8 @@ START_TEST(hybrid_shards_are_groups) {
 }
 END_TEST
 
-/* What verbs say of how a run was predicted is what comes out of it. Long pipelines take their time. */
-START_TEST(evidence_is_what_comes_out) {
+/* The predictions that verbs print for a run are those of the library. Long pipelines take their time. */
+START_TEST(printed_predictions_are_the_librarys) {
   tws_cases *cases = load(RUNS);
   int count, checked = 0;
   const tws_evidence_run *known = tws_evidence_runs(&count);
@@ -128,8 +128,8 @@ START_TEST(evidence_is_what_comes_out) {
 }
 END_TEST
 
-/* The papers' closed formula is what the network's products sum up to: layers run forward twice with recomputation and
- * their backward pass is twice forward, logits are not made again. Times that sources state follow from their rates. */
+/* The papers' closed formula equals the sum of the network's products: with recomputation layers run forward twice,
+ * their backward pass is twice forward, logits are not recomputed. Times that sources state follow from their rates. */
 START_TEST(formula_counts_the_networks_products) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -159,7 +159,8 @@ START_TEST(formula_counts_the_networks_products) {
 }
 END_TEST
 
-/* To 3 %, beside 4-bit weights 6 %, no figure of it fitted; what ran out of memory does not fit. */
+/* Predictions are within 3 %, with 4-bit weights 6 %, no figure of it fitted; a run that exhausted memory does not fit.
+ */
 START_TEST(memory_of_adapters) {
   tws_cases *cases = load(RUNS);
   int alone = 0, several = 0, full = 0, quantized = 0, scales = 0;
@@ -314,8 +315,9 @@ START_TEST(memory_of_offloaded_runs) {
 }
 END_TEST
 
-/* ZeRO-2 of DeepSpeed: beside the plan's bucket a second one, a flattened copy of the largest gradient, which is larger
- * than a bucket, and that gradient; a step holds six bytes a parameter of its shard more. What was read is reserved. */
+/* ZeRO-2 of DeepSpeed holds, in addition to the plan's bucket, a second one, a flattened copy of the largest gradient,
+ * which is larger than a bucket, and that gradient; a step holds six bytes a parameter of its shard more. The published
+ * memory is reserved memory. */
 START_TEST(memory_of_runs_of_stage_2) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -346,8 +348,8 @@ START_TEST(memory_of_runs_of_stage_2) {
 }
 END_TEST
 
-/* Layers that are made again are not there while the loss is computed, and what enters them waits on the host, as the
- * runs' scripts have it: what ran then fits. */
+/* Recomputed layers hold nothing while the loss is computed, and their inputs are on the host, as in the runs' scripts:
+ * what ran then fits. */
 START_TEST(memory_of_runs_with_partitioned_checkpoints) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -378,7 +380,7 @@ END_TEST
 /* ---- scores ---- */
 
 /* The same job, said to take what is predicted times a factor. */
-START_TEST(scores_are_what_they_say) {
+START_TEST(scores_equal_their_definitions) {
   static const double factors[] = {1, 0.8, 1.25, 0.5};
   tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "2", "true") "," ROW(
                                   "c", "1", "1", "false") "," ROW("d", "1", "1", "false") "]",
@@ -424,7 +426,7 @@ END_TEST
 
 /* ---- the verb ---- */
 
-/* Doubtful runs are predicted and named, and means are of the others. */
+/* Excluded runs are predicted and listed, and means are of the other runs. */
 START_TEST(doubtful_runs_are_not_scored) {
   command_result result = twinspeed("validate --cases " RUNS " --group vtrain-multi --json");
   ck_assert_msg(result.status == 0, "%s", result.err);
@@ -506,7 +508,7 @@ int main(void) {
   tcase_add_test(tests, groups_are_predicted_within_their_bounds);
   tcase_add_test(tests, each_run_is_a_job_or_says_why_not);
   tcase_add_test(tests, hybrid_shards_are_groups);
-  tcase_add_test(tests, evidence_is_what_comes_out);
+  tcase_add_test(tests, printed_predictions_are_the_librarys);
   tcase_add_test(tests, doubtful_runs_are_not_scored);
   tcase_add_test(tests, formula_counts_the_networks_products);
   tcase_add_test(tests, memory_of_adapters);
@@ -516,7 +518,7 @@ int main(void) {
   tcase_add_test(tests, memory_of_offloaded_runs);
   tcase_add_test(tests, memory_of_runs_of_stage_2);
   tcase_add_test(tests, memory_of_runs_with_partitioned_checkpoints);
-  tcase_add_test(tests, scores_are_what_they_say);
+  tcase_add_test(tests, scores_equal_their_definitions);
   tcase_add_test(tests, bad_files_are_refused_with_the_place);
   tcase_add_test(tests, the_verb_prints_what_the_library_predicts);
   suite_add_tcase(suite, tests);

@@ -1,4 +1,4 @@
-/* What runtime styles cost and hold beside our kernels. */
+/* The time and memory that runtime styles add to those of our kernels. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,8 +39,8 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   return step_of("bf16", runtime, micro_batch, fp8, software_bytes);
 }
 
-/* What enters a product in 8 bits is kept so for the weight's gradient, and what nobody else reads is gone: of GPT-2's
- * layer what two norms, attention and GELU hand on. Software that casts again keeps 16 bits. */
+/* The input of a product in 8 bits is kept so for the weight's gradient, and a tensor without another reader is freed:
+ * of GPT-2's layer the outputs of two norms, attention and GELU. Software that casts again keeps 16 bits. */
 START_TEST(inputs_of_narrow_products) {
   for (int wide = 0; wide < 2; wide++) {
     tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
@@ -74,7 +74,8 @@ START_TEST(inputs_of_narrow_products) {
 }
 END_TEST
 
-/* Eager kernels wait for a collective: so much longer than under a runtime whose streams hand over beside kernels. */
+/* Eager kernels wait for a collective: longer than under a runtime whose streams hand over concurrently with kernels.
+ */
 START_TEST(collectives_hand_over) {
   static const char *const names[] = {"twinspeed", "megatron-2021"};
   double seconds[2];
@@ -208,8 +209,9 @@ START_TEST(launches_limit_small_steps) {
 }
 END_TEST
 
-/* Launches that run ahead hide behind the device or hide it; those that are issued in turns with it do neither. */
-START_TEST(launches_in_turns_add_up) {
+/* Launches that run ahead hide under the device's work or hide it; those that are issued alternately with it do
+ * neither. */
+START_TEST(alternating_launches_add_up) {
   ck_assert_double_eq_tol(tws_host_stretch(2, 1, 1), 1.5, 1e-12);
   ck_assert_double_lt(tws_host_stretch(2, 1, 0), 1.1);
   double step_s[2];
@@ -281,8 +283,8 @@ END_TEST
 
 /* Sixteen experts of a grouped product are as many launches of 7 us, and casts before them of 90, where a kernel of a
  * plan counts 33; before tokens go to experts the device waits 0.5 ms for the host, and they are moved once more, twice
- * for products in 8 bits, but in a step that is one graph. DeepSpeed's dispatch is a product over all pairs of a token
- * and a slot besides. */
+ * for products in 8 bits, but in a step that is one graph. DeepSpeed's dispatch is in addition a product over all pairs
+ * of a token and a slot. */
 START_TEST(experts_cost_what_software_makes_of_them) {
   tws_error err = {0};
   tws_profile *own, *other;
@@ -431,7 +433,7 @@ int main(void) {
   tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, launches_limit_small_steps);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
-  tcase_add_test(tests, launches_in_turns_add_up);
+  tcase_add_test(tests, alternating_launches_add_up);
   tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
   tcase_add_test(tests, experts_cost_what_software_makes_of_them);
   tcase_add_test(tests, batched_products_cost_what_was_measured);

@@ -1,5 +1,5 @@
-/* What the launcher and its ranks send to each other: who is refused, what opens, what is let in, and that lines stay
- * whole. */
+/* Messages between the launcher and its ranks: which peers are refused, which records open, which are let in, and that
+ * lines stay whole. */
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ START_TEST(proofs) {
   memcpy(other, secret, TWS_SECRET - 1);
   meet(secret, other, &rank, &launcher, &rank_believes, &launcher_believes);
   ck_assert(!rank_believes && !launcher_believes);
-  /* What an earlier connection said is no proof in another one; neither is the launcher's own. */
+  /* The proof of an earlier connection is no proof in another one; neither is the launcher's own. */
   tws_hello hello;
   tws_answer answer, second;
   uint8_t proof[TWS_RANDOM];
@@ -103,7 +103,7 @@ START_TEST(sealing) {
 }
 END_TEST
 
-/* What a false launcher and a false rank have tried. */
+/* Attacks of a false launcher and a false rank. */
 START_TEST(records) {
   tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME,
                                .rank = 1,
@@ -176,7 +176,7 @@ static char *written(tws_outlet *outlet, int file) {
   return text;
 }
 
-/* Two ranks whose lines come in pieces. */
+/* Two ranks whose lines arrive in segments of any length. */
 START_TEST(lines) {
   char name[] = "/tmp/twinspeed-lines-XXXXXX";
   const int file = mkstemp(name);
@@ -197,7 +197,7 @@ START_TEST(lines) {
   tws_line_end(&line[1], 1, &outlet);
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r\ntwo\n 20 %");
   tws_outlet_close(&outlet);
-  /* A line that is too long comes in pieces, none of which another rank's line continues. */
+  /* A line that is too long is split, and no other rank's line is appended to a segment of it. */
   ck_assert_int_eq(ftruncate(file, 0), 0);
   lseek(file, 0, SEEK_SET);
   char *most = malloc(TWS_LINE_MOST + 1);

@@ -28,7 +28,7 @@ static int is_late(uint64_t seed) {
   return seed % 3 == 2;
 }
 
-/* Adapters beside weights in few bits. */
+/* Adapters with base weights in few bits. */
 static int has_few_bits(uint64_t seed) {
   return seed % 4 == 1;
 }
@@ -126,7 +126,8 @@ static int knob_count(const tws_tune_space *s) {
   return count;
 }
 
-/* Of stage 3; the first of each where the stage has none. 0: another combination stands for this one. */
+/* Sets limits of stage 3; the first of each where the stage has none. Returns 0 if another combination represents this
+ * one. */
 static int set_limits(const tws_tune_space *s, int combination, tws_variant *v) {
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) {
     const int at = combination % count_or_one(s->zero3_count[i]);
@@ -220,8 +221,8 @@ static int is_near(double a, double b) {
   return fabs(a - b) <= 1e-9 * b;
 }
 
-/* Both lists are sorted. Rows of equal speed are one or several on either side: how many depends on what is told apart
- * of plans that take equally long. */
+/* Both lists are sorted. Rows of equal speed are one or several on either side: the number depends on how plans that
+ * take equally long are distinguished. */
 static void assert_same_speeds(const tws_tune_result *whole, const planned *all, int count, uint64_t seed) {
   int row = 0, i = 0;
   while (row < whole->fits && i < count) {
@@ -237,7 +238,7 @@ static void assert_same_speeds(const tws_tune_result *whole, const planned *all,
 }
 
 /* Best first, and of small spaces every point. */
-START_TEST(searches_find_what_plans_find) {
+START_TEST(searches_rank_as_plans_do) {
   enum { MOST = 4096 };
   static planned all[MOST];
   int compared_best = 0, planned_less = 0;
@@ -325,7 +326,7 @@ START_TEST(killed_searches_continue) {
 END_TEST
 
 /* Parts find together what one process finds. */
-START_TEST(parts_find_what_one_finds) {
+START_TEST(divided_searches_find_the_same) {
   make_folder();
   tws_tune_request request = draw_request(3, 2);
   tws_tune_result *whole, *together;
@@ -349,7 +350,7 @@ START_TEST(parts_find_what_one_finds) {
 }
 END_TEST
 
-/* Without time nothing is found; all that was not looked at is counted, and a later run goes on. */
+/* Without time nothing is found; every point that was not evaluated is counted, and a later run continues. */
 START_TEST(budgets_leave_the_rest) {
   make_folder();
   tws_tune_request request = draw_request(5, 1);
@@ -378,9 +379,9 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("search");
   TCase *c = tcase_create("search");
-  tcase_add_test(c, searches_find_what_plans_find);
+  tcase_add_test(c, searches_rank_as_plans_do);
   tcase_add_test(c, killed_searches_continue);
-  tcase_add_test(c, parts_find_what_one_finds);
+  tcase_add_test(c, divided_searches_find_the_same);
   tcase_add_test(c, budgets_leave_the_rest);
   suite_add_tcase(suite, c);
   return run_suite(suite);

@@ -48,7 +48,7 @@ START_TEST(collectives_wait_for_the_last) {
   ck_assert_uint_eq(timeline->event_count, 6);
   for (size_t i = 0; i < timeline->event_count; i++) {
     const tws_event *event = &timeline->events[i];
-    if (event->op != 1) continue; /* a rank is in a collective from when it comes to when all have it */
+    if (event->op != 1) continue; /* a rank is in a collective from its arrival to when all have it */
     same(event->start_s, (1 + event->rank) * 1e-4, 1e-12);
     same(event->end_s, result.step_s, 1e-12);
     ck_assert_str_eq(timeline->names[event->name], "forward all_reduce");

@@ -46,7 +46,7 @@ START_TEST(fidelities_agree_without_contention) {
 }
 END_TEST
 
-/* On few nodes and many, with few bytes and many: most where a piece takes about as long as a hop. */
+/* Few nodes and many, few bytes and many: most where a segment takes about as long as a link's latency. */
 START_TEST(rings_of_64_ranks_agree_at_every_fidelity) {
   static const tws_collective rings[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER,
                                          TWS_COLLECTIVE_REDUCE_SCATTER};
@@ -121,7 +121,7 @@ START_TEST(all_to_all_uses_ports_and_nics) {
 }
 END_TEST
 
-/* Of 64 devices on 8 nodes, message by message: all are under way at once. */
+/* 64 devices on 8 nodes, message by message: all are under way at once. */
 START_TEST(all_to_all_is_as_long_as_its_messages) {
   static maker m[64];
   machine gpu;
@@ -198,9 +198,9 @@ START_TEST(tokens_go_once_to_a_node) {
 }
 END_TEST
 
-/* What goes to experts in 8 bits with scales has as many bytes on the way, at every fidelity, whether slots go or
- * tokens once, and casts at both ends read one type and write the other. What comes back goes as it is, and is not
- * taken for the same. */
+/* Tokens sent to experts in 8 bits with scales have the same bytes on the way at every fidelity, whether slots go or
+ * tokens once, and casts at both ends read one type and write the other. The results come back in their own type, and
+ * are not confused with them. */
 START_TEST(tokens_go_to_experts_in_8_bits) {
   static maker m[64];
   const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens, share = (1 + 4.0 / 128) / 2;
@@ -288,8 +288,8 @@ END_TEST
 
 /* Where rings reach half of what messages do, each takes what its formula says alone, and of a NIC that both use at
  * once a byte of a ring takes as much as two of a message. */
-/* Two nodes of two devices behind each leaf, which has way up for a quarter of what its four NICs send: one NIC's. Rings
- * of two NICs need two, all-to-alls six parts of seven of all four; inside a leaf nothing is lost. */
+/* Two nodes of two devices are below each leaf, whose uplinks carry a quarter of what its four NICs send: one NIC's.
+ * Rings of two NICs need two, all-to-alls six parts of seven of all four; inside a leaf nothing is lost. */
 START_TEST(leaves_are_bottlenecks) {
   static maker m[16];
   machine plain, leaf;

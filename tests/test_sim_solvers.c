@@ -63,8 +63,8 @@ static int random_part(draw *d, int ranks) {
   return size > 1 ? size : ranks;
 }
 
-/* The same on every rank: collectives of all, of neighbours and of ranks that lie apart, and messages; computation in
- * between differs. Streams overlap, so that flows of several operations share links. */
+/* The same on every rank: collectives of all, of adjacent and of strided ranks, and messages; computation in between
+ * differs. Streams overlap, so that flows of several operations share links. */
 static void random_job(draw *shape, kind what, maker *m, int ranks) {
   const int near = random_part(shape, ranks), apart = random_part(shape, ranks), stride = ranks / apart,
             blocks = pick(shape, 2, 8), half = ranks / 2;
@@ -122,7 +122,7 @@ START_TEST(one_changed_link_parts_them) {
   const double bytes_s = 2e8 / nic_bandwidth;
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), bytes_s + 5e-6, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_SIMGRID), bytes_s + 5e-6, 1e-6);
-  changed_link = 2 * 4; /* behind the ports of four devices: the first node's NIC, out */
+  changed_link = 2 * 4; /* after the ports of four devices: the first node's NIC, out */
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), bytes_s + 5e-6, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_SIMGRID), 2 * bytes_s + 5e-6, 1e-6);
   changed_link = -1;

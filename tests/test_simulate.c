@@ -114,7 +114,8 @@ START_TEST(runtimes_are_planned_alike) {
   ck_assert_str_eq(cJSON_GetObjectItem(a->root, "runtime")->valuestring, "twinspeed");
   ck_assert_str_eq(cJSON_GetObjectItem(c->root, "runtime")->valuestring, "megatron-2021");
   ck_assert_double_eq(number(a->root, "runtime_bytes"), 0);
-  ck_assert_ptr_null(cJSON_GetObjectItem(a->root, "own_engine")); /* what a style changes is said beside it */
+  ck_assert_ptr_null(cJSON_GetObjectItem(a->root, "own_engine")); /* the keys that a style changes are listed next to it
+                                                                   */
   for (int i = 0; i < 2; i++)
     ck_assert_double_eq_tol(number(cJSON_GetObjectItem(i ? b->root : c->root, "own_engine"), "step_s"),
                             number(cJSON_GetObjectItem(a->root, "time"), "step_s"), 1e-12);
@@ -134,7 +135,7 @@ START_TEST(runtimes_are_planned_alike) {
 }
 END_TEST
 
-/* What estimate and simulate say of a job with every axis: the same, and it adds up. */
+/* Answers of estimate and simulate for a job with every axis: they are equal and add up. */
 START_TEST(axes_are_reported) {
   static const char job[] =
       "-m gpt2 --seq 256 --micro-batch 1 --accumulation 4 --stage 1 --cluster dgx-a100:2 --set pipeline.stages=2 --set "

@@ -1,5 +1,5 @@
-/* What DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks, and reports
- * of jobs that ran out of memory there. */
+/* Memory that DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks,
+ * and reports of jobs that ran out of memory there. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 #define GIB 1073741824.0
 
-/* Of a model on eight ranks whose activations are gone: peak bytes and the job's parameters. */
+/* Peak bytes of a model on eight ranks whose activations are gone, and the job's parameters. */
 typedef struct step_case {
   double peak, parameters, largest;
 } step_case;
@@ -106,7 +106,7 @@ END_TEST
 
 /* ---- Hugging Face's modules ---- */
 
-/* What a device needs of a Llama of so many layers, and its parameters; of 7168 tokens. */
+/* Returns the bytes that a device needs for a Llama of `layers` layers and 7168 tokens, and counts its parameters. */
 static double needed(int layers, const char *options, double *parameters) {
   char text[512];
   snprintf(text, sizeof text,
@@ -191,7 +191,7 @@ END_TEST
 
 /* Qwen2.5 32B at stage 3 ran out on seven devices of 80 GB; Qwen3 30B-A3B at stage 2 on 32, in Adam's step; Qwen2.5 14B
  * with its optimizer on the host on four of 40 GB, after backward had begun. */
-START_TEST(what_ran_out_of_memory_does_not_fit) {
+START_TEST(runs_that_exhausted_memory_do_not_fit) {
   static const struct {
     const char *model, *rest;
     int status;
@@ -240,7 +240,7 @@ int main(void) {
   tcase_add_test(tests, buckets_are_of_their_full_size);
   tcase_add_test(tests, layers_and_logits_of_transformers);
   tcase_add_test(tests, masked_tokens_alone_are_scored);
-  tcase_add_test(tests, what_ran_out_of_memory_does_not_fit);
+  tcase_add_test(tests, runs_that_exhausted_memory_do_not_fit);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

@@ -20,7 +20,7 @@ static tws_json *parse(const char *text) {
   return json;
 }
 
-/* What one condition says of the row above. */
+/* Expects that one condition holds for the row above. */
 static int holds(const char *when) {
   char text[1024];
   snprintf(text, sizeof text, "{\"rules\":[{\"says\":{\"known\":\"yes\"}},{\"when\":%s,\"says\":{\"held\":true}}]}",

@@ -1,8 +1,8 @@
 /* ctest: mpi */
-/* Processes that are stopped (SIGSTOP) at random times of a training: while it starts, steps, saves, evaluates and ends;
+/* Processes are stopped (SIGSTOP) at random times of a training: while it starts, steps, saves, evaluates and ends;
  * one, two and four ranks, here and on several machines that are names of this one. Each job ends with status 124
- * within its deadline and five seconds, names those that were stopped and no other, and leaves nothing. TWS_STOPS=300
- * makes so many situations in place of thirty, TWS_STOPS_SEED others. */
+ * within its deadline and five seconds, names the stopped ranks and no other, and leaves nothing. TWS_STOPS=300 runs
+ * that many situations in place of thirty, TWS_STOPS_SEED others. */
 #include <check.h>
 #include "running_job.h"
 
@@ -146,7 +146,7 @@ static int judge(situation *s, tally *t) {
 
 /* ---- all of them ---- */
 
-/* What is due of one; whether it is over. */
+/* Takes the next step of one situation if it is due; returns 1 if the situation is over. */
 static int advance(situation *s, tally *t) {
   if (s->state == STARTED && is_time(s)) {
     s->due_s = tws_clock_s() + s->delay_s;

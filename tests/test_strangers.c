@@ -422,7 +422,7 @@ static void be_false_rank(const char *name, const uint8_t *secret, int kind) {
   static uint8_t wire[TWS_LINK_BYTES];
   static tws_link link;
   tws_error err = {0};
-  ck_assert_msg(tws_contact_far(name, secret, kind, &link, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_contact_remote(name, secret, kind, &link, &err) == TWS_OK, "%s", err.message);
   struct pollfd wait = {.fd = link.socket, .events = POLLIN};
   int got = 0;
   while (got == 0 && poll(&wait, 1, 20000) == 1) got = tws_link_receive(&link, &record);

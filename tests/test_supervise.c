@@ -51,7 +51,8 @@ START_TEST(those_that_are_left_continue) {
   ck_assert(s.ranks[0] == 4 && s.ranks[1] == 3 && s.ranks[2] == 2);
   ck_assert(!s.force[0] && s.force[1] && s.force[2]);
   ck_assert_ptr_nonnull(strstr(s.said, "rank 1 died in attempt 2\n"));
-  ck_assert_ptr_nonnull(strstr(s.said, "going on with 3 of 4 ranks from the beginning: no checkpoint was saved yet\n"));
+  ck_assert_ptr_nonnull(
+      strstr(s.said, "continuing with 3 of 4 ranks from the beginning: no checkpoint was saved yet\n"));
   ck_assert_str_eq(err.message, "");
 }
 END_TEST

@@ -1,5 +1,5 @@
-/* What `make check` is made of: samples of random cases (tests/sample.h), and one run of CTest over several build
- * folders that counts assertions (tests/run.sh, tests/assertions.c). */
+/* The tiers of `make check`: samples of random cases (tests/sample.h), and one run of CTest over several build folders
+ * that counts assertions (tests/run.sh, tests/assertions.c). */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 #include "tests/sample.h"
 #include "tests/suite.h"
 
-/* One of each four neighbours, the same for equal texts; another text takes others. Without one all are taken. */
+/* A sample has one of each four adjacent cases, the same for equal texts; another text takes others. Without one all
+ * are taken. */
 START_TEST(samples) {
   static const char *const seeds[] = {"a1b2", "a1b2", "twinspeed"};
   char taken[3][400];

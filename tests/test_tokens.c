@@ -185,8 +185,8 @@ static tws_code make_growing(const char *member, const char *content, size_t tim
   return code;
 }
 
-/* A small file and a small text make no gigabytes: each in a process that has not so much memory. */
-START_TEST(what_is_made_of_a_text_is_bounded) {
+/* A small file and a small text make no gigabytes: each in a process that has less memory. */
+START_TEST(memory_of_a_text_is_bounded) {
   enum { MIB = 1 << 20, TEXT = 30000 };
   static const struct {
     const char *member;
@@ -222,7 +222,7 @@ START_TEST(what_is_made_of_a_text_is_bounded) {
 }
 END_TEST
 
-START_TEST(what_is_made_of_tokens_is_bounded) {
+START_TEST(memory_of_tokens_is_bounded) {
   enum { MIB = 1 << 20, TOKENS = 20000 };
   static int32_t ids[TOKENS];
   tws_tokenizer *t = NULL;
@@ -257,8 +257,8 @@ int main(void) {
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, not_utf8);
   tcase_add_test(tests, no_memory);
-  tcase_add_test(growth, what_is_made_of_a_text_is_bounded);
-  tcase_add_test(growth, what_is_made_of_tokens_is_bounded);
+  tcase_add_test(growth, memory_of_a_text_is_bounded);
+  tcase_add_test(growth, memory_of_tokens_is_bounded);
   suite_add_tcase(suite, growth);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

@@ -38,7 +38,7 @@ static void shell(const char *format, ...) {
 
 /* ---- DeepSpeed's checkpoints ---- */
 
-/* Whether the file has these tensors, to the last bit. */
+/* Returns 1 if the file has these tensors, to the last bit. */
 static int same_tensors(const char *path, const cJSON *tensors) {
   tws_safetensors *list = NULL;
   const cJSON *tensor;
@@ -130,7 +130,7 @@ START_TEST(damage) {
     ck_assert_msg(code != TWS_OK || same_tensors(out, tensors), "byte %ld of %s", (long)at, files[i % 2]);
     errors += code != TWS_OK;
     ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-    if (i % 20 == 0) { /* everything behind is missing */
+    if (i % 20 == 0) { /* everything after it is missing */
       ck_assert_int_eq(ftruncate(fd, at), 0);
       ck_assert(convert(in_folder("copy"), out, &err) == TWS_INVALID);
       close(fd);
@@ -144,7 +144,7 @@ START_TEST(damage) {
 }
 END_TEST
 
-/* What is not there, there twice, or of a kind that zero_to_fp32 does not know either. */
+/* Tensors that are missing, duplicated, or of a kind that zero_to_fp32 does not know either. */
 START_TEST(folders) {
   static const struct {
     const char *folder, *command, *words;
@@ -245,7 +245,7 @@ START_TEST(harm) {
            "a storage that is made by a call"),
       CASE("\x80\x02"
            "ctorch._tensor\n_rebuild_from_type_v2\n(h\0tR.",
-           "a note that nobody made"),
+           "a memo entry that does not exist"),
       CASE("\x80\x04\x95.", "pickle protocol 4"),
       CASE("\x80\x02(ios\nsystem\n.", "opcode 0x69 at byte 3: an opcode that files of weights do not have"),
       CASE("\x80\x02S'x'\n.", "opcode 0x53 at byte 2"),
@@ -257,7 +257,7 @@ START_TEST(harm) {
            NULL), /* a list that has itself three times */
       CASE("\x80\x02}q\0(X\x01\0\0\0ah\0h\0h\0u.", NULL),
       CASE("\x80\x02]r\xff\xff\xff\xff.", "a note of something that is not there"),
-      CASE("\x80\x02h\x05.", "a note that nobody made"),
+      CASE("\x80\x02h\x05.", "a memo entry that does not exist"),
       CASE("\x80\x02(((((.", "it ends with other than one value"),
       CASE("\x80\x02(q\0.", "a note of something that is not there"),
       CASE("\x80\x02K\x01K\x02.", "it ends with other than one value"),

@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
-/* The verb train: what it prints and writes; what the ledger says is what is allocated; a rank that fails ends the job
- * and leaves nothing behind. */
+/* The verb train: its output and its files; the ledger's bytes are those allocated; a rank that fails ends the job and
+ * leaves no process and no file. */
 #include <dirent.h>
 #include <signal.h>
 #include "base/json.h"
@@ -80,8 +80,8 @@ START_TEST(evaluation) {
   r = twinspeed(JOB "%s --eval-every 2", text_path);
   ck_assert_msg(r.status == 2 && strstr(r.err, "--eval-data"), "%s", r.err);
   command_free(&r);
-  r = twinspeed(JOB "%s --eval-data %s", text_path, in_folder("nowhere"));
-  ck_assert_msg(r.status == 4 && strstr(r.err, "nowhere"), "%d: %s", r.status, r.err);
+  r = twinspeed(JOB "%s --eval-data %s", text_path, in_folder("absent"));
+  ck_assert_msg(r.status == 4 && strstr(r.err, "absent"), "%d: %s", r.status, r.err);
   command_free(&r);
 }
 END_TEST
@@ -115,8 +115,8 @@ START_TEST(program_output) {
 }
 END_TEST
 
-/* The reader of the printed steps has left: the training goes on to its end. */
-START_TEST(output_that_nobody_reads) {
+/* The reader of the printed steps has left: the training continues to its end. */
+START_TEST(output_without_a_reader) {
   command_result r = twinspeed_unread(JOB "%s --steps 4 --csv %s", text_path, in_folder("unread"));
   ck_assert_msg(r.status == 0 && count_lines_with(r.err, "twinspeed: ") == 0, "exit %d: %s", r.status, r.err);
   command_free(&r);
@@ -300,8 +300,8 @@ START_TEST(bad_input) {
 }
 END_TEST
 
-/* A rank that dies is done without: those that are left go on from the last checkpoint, with the batch that elasticity
- * chose for all their numbers, and lose what all would have lost. */
+/* A dead rank is excluded: the remaining ranks continue from the last checkpoint, with the batch that elasticity chose
+ * for all their numbers, and have the losses that all would have had. */
 START_TEST(elastic_restart) {
   static const char elastic[] =
       "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 16, \"micro_batch_sizes\": [1, 2, 4], "
@@ -318,7 +318,7 @@ START_TEST(elastic_restart) {
       "train -m tiny-gpt2 -c %s --seq 32 --data %s --steps 6 -n 4 --save %s --save-every 1 --restarts 1 --csv %s",
       in_folder("elastic.json"), text_path, in_folder("elastic"), in_folder("rest.csv"));
   unsetenv("TWINSPEED_FAULT");
-  ck_assert_msg(r.status == 0 && strstr(r.err, "going on with 3 of 4 ranks"), "%d: %s", r.status, r.err);
+  ck_assert_msg(r.status == 0 && strstr(r.err, "continuing with 3 of 4 ranks"), "%d: %s", r.status, r.err);
   ck_assert_msg(strstr(r.err, "rank 3 was ended by signal 9"), "%s", r.err);
   command_free(&r);
   const double wanted = strtod(csv_column(whole, 6, 1), NULL);
@@ -349,7 +349,7 @@ int main(void) {
   Suite *suite = suite_create("train");
   TCase *tests = tcase_create("train");
   tcase_add_test(tests, program_output);
-  tcase_add_test(tests, output_that_nobody_reads);
+  tcase_add_test(tests, output_without_a_reader);
   tcase_add_test(tests, json_output);
   tcase_add_loop_test(tests, failures, 0, 10);
   tcase_add_loop_test(tests, interrupted, 0, 2);

@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* Training in bfloat16, with float32 copies of the weights and without: what it loses beside float32, and small updates
+/* Training in bfloat16, with float32 copies of the weights and without: its losses against float32, and small updates
  * that rounding to nearest loses. */
 #include "base/json.h"
 #include "train.h"

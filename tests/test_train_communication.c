@@ -82,7 +82,7 @@ static void compare(const curve *c, const cJSON *run) {
   }
 }
 
-/* How far apart the losses of two golden runs become. */
+/* Returns the largest relative difference between the losses of two golden runs. */
 static double apart(const cJSON *a, const cJSON *b) {
   double most = 0;
   const cJSON *x = member(a, "losses")->child, *y = member(b, "losses")->child;

@@ -1,5 +1,5 @@
 /* ctest: engine */
-/* What training starts from: the order and the cutting of the data, initial weights, requested faults. */
+/* The start of a training: the order and the cutting of the data, initial weights, requested faults. */
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
@@ -251,7 +251,7 @@ static tws_data opened(const char *path, int64_t sequence, int64_t vocabulary) {
   return data;
 }
 
-/* Documents of JSON lines, in llm.c's files and Megatron's: the same tokens, an end of text behind each document, and
+/* Documents of JSON lines, in llm.c's files and Megatron's: the same tokens, an end of text after each document, and
  * every document either for training or for evaluation. */
 START_TEST(data_converted) {
   static const char tokenizer[] =
@@ -305,7 +305,7 @@ START_TEST(data_converted) {
 }
 END_TEST
 
-/* Of one text the last tokens are for evaluation; bytes without a tokenizer. */
+/* The last tokens of one text are for evaluation; bytes without a tokenizer. */
 START_TEST(text_converted) {
   char to[256], eval[256], line[64];
   tws_corpus_result r;
@@ -381,7 +381,7 @@ START_TEST(init_by_parts) {
 }
 END_TEST
 
-/* Blocks of rows and a range of columns of a matrix, as tensor parallelism cuts them, in pieces of any length. */
+/* Blocks of rows and a range of columns of a matrix, as tensor parallelism cuts them, in segments of any length. */
 START_TEST(init_of_slices) {
   enum { ROWS = 60, COLUMNS = 97, N = ROWS * COLUMNS };
   static float whole[N], expected[N], part[N];

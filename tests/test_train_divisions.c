@@ -58,7 +58,7 @@ START_TEST(equal_divisions) {
                 isnan(got->eval[s]) == ((s + 1) % 4 != 0 && s + 1 < SHORT));
       if (!isnan(got->eval[s])) {
         double eval_error = fabs(got->eval[s] / want->eval[s] - 1.0);
-        ck_assert_msg(eval_error < 1e-6, "%s of %s, evaluation behind step %d: loss %.9g, not %.9g", name, reference,
+        ck_assert_msg(eval_error < 1e-6, "%s of %s, evaluation after step %d: loss %.9g, not %.9g", name, reference,
                       s + 1, got->eval[s], want->eval[s]);
         worst_eval = fmax(worst_eval, eval_error);
         evaluated++;

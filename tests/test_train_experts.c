@@ -67,8 +67,8 @@ START_TEST(shared_out_or_not_the_loss_is_the_same) {
 }
 END_TEST
 
-/* In two steps, inside a part of those that share the experts first, slots arrive as in one: to the last bit, beside
- * other replicas and partitions, with slots that experts share, and whoever is whose neighbour. */
+/* In two steps, first among some of those that share the experts, slots arrive as in one: to the last bit, with other
+ * replicas and partitions, with slots that experts share, and in every order of the ranks. */
 START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
 #define STEPS " --set twinspeed.expert_node_ranks=2"
   static const struct {
@@ -90,8 +90,8 @@ START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
 }
 END_TEST
 
-/* Beside the other axes: two replicas share the experts. */
-START_TEST(beside_other_axes) {
+/* Experts combined with the other axes: two replicas share the experts. */
+START_TEST(experts_with_other_axes) {
   static const char *const divisions[] = {"-n 2 --micro-batch 2 --stage 1 --ep 2", "-n 4 --tp 2 --micro-batch 2 --ep 2",
                                           "-n 4 --pp 2 --micro-batch 2 --stage 1 --ep 2", NULL};
   double losses[TRAINED], norms[TRAINED];
@@ -112,9 +112,9 @@ static double weight_bytes(const char *division) {
   return bytes;
 }
 
-/* Each expert's weights split over tensor ranks, beside experts that replicas share: a rank has a half of what it had
- * of them (two layers of four, three products of 64 x 48), it loses what one rank loses, and what is saved is read by
- * ranks that are divided in another way. */
+/* Each expert's weights are split over tensor ranks, with replicas that share experts: a rank has a half of what it had
+ * of them (two layers of four, three products of 64 x 48), its losses are those of one rank, and the saved state is
+ * read by ranks that are divided in another way. */
 START_TEST(experts_split_over_tensor_ranks) {
   static const char *const one[] = {"-n 2 --tp 2 --micro-batch 4" SPLIT,
                                     "-n 4 --tp 2 --pp 2 --micro-batch 4 --stage 1" SPLIT, NULL};
@@ -147,7 +147,7 @@ START_TEST(experts_split_over_tensor_ranks) {
 END_TEST
 
 /* The same where tensor ranks route tokens of their own, nothing dropped: they gather the slots of all and get back
- * sums of theirs, beside replicas that share experts, in slices, and with slots that experts share. */
+ * sums of theirs, with replicas that share experts, in slices, and with slots that experts share. */
 START_TEST(experts_split_over_ranks_that_route) {
 #define ROUTED " --sequence-parallel" SPLIT " --set twinspeed.expert_capacity_factor=0"
   static const char *const divisions[] = {
@@ -497,7 +497,7 @@ int main(void) {
   tcase_set_timeout(tests, 300);
   tcase_add_test(tests, shared_out_or_not_the_loss_is_the_same);
   tcase_add_test(tests, exchanged_in_two_steps_the_loss_is_the_same);
-  tcase_add_test(tests, beside_other_axes);
+  tcase_add_test(tests, experts_with_other_axes);
   tcase_add_test(tests, experts_split_over_tensor_ranks);
   tcase_add_test(tests, experts_split_over_ranks_that_route);
   tcase_add_test(tests, dropless);

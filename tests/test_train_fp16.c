@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* Training in half precision: what it loses beside float32, whatever the division; overflows; reports. */
+/* Training in half precision: its losses against float32, in every division; overflows; reports. */
 #include "base/json.h"
 #include "base/memory.h"
 #include "train_combinations.h"
@@ -19,7 +19,7 @@ static const combination halves[] = {
 };
 enum { HALVES = sizeof halves / sizeof *halves, HALF_MODES = 3 };
 
-/* What each of them is run with. The first loss scale of the last overflows about ten times. */
+/* The options of each run. The first loss scale of the last one overflows about ten times. */
 static const char *const half_modes[HALF_MODES] = {
     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":10}",
     "\"fp16\":{\"enabled\":true,\"loss_scale\":512.0},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}",
@@ -123,7 +123,8 @@ START_TEST(fp16_trains) {
 }
 END_TEST
 
-/* Every step overflows: each is told, none counts for the schedule, and the losses are those of the first weights. */
+/* Every step overflows: each is reported, none counts for the schedule, and the losses are those of the first weights.
+ */
 START_TEST(skipped_steps) {
   command_result r =
       twinspeed(JOB

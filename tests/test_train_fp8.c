@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* Training with products in 8 bits: what it loses beside 16 bits, and in whatever division. */
+/* Training with products in 8 bits: its losses against 16 bits, in every division. */
 #include <cjson/cJSON.h>
 
 #include "base/json.h"
@@ -76,13 +76,13 @@ static double mean_apart(const curve *a, const curve *b) {
   return apart;
 }
 
-/* Whether scales are those of one rank: tensors are whole, and have the same tokens. */
+/* Returns 1 if scales are those of one rank: tensors are whole, and have the same tokens. */
 static int has_same_scales(const combination *c) {
   return !c->tensor && !c->sequence && at_least_one(c->micro) == 1;
 }
 
-/* Beside 16 bits losses move by little; what backward makes again has the same codes, to the bit; ranks that have the
- * same tensors have the same codes, and differ in the order of sums alone. */
+/* Losses differ little from those of 16 bits; recomputation in backward has the same codes, to the bit; ranks that have
+ * the same tensors have the same codes, and differ in the order of sums alone. */
 START_TEST(eight_bits_train) {
   double beside = 0, divided = 0, parted = 0;
   for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
@@ -112,7 +112,7 @@ START_TEST(eight_bits_train) {
 }
 END_TEST
 
-/* Nothing of 8 bits lives between steps: a run that goes on from a checkpoint has the bits of one that never ended. */
+/* No 8-bit data lives between steps: a run that resumes from a checkpoint has the bits of one that never ended. */
 START_TEST(resumed_is_the_same) {
   char save[96], first[96], second[96];
   snprintf(save, sizeof save, "%s", in_folder("save"));
@@ -138,8 +138,8 @@ START_TEST(resumed_is_the_same) {
 }
 END_TEST
 
-/* What is kept for backward has one byte instead of two, so that activations take less; refusals say what to do. */
-START_TEST(what_it_takes_and_refuses) {
+/* Tensors kept for backward have one byte instead of two, so that activations take less; refusals name a remedy. */
+START_TEST(activations_and_refusals) {
   double bytes[2];
   for (int eight = 0; eight < 2; eight++) {
     command_result r = twinspeed(
@@ -184,7 +184,7 @@ int main(void) {
   TCase *tests = tcase_create("train_fp8");
   tcase_add_test(tests, eight_bits_train);
   tcase_add_test(tests, resumed_is_the_same);
-  tcase_add_test(tests, what_it_takes_and_refuses);
+  tcase_add_test(tests, activations_and_refusals);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);

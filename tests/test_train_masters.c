@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* Training with bfloat16 weights that have no float32 copy: what it loses beside copies, whatever the division. */
+/* Training with bfloat16 weights that have no float32 copy: its losses against those with copies, in every division. */
 #include "train_combinations.h"
 
 #define NO_COPY "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true"

@@ -84,7 +84,7 @@ START_TEST(checkpoints) {
   char whole[64];
   FILE *file = fopen(jobs, "w");
   for (int p = 0; p < 2; p++)
-    for (int turn = 0; turn < 4; turn++) { /* two that save, two that go on from the other's */
+    for (int turn = 0; turn < 4; turn++) { /* two that save, two that resume from the other's */
       snprintf(whole, sizeof whole, "%s/saved-%d-%d", folder, p, turn < 2 ? turn : 3 - turn);
       fprintf(
           file,
@@ -178,7 +178,8 @@ START_TEST(late_updates) {
 }
 END_TEST
 
-/* What waits is part of a checkpoint: of another number of ranks, too; and a job that updates in time leaves it out. */
+/* A pending update is part of a checkpoint, for another number of ranks, too; a job that updates in time leaves it out.
+ */
 START_TEST(late_checkpoints) {
   static const char devices[] = ",\"offload_optimizer\":{\"device\":\"cpu\"}";
   const char *jobs = in_folder("jobs");
@@ -336,8 +337,9 @@ static double start_bytes(const char *model, int stage, double *arena) {
   return most;
 }
 
-/* At stage 3 a rank makes its part of the weights: beside its arena, which is laid out for the step, there is nothing
- * of the model, and all of it is less than the weights in float32. At stage 0 every rank has the model. */
+/* At stage 3 a rank initializes its shard of the weights: in addition to its arena, which is laid out for the step, it
+ * holds nothing of the model, and the whole shard is smaller than the weights in float32. At stage 0 every rank has the
+ * model. */
 START_TEST(no_rank_makes_the_whole_model) {
   const char *model = in_folder("model.json");
   FILE *file = fopen(model, "w");

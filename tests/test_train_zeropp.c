@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* ZeRO++: what neighbours keep changes no bit of a training, and fewer bytes go from node to node. */
+/* ZeRO++: secondary partitions change no bit of a training, and reduce the inter-node bytes. */
 #include "job/job.h"
 #include "train.h"
 
@@ -53,7 +53,7 @@ END_TEST
 
 /* ---- MiCS ---- */
 
-/* Of twice as many samples, for eight ranks. */
+/* Adds a job with twice as many samples, for eight ranks. */
 static void add_groups(FILE *file, const char *name, int accumulation, const char *more, int node_ranks) {
   static const char batch[] = "\"train_batch_size\":8,";
   char line[900], nodes[40] = "";
@@ -124,10 +124,10 @@ END_TEST
 
 /* ---- qwZ ---- */
 
-/* Weights that were codes: those of a rank that makes them for all, and with neighbours that keep them to the bit. With
- * other micro batches weights differ in their last bits, and one that lies between two codes may get the other: some do
- * after a few steps, on each machine others. */
-START_TEST(gathered_codes) {
+/* Quantized weights equal those of a rank that quantizes for all, and with secondary partitions to the bit. With other
+ * micro-batches weights differ in their last bits, and one that lies between two quantized values may get the other:
+ * some do after a few steps, on each machine others. */
+START_TEST(quantized_gathers) {
   const char *path = in_folder("jobs");
   FILE *file = fopen(path, "w");
   fprintf(file,
@@ -169,7 +169,7 @@ END_TEST
 
 /* Gradients that were codes, all at once or in a node first: twice the same, near those of exact gradients, and the
  * model learns as much. Codes of 4 bits are off by up to a 14th of the largest of a block. */
-START_TEST(reduced_codes) {
+START_TEST(quantized_reductions) {
   static const char *const names[] = {"all", "nodes", "near", "half"};
   static const char coded[] = ",\"zero_quantized_gradients\":true";
   const char *path = in_folder("jobs");
@@ -177,7 +177,7 @@ START_TEST(reduced_codes) {
   FILE *file = fopen(path, "w");
   for (int near = 2; near <= 4; near += 2)
     fprintf(file,
-            "hops-%d-one\ttiny-llama\t%d\t{%s,\"train_micro_batch_size_per_gpu\":2,"
+            "levels-%d-one\ttiny-llama\t%d\t{%s,\"train_micro_batch_size_per_gpu\":2,"
             "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
             near, FEW_STEPS, settings);
   fclose(file);
@@ -200,7 +200,7 @@ START_TEST(reduced_codes) {
   same_curves(find(2, "near"), find(2, "near-again"));
   same_curves(find(2, "near"), find(2, "nodes"));
   for (int i = 0; i < 3; i++) {
-    const curve *c = find(2, names[i]), *reference = find(0, i ? "hops-2-one" : "hops-4-one");
+    const curve *c = find(2, names[i]), *reference = find(0, i ? "levels-2-one" : "levels-4-one");
     double worst = 0;
     for (int s = 0; s < FEW_STEPS; s++) {
       const double error = fabs(c->loss[s] / reference->loss[s] - 1);
@@ -241,7 +241,8 @@ static tws_job *job_of(const char *const *set) {
   return job;
 }
 
-/* What the first rank receives of a collective among ranks of several nodes, in elements of any type's bytes. */
+/* Returns what the first rank receives in a collective among ranks of several nodes, in elements of any type's bytes.
+ */
 static double across_nodes(const tws_job *job, const tws_plan *plan, tws_collective collective) {
   double bytes = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) {
@@ -260,7 +261,7 @@ static tws_plan *plan_of(const tws_job *job) {
   return plan;
 }
 
-/* Of two micro-batches one gather of four leaves the node; a rank keeps an eighth of what is gathered. */
+/* In two micro-batches one gather of four leaves the node; a rank keeps an eighth of what is gathered. */
 START_TEST(gathers_stay_in_nodes) {
   tws_job *plain = job_of((const char *const[]){"zero_optimization.stage3_max_reuse_distance=0",
                                                 "zero_optimization.stage3_prefetch_bucket_size=0", NULL});
@@ -270,7 +271,7 @@ START_TEST(gathers_stay_in_nodes) {
   tws_plan *before = plan_of(plain), *after = plan_of(near);
   const double all = across_nodes(plain, before, TWS_COLLECTIVE_ALL_GATHER);
   const double fewer = across_nodes(near, after, TWS_COLLECTIVE_ALL_GATHER);
-  printf("bytes that gathers bring from all nodes: %.4g, with neighbours that keep them %.4g\n", all, fewer);
+  printf("bytes that gathers bring from all nodes: %.4g, with secondary partitions %.4g\n", all, fewer);
   ck_assert_double_lt(fewer, 0.3 * all);
   uint64_t kept = 0;
   for (uint32_t i = 0; i < after->buffer_count; i++)
@@ -286,7 +287,7 @@ START_TEST(gathers_stay_in_nodes) {
 END_TEST
 
 /* 8 bits and a scale for each block in place of 16 bits. */
-START_TEST(codes_are_half) {
+START_TEST(quantized_gathers_have_half_the_bytes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of((const char *const[]){"zero_optimization.zero_quantized_weights=true", NULL});
   tws_plan *before = plan_of(plain), *after = plan_of(coded);
@@ -302,7 +303,7 @@ START_TEST(codes_are_half) {
 END_TEST
 
 /* Frozen weights of linear layers are codes between uses and on the way; the words of this program say the same. */
-START_TEST(frozen_codes) {
+START_TEST(quantized_frozen_weights) {
 #define LORA "twinspeed.lora.r=8", "twinspeed.lora.target_modules=\"all-linear\""
   tws_job *plain = job_of((const char *const[]){LORA, NULL});
   tws_job *words = job_of((const char *const[]){LORA, "twinspeed.frozen_quantization.type=int8", NULL});
@@ -328,7 +329,7 @@ START_TEST(frozen_codes) {
 END_TEST
 
 /* 4 bits in place of 16, and one sum of a node for each of its ranks in place of all that they have. */
-START_TEST(reductions_in_codes) {
+START_TEST(quantized_reductions_on_nodes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of(
       (const char *const[]){"zero_optimization.zero_quantized_gradients=true", "twinspeed.zero_node_ranks=8", NULL});
@@ -355,8 +356,8 @@ static uint64_t state_bytes(const tws_plan *plan, tws_category category) {
   return bytes;
 }
 
-/* Of a group in one node nothing but gradients of partitions leaves it, once a step; one of two nodes brings an eighth
- * of what it gathers from the other. States are as many times those of plain stage 3 as there are groups. */
+/* A group in one node sends only gradients of partitions out of it, once a step; a group of two nodes receives an
+ * eighth of what it gathers from the other. States are as many times those of plain stage 3 as there are groups. */
 START_TEST(groups_of_nodes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *group = job_of((const char *const[]){"zero_optimization.mics_shard_size=8", NULL});
@@ -396,12 +397,12 @@ int main(void) {
   tcase_add_test(c, secondary_parameters_are_the_same);
   tcase_add_test(c, groups_lose_what_all_ranks_do);
   tcase_add_test(c, groups_of_nodes);
-  tcase_add_test(c, gathered_codes);
-  tcase_add_test(c, reduced_codes);
+  tcase_add_test(c, quantized_gathers);
+  tcase_add_test(c, quantized_reductions);
   tcase_add_test(c, gathers_stay_in_nodes);
-  tcase_add_test(c, codes_are_half);
-  tcase_add_test(c, frozen_codes);
-  tcase_add_test(c, reductions_in_codes);
+  tcase_add_test(c, quantized_gathers_have_half_the_bytes);
+  tcase_add_test(c, quantized_frozen_weights);
+  tcase_add_test(c, quantized_reductions_on_nodes);
   suite_add_tcase(suite, c);
   return run_training(suite);
 }

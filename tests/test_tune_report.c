@@ -1,5 +1,5 @@
-/* What a search tells of its winner: fronts and knobs held against the verbs that say the same, and the report as a
- * document that is well-formed and needs nothing but itself. */
+/* The report of a search on its winner: fronts and knobs held against the verbs that print the same, and the report as
+ * a document that is well-formed and needs no other file. */
 #include <check.h>
 #include <ctype.h>
 #include <math.h>
@@ -211,7 +211,7 @@ START_TEST(front) {
 }
 END_TEST
 
-/* What a knob is worth is what `estimate` says of the configuration with that knob turned. */
+/* A knob's worth equals the result of `estimate` for the configuration with that knob turned. */
 static double estimated(const cJSON *knob) {
   const cJSON *axes = member(knob, "axes");
   command_result r = twinspeed(

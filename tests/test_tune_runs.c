@@ -1,5 +1,5 @@
-/* Searches whose configurations are really run: what goes wrong in a run is a row with a reason, and a search that was
- * killed goes on where it was. */
+/* Searches whose configurations are really run: a failure in a run is a row with a reason, and a search that was killed
+ * continues where it was. */
 /* ctest: mpi */
 #include <check.h>
 #include <dirent.h>
@@ -28,7 +28,7 @@ static const char *text_of(const cJSON *object, const char *key) {
   return item->valuestring;
 }
 
-/* Of two configurations, on one rank and on two, the second's rank 1 has a fault. */
+/* Two configurations are run, on one rank and on two; the second's rank 1 has a fault. */
 START_TEST(failures_are_rows) {
   static const struct {
     const char *fault, *outcome, *reason;
@@ -101,7 +101,7 @@ static int count_texts(const char *text, const char *what) {
   return count;
 }
 
-/* Of a profile by which each product takes 50 times as long as it says elsewhere. */
+/* Writes a profile in which each product takes 50 times as long as in the built-in one. */
 static void write_wrong_profile(const char *path) {
   const char *text = tws_profile_builtin("host");
   char *wrong = tws_calloc(strlen(text) + 128, 1);
@@ -110,8 +110,8 @@ static void write_wrong_profile(const char *path) {
   tws_free(wrong);
 }
 
-/* What training runs said of a profile is written, multiplied with what it had; what is predicted with it is what the
- * search predicted in the end, and cmd_optimal.txt names it. */
+/* The factors that training runs gave for a profile are written, multiplied with those it had; predictions with it are
+ * those of the end of the search, and cmd_optimal.txt names it. */
 START_TEST(corrected_profiles_are_kept) {
   char words[512], path[128], line[2048];
   write_wrong_profile(in_folder("wrong.json"));
@@ -186,7 +186,7 @@ static int kill_search(const char *results) {
   return records_in(results);
 }
 
-START_TEST(killed_searches_go_on) {
+START_TEST(killed_searches_resume) {
   const char *results = in_folder("killed");
   const int records = kill_search(results);
   ck_assert_int_ge(records, 2);
@@ -278,7 +278,7 @@ int main(void) {
   tcase_add_test(tcase, trials_have_folders_of_monitors);
   tcase_add_test(tcase, corrected_profiles_are_kept);
   tcase_add_test(tcase, nothing_can_be_measured);
-  tcase_add_test(tcase, killed_searches_go_on);
+  tcase_add_test(tcase, killed_searches_resume);
   tcase_add_test(tcase, training_profiles_a_step);
   suite_add_tcase(suite, tcase);
   return run_training(suite);

@@ -27,7 +27,7 @@ static uint32_t buffer_of(const tws_plan *p, const char *name) {
   return TWS_NONE;
 }
 
-/* Of a training step the host does nothing but to add up; each gradient leaves the device once, and no weight comes. */
+/* The host only adds up in a training step; each gradient leaves the device once, and no weight comes. */
 static void check_step(const tws_plan *p, const char *text) {
   const uint32_t sums = buffer_of(p, "accumulated gradients");
   uint64_t added = 0;
@@ -248,8 +248,8 @@ START_TEST(losses) {
 }
 END_TEST
 
-/* Inside an interval, with columns on the device: training goes on as if it had not stopped, on other numbers of ranks
- * and at other stages too. */
+/* A training resumed inside an interval, with columns on the device, continues as if it had not stopped, on other
+ * numbers of ranks and at other stages too. */
 START_TEST(checkpoints) {
   enum { ALL = 14 };
   for (int p = 0; p < 2; p++) {
@@ -272,7 +272,7 @@ START_TEST(checkpoints) {
         const double tolerance = k ? 0 : p ? 2e-3 : 1e-6; /* on as many ranks to the bit */
         for (int s = tag; s < ALL; s++)
           ck_assert_msg(fabs(curves[k][0].loss[s] / whole.loss[s] - 1) <= tolerance,
-                        "%s on %d ranks, step %d behind %d: %.9g, not %.9g", precisions[p].name, 1 << k, s + 1, tag,
+                        "%s on %d ranks, step %d after %d: %.9g, not %.9g", precisions[p].name, 1 << k, s + 1, tag,
                         curves[k][0].loss[s], whole.loss[s]);
       }
   }

@@ -1,4 +1,4 @@
-/* The ZeRO-3 coordinator against the golden traces: events of the recorded hooks beside the schedule's actions. */
+/* The ZeRO-3 coordinator against the golden traces: events of the recorded hooks next to the schedule's actions. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static void expect_next(const trace *t, const cJSON *names, const tws_zero3_sche
   ck_assert_uint_eq(s->params[at], parse_param(t, names->child->valuestring));
 }
 
-/* What the configuration makes of a case's bucket. */
+/* Returns the bucket that the configuration gives a case. */
 static int64_t prefetch_bucket(const cJSON *c) {
   char text[256];
   tws_config *config = NULL;
@@ -138,7 +138,7 @@ static int check_traces(const char *file) {
     int persistent = 0;
     for (uint32_t p = 0; p < t.param_count; p++) persistent |= t.persistent[p];
     cJSON_ArrayForEach(iteration, member(c, "iterations")) {
-      /* What is persistent is still being recorded in the first iteration; plans describe the ones after it. */
+      /* The first iteration still records which parameters are persistent; plans describe the iterations after it. */
       if (persistent && !is_true(iteration, "trace_complete")) continue;
       check_iteration(&t, c, iteration);
       checked++;
@@ -158,8 +158,9 @@ START_TEST(sequential_trace_golden) {
 }
 END_TEST
 
-/* Two layers of two and three parameters between an embedding and a head: forward, and backward with the second layer
- * made again. What is gathered is there from the first visit of its unit to the last, and one unit further ahead. */
+/* Two layers of two and three parameters between an embedding and a head: forward, and backward with recomputation of
+ * the second layer. Gathered parameters are present from the first visit of their unit to the last, and one unit
+ * further ahead. */
 START_TEST(units_are_gathered_whole) {
   static const uint32_t params[] = {0, 1, 2, 3, 4, 5, 6}, unit[] = {0, 1, 1, 3, 3, 3, 6};
   static const int64_t numel[] = {100, 10, 20, 1, 2, 3, 50};

@@ -62,7 +62,7 @@ static inline tws_code thread_collective(tws_comm *comm, int group, tws_collecti
   return code;
 }
 
-/* A copy waits for its reader: nobody who sends does. */
+/* A copy waits for its reader: no sender does. */
 static inline tws_code thread_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *why) {
   letter *sent = malloc(sizeof *sent + bytes), **end = &comm->world->mail;
   (void)why;

@@ -1,4 +1,4 @@
-/* What the suites that train share: a text to train on, jobs of tests/ranks_engine.c and what they lose. */
+/* Helpers of the suites that train: a text to train on, jobs of tests/ranks_engine.c and their losses. */
 #ifndef TWS_TESTS_TRAIN_H
 #define TWS_TESTS_TRAIN_H
 
@@ -37,7 +37,7 @@ static inline void set_up(void) {
   setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
 }
 
-/* Runs a suite in a folder of its own, beside a text at `text_path`; what main() returns. */
+/* Runs a suite in a folder of its own, with a text at `text_path`; returns main()'s status. */
 static inline int run_training(Suite *suite) {
   set_up();
   const int status = run_suite(suite);
@@ -47,7 +47,8 @@ static inline int run_training(Suite *suite) {
 
 /* ---- jobs of ranks_engine ---- */
 
-/* What is compared with another training needs fewer steps, under the sanitizers still fewer: each does the same again. */
+/* Comparisons with another training need fewer steps, under the sanitizers still fewer: each step does the same again.
+ */
 enum { STEPS = 20, FEW_STEPS = TWS_SANITIZED ? 6 : 12, MAX_JOBS = 64, WORLDS = 4 };
 typedef struct curve {
   char name[64];

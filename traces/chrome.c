@@ -22,7 +22,7 @@ typedef struct writer {
 
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
 
-/* Events are put at a pointer into room that was made for the whole of one. */
+/* Events are written through a pointer into space that was reserved for a whole event. */
 static inline char *put_text(char *at, const char *text, size_t length) {
   memcpy(at, text, length);
   return at + length;
@@ -83,7 +83,7 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   const name_text *name = &w->names[event->name];
   const char *phase = timeline->phase_names[event->phase];
   const size_t phase_length = strlen(phase);
-  /* both ends are rounded, so that neighbours that touch still touch */
+  /* both ends are rounded, so that adjacent events that touch still touch */
   const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
   const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length; /* literals, eight numbers */
   if (w->out.failed || tws_reserve(&w->out.data, &w->out.capacity, w->out.length + most, 1) != 0) {
@@ -142,7 +142,7 @@ static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid
   }
 }
 
-/* Series of one counter at one time are one event. The process comes behind those of the ranks. */
+/* Series of one counter at one time are one event. Their process is numbered after those of the ranks. */
 static void add_counts(writer *w, const tws_timeline *timeline, double origin_s, uint64_t first_pid) {
   const unsigned long long pid = first_pid + MAX_RANKS - 1;
   if (timeline->count_count)

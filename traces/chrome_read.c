@@ -30,7 +30,7 @@ static int64_t number_of(const cJSON *object, const char *key, int64_t most) {
   return value;
 }
 
-/* What an event cannot do without, in [0, high]. */
+/* Reads a number in [0, high] that an event must have. */
 static tws_code need_number(const tws_json *json, const cJSON *event, const char *key, double high, double *out,
                             tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(event, key);

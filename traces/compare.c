@@ -220,7 +220,7 @@ static int largest_difference_first(const void *left, const void *right) {
   return x != y ? (x < y) - (x > y) : strcmp(a->name, b->name);
 }
 
-/* Appends a row for each index that took any time; returns how many. */
+/* Appends a row for each index with a time above 0; returns their number. */
 static int add_rows(tws_comparison *out, tws_comparison_group group, const sums *s, const char *const *names) {
   const int first = out->row_count;
   for (uint32_t i = 0; i < s->count; i++) {

@@ -1,4 +1,5 @@
-/* Simulated against measured: the same plan's operations, summed by phase, by stream and by kind.
+/* Compares a simulated with a measured timeline of the same plan: operations summed by phase, by stream and by kind.
+ *
  * Sums are busy seconds of one rank in one step: totals over the ranks that both timelines have, divided by their
  * number and by the number of steps. Operations on different streams overlap, so sums may exceed the step. */
 #ifndef TWS_TRACES_COMPARE_H

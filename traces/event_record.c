@@ -20,13 +20,13 @@ uint32_t tws_crc32c(const void *bytes, size_t count) {
   return ~crc;
 }
 
-/* As TFRecord stores it, so that a checksum of bytes with checksums in them is not a special one. */
+/* Masks a CRC as TFRecord does, so that checksums of data that contain checksums stay reliable. */
 static uint32_t masked(const void *bytes, size_t count) {
   const uint32_t crc = tws_crc32c(bytes, count);
   return (crc >> 15 | crc << 17) + UINT32_C(0xa282ead8);
 }
 
-/* Room for the length and its checksum; returns where the record begins. */
+/* Reserves space for the length and its checksum; returns where the record begins. */
 static size_t begin_record(tws_text *out) {
   static const char nothing[12];
   const size_t at = out->length;

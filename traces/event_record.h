@@ -1,10 +1,10 @@
-/* TensorBoard's event files: records of TFRecord, each an Event of tensorflow/core/util/event.proto.
+/* TensorBoard's event files: TFRecord records, each an Event of tensorflow/core/util/event.proto.
  *
  * A record is its length (64 bits, little endian), the masked CRC-32C of these eight bytes, the bytes, and their
  * masked CRC-32C (tensorflow/core/lib/io/record_writer.h). An Event has wall_time (1, double), step (2), and one of
  * file_version (3), summary (5) and session_log (7); a Summary has values (1) with tag (1), simple_value (2, float),
- * tensor (8) and metadata (9). These few fields are written here by hand, in the order of their numbers, which makes
- * the bytes those of protobuf's own writers: a generated writer would bring a library, a compiler of schemas and ten
+ * tensor (8) and metadata (9). These few fields are encoded by hand, in the order of their numbers, so that the
+ * bytes equal those of protobuf's own writers: a generated writer would need a library, a schema compiler and ten
  * schemas of TensorFlow for nine fields. */
 #ifndef TWS_TRACES_EVENT_RECORD_H
 #define TWS_TRACES_EVENT_RECORD_H
@@ -16,17 +16,17 @@
 /* CRC-32C (Castagnoli; RFC 3720, appendix B.4). "123456789" has e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
-/* Each appends one whole record. Memory is taken where `out` has too little room, and out->failed says that there was
- * none. wall_time: seconds since 1970. */
-/* The first of a file: "brain.Event:2". */
+/* Each function appends one whole record. `out` grows where it has too little room; out->failed is set if there is
+ * no memory. wall_time: seconds since 1970. */
+/* The first record of a file: "brain.Event:2". */
 void tws_event_version(tws_text *out, double wall_time);
-/* What is known of the step, as scalars of one event whose step is report->samples. */
+/* The known values of the step, as scalars of one event whose step is report->samples. */
 void tws_event_step(tws_text *out, const tws_step_report *report);
 /* One scalar. */
 void tws_event_scalar(tws_text *out, const char *tag, float value, double wall_time, int64_t step);
-/* A text for the text plugin, which reads Markdown. */
+/* A text for TensorBoard's text plugin, which reads Markdown. */
 void tws_event_text(tws_text *out, const char *tag, const char *text, double wall_time, int64_t step);
-/* A run that continues starts here: TensorBoard leaves out what earlier files have of later steps. */
+/* Start of a resumed run: TensorBoard ignores later steps of earlier files. */
 void tws_event_start(tws_text *out, double wall_time, int64_t step);
 
 #endif

@@ -4,14 +4,14 @@
 
 #include "base/status.h"
 
-/* A loss and when it was known. NaN as a loss: the line ends there. Begin with zeros. */
+/* Losses and the times at which they were known; NaN as a loss interrupts the drawn line. Begin with zeros. */
 typedef struct tws_loss_curve {
   double *at_s, *loss;
   int count, capacity;
 } tws_loss_curve;
-void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* without memory it has less */
+void tws_loss_curve_add(tws_loss_curve *curve, double at_s, double loss); /* without memory the value is dropped */
 void tws_loss_curve_free(tws_loss_curve *curve);
-/* Adds the steps of a file that `twinspeed emulate --csv` wrote. TWS_IO, or TWS_INVALID: it is another file. */
+/* Appends the steps of a file that `twinspeed emulate --csv` wrote. TWS_IO, or TWS_INVALID: it is another file. */
 tws_code tws_loss_curve_read(const char *path, tws_loss_curve *curve, tws_error *err);
 
 #endif

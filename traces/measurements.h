@@ -1,6 +1,6 @@
-/* What one calibration run of one number of ranks measured: raw samples with their spread. `twinspeed calibrate` starts
- * such a run for each number of ranks and makes one hardware profile of all of them.
- * File: JSON, "schema": "twinspeed-measurements-1". */
+/* Measurements of one calibration run with one number of ranks: samples with their spread. `twinspeed calibrate`
+ * starts such a run for each number of ranks and builds one hardware profile from all of them. File: JSON, "schema":
+ * "twinspeed-measurements-1". */
 #ifndef TWS_TRACES_MEASUREMENTS_H
 #define TWS_TRACES_MEASUREMENTS_H
 
@@ -25,7 +25,7 @@ typedef struct tws_p2p_sample {
   double bytes, seconds;
 } tws_p2p_sample;
 
-/* A fact for people: it goes into the profile's details as it is. */
+/* A note for people, which is copied to the profile's details. */
 typedef struct tws_measured_note {
   char key[64], text[320];
 } tws_measured_note;
@@ -34,14 +34,14 @@ typedef struct tws_measurements {
   int world, cores;
   char device[96];     /* name of the GPU; "": the host was measured */
   double device_bytes; /* its memory */
-  int shared_device;   /* ranks had to share a GPU: times of collectives say nothing */
+  int shared_device;   /* ranks had to share a GPU: times of collectives are meaningless */
   double elapsed_s;
   double overhead_bytes; /* resident memory of a rank before it allocates anything for the job */
   char description[256]; /* libraries, and a GPU's driver and clocks */
-  /* one product measured again and again through the run: shortest, median and longest seconds */
+  /* one matrix product, repeated throughout the run: shortest, median and longest seconds */
   double reference_min_s, reference_s, reference_max_s;
-  /* the same over and over with sums between, of a GPU: a run of it at the end of so many seconds without a rest; 0:
-   * not measured */
+  /* sustained load of a GPU: the same product repeated without a pause, and the seconds of one run of it after
+   * sustained_for_s seconds; 0: not measured */
   double reference_flops, sustained_reference_s, sustained_for_s;
   tws_kernel_sample *kernels;
   tws_collective_sample *collectives;
@@ -61,8 +61,8 @@ tws_code tws_measurements_add_note(tws_measurements *m, const char *key, const c
 tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws_error *err);
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
 
-/* One run out of several like it (same ranks, same kernels in the same order): the least of each sample. The caller
- * frees *out. TWS_INVALID when they differ. */
+/* Combines several runs of the same kind (same ranks, same kernels in the same order): the minimum of each sample.
+ * The caller frees *out. TWS_INVALID if they differ. */
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err);
 

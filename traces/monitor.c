@@ -44,7 +44,7 @@ tws_code tws_monitor_open_sinks(const tws_monitor_setup *setup, tws_monitor **ou
   return code;
 }
 
-/* As Python joins them: a name that begins with '/' stands alone. */
+/* Joins as Python's os.path.join does: a name that begins with '/' is used alone. */
 static const char *folder_of(const tws_monitor_section *section, char *path, size_t size) {
   const size_t length = strlen(section->output_path);
   const int alone = length == 0 || section->job_name[0] == '/';
@@ -54,7 +54,7 @@ static const char *folder_of(const tws_monitor_section *section, char *path, siz
   return path;
 }
 
-/* The effective configuration, without what is nobody else's business. */
+/* The effective configuration, without secrets. */
 static tws_code describe(const tws_config *config, char **out, tws_error *err) {
   static const char *const secrets[][2] = {{"comet", "api_key"}};
   tws_text text = {0};

@@ -42,8 +42,8 @@ typedef struct comet_sink {
 
 /* ---- the archive ---- */
 
-/* What both headers of an entry have: version 2.0, no flags, stored, 1 January 1980, checksum, bytes twice, length
- * of the name, no extra field. */
+/* Fields that both headers of an entry share: version 2.0, no flags, stored, 1 January 1980, checksum, bytes twice,
+ * length of the name, no extra field. */
 static void common_header(char *to, const entry *e, const char *name) {
   memset(to, 0, 26);
   tws_put_little(to, 20, 2);
@@ -104,7 +104,7 @@ static uint64_t milliseconds(double seconds) {
   return (uint64_t)(1e3 * seconds);
 }
 
-/* Of equal length at any time: its numbers have thirteen digits. */
+/* The record has the same length at any time: its numbers have thirteen digits. */
 static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   const size_t at = out->length;
   tws_text_add(out, "{\"offline_id\": \"%s\", \"start_time\": %013" PRIu64 ", \"stop_time\": %013" PRIu64 ", ", s->key,
@@ -113,7 +113,7 @@ static void put_experiment(comet_sink *s, double now_s, tws_text *out) {
   s->entry[0].bytes = out->length - at;
 }
 
-/* Its other members, made once. */
+/* Writes its other members, once. */
 static void make_rest(comet_sink *s) {
   const tws_comet_section *c = s->section;
   tws_text_add(&s->rest, "\"project_name\": ");
@@ -127,7 +127,7 @@ static void make_rest(comet_sink *s) {
                "\"comet_start_sourced\": false}\n");
 }
 
-/* The messages in s->lines to the end of the second entry; then directory and first entry as they are now. */
+/* Appends the messages in s->lines to the second entry; then writes the directory and the first entry again. */
 static tws_code append(comet_sink *s, double now_s, tws_error *err) {
   entry *e = s->entry;
   const uint64_t end = e[1].at + LOCAL_BYTES + strlen(names[1]) + e[1].bytes;

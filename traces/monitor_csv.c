@@ -1,6 +1,6 @@
-/* csv_monitor, as DeepSpeed's monitor/csv_monitor.py writes it: a file for each number, named after its tag with '/'
- * and ' ' as '_', a heading of "step" and the last part of the tag, and lines of the samples so far and the number,
- * which end with CR LF. Unlike there a file that is continued gets no second heading. */
+/* csv_monitor, in the format of DeepSpeed's monitor/csv_monitor.py: a file for each number, named after its tag with
+ * '/' and ' ' as '_', a header of "step" and the last part of the tag, and lines with the samples so far and the
+ * number, which end with CR LF. Unlike there, a resumed file gets no second header. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* JSON lines: an object a line, with what is known of the step. Numbers that JSON does not have are null. */
+/* JSON lines: one object per step, with its known values. Numbers that JSON does not have are null. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

@@ -34,7 +34,8 @@ void tws_plot_text(tws_text *settings, const char *name, const char *value) {
   tws_text_add(settings, "'; ");
 }
 
-/* A text as a cell of the data, or as one of several words: in double quotes, what would end it as blanks. */
+/* Adds a text as a cell of the data, or as one of several words: in double quotes; characters that would end it
+ * become blanks. */
 static void plot_word(tws_text *text, const char *word, size_t length) {
   tws_text_add(text, "\"");
   for (size_t i = 0; i < length; i++) {
@@ -167,7 +168,7 @@ static int find_rows(const tws_timeline *const *timelines, int count, int ranks,
   return found;
 }
 
-/* Boxes of one kind. Neighbours closer than `gap_ms` become one box: thousands of slivers would only blur. */
+/* Boxes of one kind. Boxes closer than `gap_ms` are merged: thousands of slivers would only blur. */
 static void add_kind(const tws_timeline *timeline, int t, int kind, const row *rows, int row_count, double start,
                      uint32_t step, double gap_ms, tws_text *data) {
   for (int r = 0; r < row_count; r++) {
@@ -241,7 +242,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
 
 /* ---- memory ---- */
 
-/* Whether an operation of the CSV is of this phase, its second column. */
+/* Returns 1 if an operation of the CSV is of this phase, its second column. */
 static int has_phase(const char *csv, const char *phase) {
   const size_t length = strlen(phase);
   for (const char *line = strchr(csv, '\n'); line; line = strchr(line + 1, '\n')) {

@@ -8,7 +8,7 @@ void tws_put_little(char *to, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; i++) to[i] = (char)(value >> 8 * i & 255);
 }
 
-/* Seven bits a byte, lowest first; returns how many bytes. */
+/* Seven bits per byte, lowest first; returns the number of bytes. */
 static size_t to_varint(uint64_t value, char bytes[LONGEST]) {
   size_t count = 0;
   do {

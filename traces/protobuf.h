@@ -1,6 +1,6 @@
-/* The wire format of protocol buffers, as far as files of monitors need it (protobuf.dev/programming-guides/encoding).
- * Fields written in the order of their numbers are, byte for byte, what protobuf's own writers make. Each appends to
- * `out`; out->failed says that there was no memory. */
+/* The wire format of protocol buffers, as far as files of monitors need it
+ * (protobuf.dev/programming-guides/encoding). Fields written in the order of their numbers equal, byte for byte, the
+ * output of protobuf's own writers. Each function appends to `out`; out->failed is set if there is no memory. */
 #ifndef TWS_TRACES_PROTOBUF_H
 #define TWS_TRACES_PROTOBUF_H
 
@@ -13,11 +13,12 @@ void tws_protobuf_float(tws_text *out, int field, float value);
 void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length); /* string, bytes */
 void tws_protobuf_text(tws_text *out, int field, const char *text);                  /* NULL: nothing */
 
-/* A message that is a field: begin() says where its fields start, and end() puts key and length before them. */
+/* A message as a field: begin() returns the position where its fields start, and end() inserts key and length before
+ * them. */
 size_t tws_protobuf_begin(const tws_text *out);
 void tws_protobuf_end(tws_text *out, int field, size_t begin);
 
-/* The lowest bytes of a number, lowest first: of headers of records. */
+/* The lowest bytes of a number, little endian: for headers of records. */
 void tws_put_little(char *to, uint64_t value, int bytes);
 
 #endif

@@ -22,7 +22,7 @@ static void put_chunk(tws_wandb_log *log, tws_text *out, const char *bytes, size
   log->offset += sizeof head + length;
 }
 
-/* The record that was made: in one chunk, or in several where a block ends. */
+/* Writes the finished record: in one chunk, or in several where a block ends. */
 static void put_record(tws_wandb_log *log, tws_text *out) {
   static const char nothing[CHUNK_HEAD];
   const char *bytes = log->record.data;
@@ -52,7 +52,7 @@ static void begin_record(tws_wandb_log *log) {
   tws_protobuf_integer(&log->record, 1, (uint64_t)++log->count);
 }
 
-/* Where the record's own field came, there follows the run that it is of (_info.stream_id). */
+/* After the record's own field follows the run that it belongs to (_info.stream_id). */
 static void end_record(tws_wandb_log *log, tws_text *out) {
   enum { INFO = 200, STREAM_ID = 1 };
   const size_t at = tws_protobuf_begin(&log->record);

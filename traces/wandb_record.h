@@ -1,7 +1,8 @@
-/* The transaction log of Weights and Biases, run-<id>.wandb, as its client 0.31 writes it offline: seven bytes, ":W&B",
- * 0xbee1 and a version 0, then LevelDB's log format (doc/log_format.md: chunks in blocks of 32768 bytes, each with a
- * CRC-32 of its type and its bytes, IEEE and unmasked here, their number and the type) of Records of
- * wandb/proto/wandb_internal.proto: header, run, then for each step a summary and a history, and at the end exit. */
+/* The transaction log of Weights and Biases, run-<id>.wandb, as its client 0.31 writes it offline: seven bytes,
+ * ":W&B", 0xbee1 and a version 0, then LevelDB's log format of Records of wandb/proto/wandb_internal.proto.
+ * LevelDB's log (doc/log_format.md) has chunks in blocks of 32768 bytes, each with a CRC-32 of its type and its
+ * bytes (IEEE and unmasked here), their number and the type. The Records are header, run, then for each step a
+ * summary and a history, and at the end exit. */
 #ifndef TWS_TRACES_WANDB_RECORD_H
 #define TWS_TRACES_WANDB_RECORD_H
 
@@ -20,10 +21,10 @@ typedef struct tws_wandb_log {
   const tws_wandb_run *run;
   uint64_t offset; /* bytes of the file so far */
   int64_t count;   /* records */
-  tws_text record; /* being made */
+  tws_text record; /* being built */
 } tws_wandb_log;
 
-/* Each appends to `out` what is next in the file; memory is taken where there is too little room. */
+/* Each function appends the next bytes of the file to `out`, which grows where there is too little room. */
 void tws_wandb_begin(tws_wandb_log *log, tws_text *out); /* header and run */
 void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out);
 void tws_wandb_exit(tws_wandb_log *log, int exit_code, double now_s, tws_text *out);

@@ -1,11 +1,12 @@
-/* Sizes that follow from a measured run's row, for the rules that say what else is known of it. */
+/* Derives sizes from a measured run's row; the rules of its source use them. */
 #include <math.h>
 #include <string.h>
 
 #include "validation/case_fields.h"
 #include "validation/case_rules.h"
 
-/* A gated feed-forward layer is stated, or follows from its width; fewer key heads than query heads are Llama's. */
+/* Returns 1 if the row states a gated feed-forward layer, has a feed-forward width other than 4h, or has fewer key
+ * heads than query heads, as Llama models have. */
 static int is_llama(const cJSON *row) {
   const double h = tws_case_number(row, "model", "hidden"), ffn = tws_case_number(row, "model", "ffn");
   const double kv = tws_case_number(row, "model", "kv_heads");
@@ -13,7 +14,8 @@ static int is_llama(const cJSON *row) {
          (ffn > 0 && ffn != 4 * h && strstr(tws_case_text(row, "model", "name"), "GPT") == NULL);
 }
 
-/* Of adapters of queries and values alone: the numbers that they train say it; 0 where they do not. */
+/* Returns the rank of low-rank adapters of queries and values, which follows from the number of trained parameters; 0
+ * if that number is no multiple of one rank's parameters. */
 static double trained_rank(const cJSON *row, int llama) {
   const double trained = tws_case_number(row, "parallel", "trainable"), h = tws_case_number(row, "model", "hidden");
   const double heads = tws_case_number(row, "model", "heads"), kv = tws_case_number(row, "model", "kv_heads");

@@ -13,7 +13,7 @@ int tws_case_int(const cJSON *row, const char *section, const char *key);       
 const char *tws_case_text(const cJSON *row, const char *section, const char *key);    /* "": absent */
 int tws_case_flag(const cJSON *row, const char *section, const char *key);
 
-/* What is known of the run, by the names that the rules give it. */
+/* Facts of the run, by the names that the rules give them. */
 const cJSON *tws_case_fact(const tws_case *one, const char *name); /* NULL: nothing */
 double tws_case_fact_number(const tws_case *one, const char *name);
 const char *tws_case_fact_text(const tws_case *one, const char *name);

@@ -1,4 +1,4 @@
-/* Measured runs in two halves: those that constants may be fitted on, and those that are only reported. */
+/* Divides measured runs into two halves: constants may be fitted on the first, and the second is only reported. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static void count_verdict(const tws_case_result *r, tws_case_half *half) {
     half->ran_tight += r->predicted_tight;
 }
 
-/* The mean error of a group's part in one half; NaN without any. */
+/* Returns the mean error of a group's runs that are in one half; NaN: it has none. */
 static double group_error(const tws_case_comparison *c, const char *group, int fitting) {
   double sum = 0;
   int count = 0;

@@ -1,5 +1,5 @@
-/* From a measured run to a job: machine, software and division, and texts of a model and a configuration. What is known
- * of its source comes with its facts (case_rules.h). */
+/* Builds a job from a measured run: its machine, its software, its degrees of parallelism, and the JSON texts of a
+ * model and a configuration. Facts about the run's source come from the rules (case_rules.h). */
 #include <math.h>
 #include <string.h>
 
@@ -111,7 +111,8 @@ static tws_code read_division(const tws_case *one, division *d, tws_error *err) 
   return read_batch(one, d, err);
 }
 
-/* The operations that a row lists behind "selective", by the words of its software; 0 where it lists none. */
+/* Writes the recomputed operations that a row lists after "selective", in the terms of its software; returns 0 if it
+ * lists none. */
 static int lists_operations(const tws_case *one, tws_text *text) {
   const char *list = tws_case_text(one->row, "parallel", "recompute"), *comma = "";
   const cJSON *words = tws_case_fact(one, "recompute_words"), *word;
@@ -130,7 +131,8 @@ static int lists_operations(const tws_case *one, tws_text *text) {
   return 1;
 }
 
-/* Scores that no plan keeps are made again by the profile's attention, not by the plan. */
+/* Writes the recomputation mode. Fused attention of the profile's runtime recomputes its scores itself, so that the
+ * plan does not keep them and has nothing to recompute. */
 static void write_recomputation(const tws_case *one, const tws_runtime *runtime, tws_text *text) {
   const char *mode = tws_case_fact_text(one, "recompute_mode");
   if (tws_case_fact_flag(one, "selective") && lists_operations(one, text)) return;
@@ -147,7 +149,7 @@ static void write_recomputation(const tws_case *one, const tws_runtime *runtime,
     tws_text_add(text, ",\"recompute_budget\":%g", tws_case_fact_number(one, "recompute_budget"));
 }
 
-/* A fact as JSON behind a key. */
+/* Writes a key and a fact as JSON. */
 static void write_fact(const tws_case *one, const char *key, const char *name, tws_text *text) {
   char *json = cJSON_PrintUnformatted(tws_case_fact(one, name));
   if (!json) text->failed = 1;
@@ -169,11 +171,11 @@ static int stage_of(const tws_case *one, const division *d) {
   const int least = (int)tws_case_fact_number(one, "least_stage");
   int stage = tws_case_fact(one, "stage") ? (int)tws_case_fact_number(one, "stage")
                                           : tws_case_int(one->row, "parallel", "zero_stage");
-  if (d->stages > 1 && stage > 1) stage = 1; /* of pipelines, what engines shard */
+  if (d->stages > 1 && stage > 1) stage = 1; /* engines shard no more with pipelines */
   return stage > least ? stage : least;
 }
 
-/* Where inputs of recomputed layers wait: shared out among tensor ranks, on the host. */
+/* Writes whether checkpointed activations are partitioned among tensor ranks or offloaded to the host. */
 static void write_checkpoints(const tws_case *one, const division *d, tws_text *text) {
   const char *on_host = tws_case_fact_flag(one, "offloads_checkpoints") ? "true" : "false";
   if (tws_case_fact_flag(one, "partitions_checkpoints"))
@@ -285,7 +287,8 @@ static tws_code load_parts(const tws_case *one, tws_job_parts_given *parts, tws_
   return load_texts(one, &d, parts, err);
 }
 
-/* Places in texts that were made here say nothing, and would tell equal reasons apart. */
+/* Removes the place from a message: places in texts that were generated here mean nothing to a reader, and would make
+ * equal reasons look different. */
 static tws_code without_place(const char *name, const tws_error *why, tws_error *err) {
   const char *place = strncmp(why->message, name, strlen(name)) == 0 ? strstr(why->message + strlen(name), ": ") : NULL;
   return tws_fail(err, why->code, why->hint, "%s", place ? place + 2 : why->message);

@@ -6,7 +6,7 @@
 
 #include "job/modules.h"
 
-/* What a place of a rule leads to. */
+/* The objects in which a place of a rule is looked up. */
 typedef struct view {
   const cJSON *row, *facts;
 } view;
@@ -136,7 +136,7 @@ static int holds(const view *v, const cJSON *when) {
   return 1;
 }
 
-/* A copy with what its places lead to; NULL: no memory. */
+/* Returns a copy in which each "$PLACE" is replaced by the value of that place; NULL: no memory. */
 static cJSON *say(const view *v, const cJSON *value) {
   const char *text = text_of(value);
   if (text[0] == '$') {
@@ -184,7 +184,7 @@ static int is_texts(const cJSON *item) {
   return 1;
 }
 
-/* What is asked of a place. */
+/* Checks the condition that a rule states for a place. */
 static tws_code check_asked(const tws_json *rules, const cJSON *asked, tws_error *err) {
   const cJSON *question;
   if (cJSON_IsBool(asked) || cJSON_IsNumber(asked) || is_texts(asked)) return TWS_OK;

@@ -1,8 +1,8 @@
-/* What is known of the sources of measured runs and is not in their rows: rules of a data file that lies next to the
- * published rows (scenarios/published/sources.json). Private to validation/.
+/* Rules about the sources of measured runs, with facts that the rows do not state. They are read from a data file in
+ * the folder of the published rows (scenarios/published/sources.json). Private to validation/.
  *
  * The file is {"rules": [{"about", "when", "says"}, ...]}. Rules are looked at in their order; one whose "when" holds
- * for a row adds the members of "says" to the row's facts, but for those that a rule before it has said.
+ * for a row adds the members of "says" to the row's facts, except those that an earlier rule has added.
  *
  * "when" is an object all of whose members hold, or a list of such objects of which one holds; absent: always. A member
  * is a place, "section.key" or "key" of the row or "fact.NAME", with what is asked of it: true, false (not true), a
@@ -20,10 +20,10 @@
 
 #include "base/json.h"
 
-/* TWS_ENVIRONMENT: the file is not there; TWS_INVALID with its line: it is none of these. */
+/* TWS_ENVIRONMENT: the file does not exist; TWS_INVALID with the line: it is not a list of such rules. */
 tws_code tws_case_rules_load(tws_json **rules, tws_error *err);
 tws_code tws_case_rules_check(const tws_json *rules, tws_error *err);
-/* Adds to the facts of a row what the rules say of it. */
+/* Adds the facts that the rules derive from a row to its facts. */
 tws_code tws_case_rules_apply(const tws_json *rules, const cJSON *row, cJSON *facts, tws_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Measured runs beside their predictions, and how good these are, group by group. */
+/* Compares measured runs with their predictions, and reports errors by group. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 
 /* ---- one run ---- */
 
-/* Tensors' bytes as the row counts them. Before an allocator asks for more than there is, it gives back what it only
- * reserves. */
+/* Returns the bytes of tensors as the row counts them: allocated, reserved, or of the whole device. PyTorch's allocator
+ * frees its cached blocks before it fails, so reserved bytes do not exceed the device's memory. */
 static double counted_bytes(const tws_case *one, const tws_job *job, double allocated, double reserved, double memory) {
   const double overhead = tws_job_context_bytes(job);
   const double held = fmax(fmin(reserved, memory - overhead), allocated);

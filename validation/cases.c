@@ -34,7 +34,7 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key) {
   return cJSON_IsTrue(tws_case_member(row, section, key));
 }
 
-/* Where a row does not say what it is good for, a stated figure is taken as good. */
+/* Returns 1 if the row's time or memory may be scored: it is marked usable, or not marked at all. */
 static int is_usable(const tws_case *one, const char *what) {
   const cJSON *item = tws_case_member(one->row, "usable", what);
   const int time = strcmp(what, "time") == 0;
@@ -56,7 +56,7 @@ static void read_memory(const cJSON *row, tws_case *one) {
   if (is_usable(one, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
 
-/* Whatever was measured of a run, it ran. */
+/* Returns 1 if any figure was measured, so that the run did not run out of memory. */
 static int was_measured(const cJSON *row) {
   static const char *const figures[] = {
       "iter_time_s",    "samples_per_s", "tokens_per_s",           "tokens_per_s_per_gpu",
@@ -101,7 +101,7 @@ static tws_code read_cases(tws_cases *cases, tws_error *err) {
   if (!cases->cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   cJSON_ArrayForEach(row, cases->json->root) {
     tws_case *one = &cases->cases[cases->count];
-    cases->count++; /* what was read of it goes with it */
+    cases->count++; /* tws_cases_destroy() frees the row's facts from here on */
     TWS_TRY(read_case(cases, row, one, err));
     for (int i = 0; i + 1 < cases->count; i++)
       if (strcmp(cases->cases[i].id, one->id) == 0 && strcmp(cases->cases[i].group, one->group) == 0)

@@ -1,5 +1,5 @@
-/* Measured runs of other software, as data: what was run, on what, and what was measured. Each is made into a job that
- * can be planned, so that predictions stand beside measurements, group by group.
+/* Measured runs of other software, as data: what was run, on what, and what was measured. Each is converted to a job
+ * that can be planned, so that predictions are compared with measurements, by group.
  *
  * A file is a list of rows {"id", "group", "source", "model", "parallel", "hardware", "result", "notes", "tags",
  * "confidence", "config_confidence", "usable"}; members that are absent are unknown (docs/accuracy.md has the schema).
@@ -23,7 +23,7 @@ typedef enum tws_case_memory {                     /* what a measured peak count
 typedef struct tws_case {
   const char *id, *group;
   const cJSON *row;
-  cJSON *facts;          /* what is known of it besides: validation/case_rules.h */
+  cJSON *facts;          /* what the rules about its source add: validation/case_rules.h */
   double measured_s;     /* stated seconds of a step; 0: none, or only a rate (tws_case_step_s()) */
   double measured_bytes; /* 0: none */
   tws_case_memory counts;
@@ -38,11 +38,12 @@ typedef struct tws_cases {
   int count;
 } tws_cases;
 
-/* TWS_INVALID with file, line and key for what is not such a list, rows without id or group and two of one id. */
+/* TWS_INVALID with file, line and key if the file is not such a list, or has rows without id or group or two rows of
+ * one id. */
 tws_code tws_cases_load(const char *path, tws_cases **out, tws_error *err);
 void tws_cases_destroy(tws_cases *cases);
 
-/* The run in this program's words. TWS_UNSUPPORTED: the message is the reason, the same for all runs that lack the
+/* Converts the run to a job. TWS_UNSUPPORTED: the message is the reason, with the same text for all runs that lack the
  * same. TWS_INVALID: as tws_job_load(). */
 tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_error *err);
 
@@ -51,8 +52,8 @@ tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_erro
  *   without recomputation 72 B s l h^2 (1 + s / 6h + V / 12lh), with it 96 B s l h^2 (1 + s / 6h + V / 16lh)
  * (Narayanan et al., 2021, appendix). They assume a feed-forward width of 4h and as many key heads as query heads. */
 double tws_case_flops(const tws_network *network, double samples, double sequence, int recomputed);
-/* Seconds of one step: stated, or of tokens, samples or flops a second, in the source's own way of counting; 0: the row
- * has none of use. */
+/* Returns the seconds of one step: stated, or derived from tokens, samples or flops per second as the source counts
+ * them; 0: the row has no usable figure. */
 double tws_case_step_s(const tws_case *one, const tws_job *job);
 
 typedef struct tws_case_prediction {
@@ -65,7 +66,7 @@ typedef struct tws_case_prediction {
 tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim_api *sim,
                           tws_case_prediction *prediction, tws_error *err);
 
-/* ---- side by side ---- */
+/* ---- comparison ---- */
 
 typedef struct tws_case_result {
   const tws_case *of;
@@ -122,7 +123,7 @@ typedef struct tws_case_half {
   int for_fitting, runs;
   /* verdicts of runs that ran, and of those that ran out of memory */
   int ran_right, ran_wrong, oom_right, oom_wrong;
-  int ran_tight, oom_tight; /* of all these, that are predicted to fit tightly: it counts as fitting */
+  int ran_tight, oom_tight; /* runs among these that are predicted to fit tightly, which counts as fitting */
   /* errors of peaks in percent, NaN without any: of runs; of groups, each by the mean of its runs in this half */
   int memory_runs, memory_groups;
   int memory_inside; /* of the runs: inside what was seen of their runtime (models/hardware/runtime_intervals.def) */

@@ -24,8 +24,8 @@ const tws_evidence_run *tws_evidence_runs(int *count) {
   return runs;
 }
 
-/* Octaves between two jobs; another GPU, or ZeRO-3 where the other has none, weighs more than any factor. Stages 0 to 2
- * move the same bytes. */
+/* Returns the distance of two jobs in octaves. Another GPU, or ZeRO-3 in only one of them, weighs more than any factor.
+ * ZeRO stages 0 to 2 communicate the same number of bytes. */
 static double distance(const tws_evidence_run *run, const tws_evidence *how, int stage) {
   return 100 * how->other_stage + 50 * how->other_gpu + fabs(log2(how->gpus_factor)) +
          fabs(log2(how->parameters_factor)) / 2 + 0.1 * abs(stage - run->stage);
@@ -43,14 +43,15 @@ static tws_evidence_kind judge(const tws_evidence *e) {
   return fabs(e->nearest->error) > TRUSTED_ERROR ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR;
 }
 
-/* What runs on more GPUs than such a run that was mispredicted is no better off. */
+/* Returns 1 if the nearest run, on the same GPU and with the same sharding, was mispredicted and the job has more GPUs:
+ * its prediction is not trusted more. */
 static int beyond_a_wrong_one(const tws_evidence *e) {
   return e->kind == TWS_EVIDENCE_FAR && !e->other_gpu && !e->other_stage && e->gpus_factor >= 1 &&
          fabs(e->nearest->error) > TRUSTED_ERROR;
 }
 
 static tws_evidence evidence_of(const tws_network *network, const tws_profile *profile, int ranks, int replicas,
-                             int stage) {
+                                int stage) {
   tws_evidence nearest = {.kind = TWS_EVIDENCE_OWN};
   const double parameters = (double)tws_network_params(network, 0);
   const int divided = replicas > 1 ? stage : 0;
@@ -83,7 +84,7 @@ tws_evidence tws_evidence_of_variant(const tws_job *open, const tws_variant *v) 
   return evidence_of(open->network, open->profile, v->ranks, replicas, v->stage);
 }
 
-/* ---- in words ---- */
+/* ---- as text ---- */
 
 const char *tws_evidence_word(tws_evidence_kind kind) {
   static const char *const words[] = {"own", "near", "wrong", "far"};

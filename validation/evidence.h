@@ -1,5 +1,5 @@
-/* How far a prediction is from what has been measured: the published training runs that predictions were held against
- * (evidence.def, docs/accuracy.md), and the nearest of them to a job. */
+/* Evidence for a prediction: the published training runs that predictions were compared with (evidence.def,
+ * docs/accuracy.md), and the one that is nearest to a job. */
 #ifndef TWS_VALIDATION_EVIDENCE_H
 #define TWS_VALIDATION_EVIDENCE_H
 
@@ -8,13 +8,13 @@
 
 typedef struct tws_evidence_run {
   const char *id, *gpu;     /* "a100" */
-  double parameters, error; /* of the predicted step, relative: -0.2 is a fifth too short */
+  double parameters, error; /* error: relative, of the predicted step; -0.2: a fifth too short */
   int gpus, stage;          /* ZeRO; 0 with one replica */
 } tws_evidence_run;
 const tws_evidence_run *tws_evidence_runs(int *count);
 
 typedef enum tws_evidence_kind {
-  TWS_EVIDENCE_OWN,   /* of this machine: its profile was calibrated, or is a guess: its provenance says */
+  TWS_EVIDENCE_OWN,   /* this machine: its profile's provenance says if it was calibrated or guessed */
   TWS_EVIDENCE_NEAR,  /* a run on such a GPU, both or none with ZeRO-3, on half to twice the GPUs, of a quarter to four
                        * times the size, was predicted within 15 % */
   TWS_EVIDENCE_WRONG, /* such a run was predicted worse */
@@ -24,7 +24,7 @@ typedef enum tws_evidence_kind {
 typedef struct tws_evidence {
   tws_evidence_kind kind;
   const tws_evidence_run *nearest; /* NULL: OWN */
-  int other_gpu, other_stage;      /* what differs, and by which factors: > 1: the job has more */
+  int other_gpu, other_stage;      /* 1: the job has another GPU, another ZeRO stage; factors > 1: the job has more */
   double gpus_factor, parameters_factor;
 } tws_evidence;
 

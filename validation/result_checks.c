@@ -45,7 +45,7 @@ static const struct {
             {"rank_allocated_bytes", NUMBER, 0, BYTES},
             {"losses", NUMBERS, -1e6, 1e6}};
 
-/* null: a loss or a time that was not a finite number */
+/* A loss or a time that was not a finite number is written as null, which is in range. */
 static int in_range(const cJSON *item, size_t row) {
   if (cJSON_IsNull(item)) return 1;
   if (rows[row].kind == TEXT) return cJSON_IsString(item) && strlen(item->valuestring) < 4096;

@@ -1,4 +1,4 @@
-/* Results come from files that anybody may have edited: what is read of them has to be what it takes it for. */
+/* Checks of result files, which a user may have edited, before their members are read. */
 #ifndef TWS_VALIDATION_RESULT_CHECKS_H
 #define TWS_VALIDATION_RESULT_CHECKS_H
 

@@ -18,7 +18,7 @@ static double number_of(const cJSON *object, const char *key) {
   return cJSON_IsNumber(item) ? item->valuedouble : 0;
 }
 
-/* What a result does not say stays as another result said it. */
+/* Sets *value if the object has the key; otherwise the value of an earlier result stays. */
 static void learn_number(double *value, const cJSON *object, const char *key) {
   double said = number_of(object, key);
   if (said > 0) *value = said;
@@ -61,7 +61,8 @@ static int texts_differ(const char *a, const char *b) {
   return *a && *b && strcmp(a, b) != 0;
 }
 
-/* Results of one row are of one thing. What the file that is being read does not say, another may have. */
+/* Checks that results of one entry have the same fingerprint, and takes the fingerprint of the file that is being read
+ * if the entry has none. */
 static tws_result_entry *join_entry(tws_results *r, tws_result_entry *e) {
   if (texts_differ(e->fingerprint.model, r->fingerprint.model) ||
       texts_differ(e->fingerprint.plan, r->fingerprint.plan)) {
@@ -75,7 +76,8 @@ static tws_result_entry *join_entry(tws_results *r, tws_result_entry *e) {
   return e;
 }
 
-/* The entry of this configuration, added when it is new. NULL without memory, or when they cannot be one. */
+/* Returns the entry of this configuration, which is added if it is new. NULL: no memory, or the fingerprints of both
+ * results differ. */
 static tws_result_entry *find_entry(tws_results *r, const tws_result_entry *key) {
   for (size_t i = 0; i < r->count; i++) {
     tws_result_entry *e = &r->entries[i];
@@ -110,7 +112,8 @@ static void read_axes(const cJSON *job, char *text, size_t size) {
     snprintf(text + used, size - used, ", sequence parallel");
 }
 
-/* `all` is what says the model, type and sequence of the job: itself, or the list it is in. */
+/* Returns the entry of a job's result. `all` is the object that has model, type and sequence: the job itself, or the
+ * list that contains it. */
 static tws_result_entry *find_job(tws_results *r, const cJSON *job, const cJSON *all, int64_t ranks) {
   tws_result_entry key = {
       .stage = integer_of(job, "zero_stage"), .micro = integer_of(job, "micro_batch"), .ranks = ranks};
@@ -177,7 +180,7 @@ static int read_simulation(tws_results *r, const cJSON *root) {
   return 0;
 }
 
-/* What validate and its sweep say of one configuration. */
+/* Adds the measured and predicted times that validate and its sweep write for one configuration. */
 static void add_measurement(tws_result_entry *e, const cJSON *one, const char *predicted_key,
                             const char *measured_key) {
   learn_number(&e->simulated_s, one, predicted_key);
@@ -231,7 +234,7 @@ static tws_code unreadable(const tws_results *r, tws_error *err) {
                   model ? "models" : "plans of one model");
 }
 
-/* A file that says nothing about times has nothing to put into the table, and a row of no ranks is of no job. */
+/* Refuses a file without any time of a step, and an entry without ranks. */
 static tws_code check_content(const tws_results *r, const tws_json *json, size_t before, tws_error *err) {
   for (size_t i = before; i < r->count; i++) {
     const tws_result_entry *e = &r->entries[i];
@@ -270,7 +273,7 @@ tws_code tws_results_read(tws_results *r, const char *path, tws_error *err) {
     code = tws_result_check(json, err);
   if (code == TWS_OK) code = readers[i].read(r, json->root) == 0 ? TWS_OK : unreadable(r, err);
   if (code == TWS_OK) code = check_content(r, json, before, err);
-  if (code != TWS_OK) r->count = before; /* nothing of a file that is refused */
+  if (code != TWS_OK) r->count = before; /* a refused file adds no entry */
   tws_json_destroy(json);
   return code;
 }

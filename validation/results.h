@@ -1,15 +1,14 @@
-/* Results that verbs left as JSON, side by side: those of one configuration make one entry. */
+/* Reads the JSON results of several verbs and joins those of one configuration to one entry. */
 #ifndef TWS_VALIDATION_RESULTS_H
 #define TWS_VALIDATION_RESULTS_H
 
 #include "estimators/estimators.h"
 
-/* One configuration: what was predicted for it, by which means, and what was measured. Times 0: not known. */
+/* One configuration, with the estimated, the simulated and the measured results. Times 0: not known. */
 typedef struct tws_result_entry {
   char model[64], recompute[16], dtype[8]; /* dtype "": not said */
-  char runtime[24];                        /* of a training, and where a file does not say: twinspeed */
-  char axes[64]; /* "pipe 2, model 4, 1f1b, sequence parallel": what ranks are shared among besides replicas; "":
-                    nothing */
+  char runtime[24];                        /* of a training, or of a file that does not say: twinspeed */
+  char axes[64]; /* "pipe 2, model 4, 1f1b, sequence parallel": axes other than the data-parallel one; "": none */
   int64_t stage, micro, accumulation, ranks, threads;
   int64_t sequence, tokens; /* tokens of a sample, of a step; 0: not known */
   double estimated_s, simulated_s, measured_s, low_s, high_s;
@@ -17,34 +16,35 @@ typedef struct tws_result_entry {
   double first_loss, last_loss;
   int64_t steps;
   tws_fingerprint fingerprint; /* "": not said */
-  const char *file;            /* that said it */
+  const char *file;            /* file with the fingerprint */
 } tws_result_entry;
 
 typedef struct tws_results {
   tws_result_entry *entries;
   size_t count, capacity;
-  const char *file; /* that is being read, and its fingerprint */
+  const char *file; /* file that is being read, and its fingerprint */
   tws_fingerprint fingerprint;
-  const tws_result_entry *clash; /* of another model or plan, though it looks the same */
+  const tws_result_entry *clash; /* entry of the same configuration whose fingerprint has another model or plan */
 } tws_results;
 
-/* Adds what a file says. TWS_INVALID for what is no result of train, estimate, simulate, tune or validate, and for two
- * files of different models or plans that look the same. `path` must live as long as the results. */
+/* Adds the results in a file. TWS_INVALID if it is no result of train, estimate, simulate, tune or validate, or if its
+ * configuration equals that of another file but its model's or plan's fingerprint differs. `path` must live as long as
+ * the results. */
 tws_code tws_results_read(tws_results *results, const char *path, tws_error *err);
 void tws_results_free(tws_results *results);
 
-/* Seconds of a step: a simulated time counts before an estimated one. */
+/* Returns the predicted seconds of a step: the simulated time, or else the estimated one. */
 double tws_result_predicted(const tws_result_entry *entry);
 /* Relative; NaN where one of the two is not known. */
 double tws_result_error(const tws_result_entry *entry);
 /* Median of |error| over entries that have both sides; -1 without any. */
 double tws_results_median_error(const tws_results *results, int *pairs);
-/* A model's name for people: the same path may be written in two ways, so the last two parts of it. */
+/* Returns the last two components of a model's path, since one file may be given by several paths. */
 const char *tws_result_model(const char *model);
-/* For titles, without folders: "demo" of ".../demo/config.json", "small" of ".../small.json". */
+/* Writes the model's name for titles: "demo" for ".../demo/config.json", "small" for ".../small.json". */
 void tws_result_title(const char *model, char *title, size_t size);
 
-/* Tokens of a second: of the measured step, or of the predicted one where none was measured; 0: not known. */
+/* Returns tokens per second of the measured step, or of the predicted one if none was measured; 0: not known. */
 double tws_result_tokens_per_s(const tws_result_entry *entry);
 
 #endif

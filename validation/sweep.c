@@ -15,8 +15,8 @@ static int64_t divisor_up_to(int64_t n, int64_t limit) {
   return best;
 }
 
-/* Whether there is a plan for the variant: a pipeline refuses stages 2 and 3, a schedule some numbers
- * of micro-batches. */
+/* Returns 1 if the variant has a plan: a pipeline refuses ZeRO stages 2 and 3, and a schedule refuses some numbers of
+ * micro-batches. */
 static int has_plan(const tws_sweep *s, const tws_variant *variant, tws_error *refusal) {
   tws_job *job = NULL;
   tws_plan *plan;
@@ -115,7 +115,7 @@ static tws_code measure_points(tws_sweep *s, tws_error *err) {
   for (int round = 0; round < r->rounds; round++) {
     if (!r->spec->profile) TWS_TRY(calibrate_once(s, round, err));
     for (int i = 0; i < s->count; i++) {
-      tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* another neighbour in each round */
+      tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* a point follows another one in each round */
       tws_variant_text text;
       const tws_job_spec spec = tws_variant_spec(r->spec, &p->variant, &text);
       const tws_trial_request trial = {.spec = &spec,
@@ -170,7 +170,7 @@ static tws_code predict_point(const tws_sweep *s, tws_sweep_point *p, tws_error 
   return TWS_OK;
 }
 
-/* ---- what came of it ---- */
+/* ---- errors ---- */
 
 double tws_sweep_error(const tws_sweep_point *point) {
   return (point->simulated_s - point->measured_s) / point->measured_s;

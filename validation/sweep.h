@@ -11,12 +11,12 @@
 enum { TWS_SWEEP_POINTS = 64, TWS_SWEEP_ROUNDS = 100, TWS_SWEEP_RANKS = 8 };
 
 typedef struct tws_sweep_request {
-  const tws_job_spec *spec; /* that the job was opened with: what the ranks are started with */
+  const tws_job_spec *spec; /* the job was opened with it, and the ranks are started with it */
   const char *data;
   int64_t ranks[TWS_SWEEP_RANKS]; /* to train with */
   int ranks_count;
   int64_t steps, rounds, global_batch; /* global_batch 0: the configuration's, else 32 */
-  const char *save_profile;            /* where the profile goes that was calibrated, or NULL */
+  const char *save_profile;            /* file for the calibrated profile, or NULL */
   const tws_sim_api *sim;
   tws_fidelity fidelity;
   const tws_log *log;     /* may be NULL */
@@ -39,14 +39,14 @@ typedef struct tws_sweep {
   int run_count;
   tws_measurements (*rounds)[TWS_CALIBRATION_RUNS]; /* [round][run] */
   double calibration_spread;
-  /* what came of it: relative, over all points */
+  /* relative errors and spread over all points */
   double median_error, worst_error, median_spread;
   const tws_sweep_point *pick, *best; /* fastest predicted, fastest measured */
   double pick_share;                  /* pick's measured throughput over the best's */
 } tws_sweep;
 
-/* Every stage, a small and a large micro batch, some recomputation: fourteen points for three rank counts. TWS_INVALID
- * when no point has a plan. *out must not be copied; free it in any case after the call. */
+/* Chooses the points: every ZeRO stage, a small and a large micro-batch, some recomputation; fourteen points for three
+ * rank counts. TWS_INVALID when no point has a plan. *out must not be copied; free it in any case after the call. */
 tws_code tws_sweep_open(const tws_sweep_request *request, tws_job *job, tws_sweep *out, tws_error *err);
 tws_code tws_sweep_run(tws_sweep *sweep, tws_error *err);
 void tws_sweep_free(tws_sweep *sweep);

@@ -16,7 +16,7 @@ typedef struct tws_trial {
   int runs;
 } tws_trial;
 
-/* What is trained: the specification on so many ranks of so many threads. */
+/* A training of the specification on `ranks` ranks with `threads` threads each. */
 typedef struct tws_trial_request {
   const tws_job_spec *spec;
   int ranks, threads;

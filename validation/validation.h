@@ -8,7 +8,7 @@
 #include "validation/trial.h"
 
 typedef struct tws_validation_request {
-  const tws_job_spec *spec; /* that the job was loaded from: what the ranks are started with */
+  const tws_job_spec *spec; /* the job was loaded from it, and the ranks are started with it */
   const char *data;
   int64_t steps;
   const tws_sim_api *sim;

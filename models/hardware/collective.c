@@ -6,12 +6,13 @@
 
 static const tws_traffic every_piece = {1, 1, 1};
 
-/* Of a leaf's NICs those over which rings of all its devices leave it: one node's, where their nodes are neighbours. */
+/* Returns the share of a leaf switch's NICs over which the rings of all its devices leave it: those of one node, since
+ * a ring visits the nodes of a leaf in succession. */
 static double leaves_of_ring(const tws_cluster *cluster) {
   return cluster->leaf_nodes > 0 ? 1.0 / cluster->leaf_nodes : 0;
 }
 
-/* Of what a rank sends to all other nodes that for other leaves. */
+/* Returns the share of a rank's data for other nodes that goes to other leaf switches. */
 static double leaves_of_pairs(const tws_cluster *cluster, int nodes) {
   return nodes > cluster->leaf_nodes && nodes > 1 ? (double)(nodes - cluster->leaf_nodes) / (nodes - 1) : 0;
 }
@@ -30,14 +31,14 @@ static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   return link;
 }
 
-/* Mean latency of a hop of a chain, which leaves a node with one of per_node. */
+/* Returns the mean latency of an edge of a chain, of which one in per_node leaves the node. */
 static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
   if (ranks <= per_node) return cluster->intra.latency_s;
   return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
 }
 
-/* Every rank sends a piece to every other: to those of its node through its port, to the rest through its share of the
- * node's NICs, at the same time. So does the root where it alone sends or receives: nobody else has as much to do. */
+/* Every rank sends a segment to every other one: within its node through its port, to other nodes through its share of
+ * the node's NICs, at the same time. If only the root sends or receives, its time is that of the collective. */
 typedef struct pairs_time {
   double moving;  /* of the bytes, through the port or the NIC, whichever takes longer */
   double posting; /* until the last message for another node is posted and has left */
@@ -64,8 +65,8 @@ static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traff
          tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
 
-/* Every rank sends all of it to the next one: the last of a node's through a NIC, which it has to itself unless fewer
- * NICs than groups that do the same beside it leave the node. */
+/* Every rank sends all data to the next one: the last rank of a node through a NIC, which it uses alone unless the node
+ * has fewer NICs than groups that do the same concurrently. */
 static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
   const tws_link port = {tws_cluster_port(cluster, 2), cluster->intra.latency_s}, nic = cluster->inter;
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
@@ -76,18 +77,19 @@ static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node,
   return fmax(inside, (share > 0 ? bytes / share : 0) + nic.latency_s);
 }
 
-/* One for each NIC of the ranks of a node: each passes on a part of every piece, beside the others. */
+/* Returns the number of rings, one for each NIC of the ranks of a node; each forwards a part of every segment,
+ * concurrently. */
 static int rings_of(const tws_cluster *cluster, int per_node) {
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   const int rings = (int)((int64_t)cluster->nics_per_node * per_node / devices);
   return rings < 1 ? 1 : rings > per_node ? per_node : rings;
 }
 
-/* `steps` steps of a ring that leaves a node with one hop of per_node. The last piece has come along the path that took
- * longest: at each step it went a hop further, or waited while the narrowest link passed another piece. Going once
- * round a node's hops is longer than waiting as often, or not; what is left of the steps are hops inside, or waits.
- * Inside a node the other rings take their share of a port for as much of the time as they load it (processor sharing).
- */
+/* Returns the time of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment arrives
+ * along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers another
+ * segment. A pass through all edges of a node takes longer than as many waits, or less; the remaining steps are edges
+ * inside the node, or waits. Inside a node the other rings take their share of a port for the fraction of time in which
+ * they load it (processor sharing). */
 static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;
@@ -137,7 +139,7 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
-/* Whether NCCL chooses, and what; measured tables are stronger. */
+/* Returns 1 and the choice of NCCL's model if the cluster asks for it; measured tables take precedence. */
 static int chosen(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective, int ranks,
                   int per_node, double bytes, tws_nccl_choice *choice) {
   if (!cluster->nccl || profile == NULL) return 0;
@@ -194,7 +196,7 @@ static double parts_of_a_token(const tws_work *work, int parts) {
                             : fmin(all, work->d[4] > 0 ? (double)(parts * work->d[5]) / (double)work->d[4] : all);
 }
 
-/* Of the bytes that ranks exchange those on the way. */
+/* Returns the share of the exchanged bytes that is sent after casts. */
 static double share_on_the_way(const tws_work *work) {
   return work->d[6] > 0 && work->d[0] > 0 ? (double)work->d[6] / (double)work->d[0] : 1;
 }
@@ -228,7 +230,8 @@ tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int
   return traffic;
 }
 
-/* Of casts before and behind: read in one type and written in the other, of all slots or of what is sent and comes. */
+/* Returns the seconds of casts before and after: read in one type and written in the other, for all slots or for the
+ * data that are sent and received. */
 static double casts_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
   const double share = share_on_the_way(work);
   if (!profile || work->d[6] <= 0 || ranks < 2) return 0;
@@ -253,7 +256,7 @@ double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profil
              : formula_seconds(cluster, &traffic, (tws_collective)work->code, ranks, per_node < 1 ? 1 : per_node, 0);
 }
 
-/* Of what passes without bytes that in which bytes move. */
+/* Returns the part of the latency that overlaps with transfers. */
 static double hidden_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
                              int ranks, int per_node, double bytes) {
   const tws_collective_row *row = tws_collective_of(collective);

@@ -4,8 +4,8 @@
 #include "models/hardware/profile_internal.h"
 #include "models/hardware/runtime.h"
 
-/* A product as LINEAR has it, tokens x out x in, so many times. A convolution is one with a matrix of patches, a row
- * for each window, for each group of channels. */
+/* A batch of matrix products as in LINEAR, tokens x out x in. A convolution is one with a matrix of patches, a row per
+ * window, for each group of channels. */
 typedef struct matrix_product {
   double m, n, k, times;
   enum { FORWARD, OF_INPUT, OF_WEIGHT } result;
@@ -128,8 +128,8 @@ static double type_mismatch(uint8_t a, uint8_t b) {
 /* Two kernels in one are costed from what was measured as one, or from the two (tws_kernel_seconds). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* How far a family's work is from what is asked; infinity: another kernel. like: of the work's operator, an equal kind
- * of traffic. */
+/* Returns the distance of a family's work from the given one; infinity: another kernel. like: of the work's operator,
+ * an equal kind of traffic. */
 static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
@@ -237,8 +237,8 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
   return best;
 }
 
-/* What reading a tile's operands takes beside its products, over (1/m + 1/n): tensor cores wait for them, the eight
- * times slower cores of float32 do not. Those reach 0.93 of the peak. */
+/* Returns the time of reading a tile's operands relative to its products, over (1/m + 1/n): tensor cores wait for them,
+ * the eight times slower cores of float32 do not. Those reach 0.93 of the peak. */
 static double feed_of(const tws_profile *profile, const tws_work *work) {
   return runs_on_cores(profile, work) ? 0 : TWS_TILE_FEED;
 }
@@ -332,7 +332,8 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   return 0;
 }
 
-/* Gradients of weights in bf16, and of an embedding, that software adds to float32 ones beside the plan. */
+/* Returns the bytes that software moves in addition to the plan to add bf16 gradients of weights and of an embedding to
+ * float32 ones. */
 static double accumulated_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
   matrix_product p;
@@ -368,7 +369,7 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
   return seconds + ways[at].bytes * tokens * slots / bandwidth;
 }
 
-/* Seconds that tokens on their way to experts and back take beside a plan's kernels. */
+/* Returns the seconds that routing tokens to experts and back takes in addition to a plan's kernels. */
 static double routed_seconds(const tws_profile *profile, const tws_work *work, double bandwidth) {
   const tws_runtime *runtime = tws_profile_runtime(profile);
   const int code = work->code, begins = code == TWS_KERNEL_DISPATCH || code == TWS_KERNEL_COMBINE_GRAD;
@@ -399,8 +400,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 
-/* Of two kernels in one, the one that is there in any case; *other: the one that a program without the two in one runs
- * beside it. */
+/* Splits a fused kernel: returns its main kernel; *other: the second kernel of a program without the fusion. */
 static tws_work without_other(const tws_work *work, tws_work *other) {
   tws_work alone = *work;
   alone.flags &= ~(uint32_t)FUSED;

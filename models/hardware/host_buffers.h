@@ -1,4 +1,4 @@
-/* What software holds in a node's memory beside or in place of what a plan has there, as rows of host_buffers.def. */
+/* Host memory of other software on a node, in addition to or in place of a plan's, as rows of host_buffers.def. */
 #ifndef TWS_MODELS_HOST_BUFFERS_H
 #define TWS_MODELS_HOST_BUFFERS_H
 
@@ -21,9 +21,8 @@ typedef enum tws_host_pinned {
   TWS_PINNED_OPTIMIZER /* where the optimizer's are */
 } tws_host_pinned;
 
-/* What one allocation is of, which is rounded up where it is pinned: all of a rank, the weights that decay and those
- * that do not apart (two groups, as Hugging Face's Trainer makes them), a sub-group of the optimizer, or a parameter.
- */
+/* The unit of one allocation, which is rounded up if it is pinned: all of a rank, the weights that decay and those that
+ * do not apart (two groups, as Hugging Face's Trainer makes them), a sub-group of the optimizer, or a parameter. */
 typedef enum tws_host_unit { TWS_HOST_WHOLE, TWS_HOST_GROUP, TWS_HOST_SUB_GROUP, TWS_HOST_PARAMETER } tws_host_unit;
 
 typedef struct tws_host_buffer {

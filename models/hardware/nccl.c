@@ -120,8 +120,8 @@ static double tree_bandwidth(const group *g, tws_nccl_protocol protocol) {
   return bandwidth / 2;
 }
 
-/* A port passes all that a device has to the switch and all sums back, and besides the n-th part that it asks for: n /
- * (n + 1) of what it reaches. NCCL takes 2 (n - 1) / n over 2 (c - 1) / c channels, about the same. */
+/* A port passes all that a device has to the switch and all sums back, and in addition the n-th part that it asks for:
+ * n / (n + 1) of what it reaches. NCCL takes 2 (n - 1) / n over 2 (c - 1) / c channels, about the same. */
 static double nvls_bandwidth(const group *g, tws_nccl_algorithm algorithm) {
   const double inside = g->port * g->of->nvls * g->per_node / (g->per_node + 1);
   if (algorithm == TWS_NCCL_NVLS) return inside;

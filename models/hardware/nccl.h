@@ -1,6 +1,6 @@
-/* How NCCL would run a collective, and how long that takes: its own model (NVIDIA/nccl, src/graph/tuning.cc, of June
- * 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()), with its constants and without any of ours. A cluster asks for it
- * by "collectives": "nccl"; others run rings of the Simple protocol. */
+/* NCCL's choice of algorithm for a collective, and its predicted time: its own model (NVIDIA/nccl, src/graph/tuning.cc,
+ * of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()), with its constants and without any of ours. A cluster asks
+ * for it by "collectives": "nccl"; others run rings of the Simple protocol. */
 #ifndef TWS_MODELS_NCCL_H
 #define TWS_MODELS_NCCL_H
 

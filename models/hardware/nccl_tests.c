@@ -8,8 +8,8 @@
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
-/* What a row's words are, by the header line over them. Logs until 2021 have a column of roots, and one of sums, only
- * for tests that have them. */
+/* The columns of a row, by the header line above it. Logs until 2021 have a column of roots, and one of sums, only for
+ * tests that have them. */
 enum column { SIZE, COUNT, TYPE, REDOP, ROOT, TIME, COLUMNS };
 enum { MOST_WORDS = 32 };
 typedef struct row {
@@ -77,7 +77,7 @@ static double width_of(const char *type) {
   return 4;
 }
 
-/* Whether an element of `count` stands once for each rank. */
+/* Returns 1 if `count` is the number of elements per rank. */
 static int is_parted(const row *r) {
   return r->count > 0 && r->bytes / r->count > 1.5 * width_of(r->type);
 }

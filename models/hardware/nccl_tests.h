@@ -1,4 +1,4 @@
-/* What nccl-tests print (all_reduce_perf and its siblings), as measured collectives of a profile. */
+/* Reads the output of nccl-tests (all_reduce_perf and its siblings) as measured collectives of a profile. */
 #ifndef TWS_MODELS_NCCL_TESTS_H
 #define TWS_MODELS_NCCL_TESTS_H
 

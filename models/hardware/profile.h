@@ -30,8 +30,8 @@ tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 
 const char *tws_profile_name(const tws_profile *profile);
 const char *tws_profile_provenance(const tws_profile *profile); /* one line: source, date, machine */
-/* How quiet the machine was when it was measured, relative: the median spread of a sample, and how far the time of one
- * product that was repeated between all others moved. 0: not recorded. */
+/* Relative disturbance of the machine during calibration: the median spread of a sample, and the drift of one matrix
+ * product that was repeated between all others. 0: not recorded. */
 double tws_profile_spread(const tws_profile *profile);
 double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_SPREAD 0.2
@@ -40,7 +40,8 @@ int tws_profile_is_noisy(const tws_profile *profile); /* beyond these */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
 /* The hardware is none that an engine of this program runs on: plans, times and searches treat it as a GPU. */
 int tws_profile_is_other(const tws_profile *profile);
-/* What the rates of products are from, and which share of the peak large 16-bit products reach under the runtime. */
+/* The source of the rates of matrix products, and the share of the peak that large 16-bit products reach under the
+ * runtime. */
 typedef enum tws_rates {
   TWS_RATES_OWN,       /* fitted to training runs, or calibrated */
   TWS_RATES_MEASURED,  /* published measurements of products; runtime styles leave them */
@@ -56,7 +57,7 @@ double tws_profile_disk_write(const tws_profile *profile);
 /* Dense flop/s of one device; host: of one core. A type without a figure of its own has float32's. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s, memory */
-double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory beside the arena */
+double tws_profile_overhead_bytes(const tws_profile *profile); /* context and library memory in addition to the arena */
 /* Seconds in which the host issues one kernel of a plan under the profile's runtime; 0: it never limits. */
 double tws_profile_host_op_s(const tws_profile *profile);
 /* As how many of those a kernel counts: 1, but where a product of experts is a loop over them. */
@@ -73,18 +74,19 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  * `per_node` of them on each node; bytes is the whole tensor's size, as in tws_work.d[0].
  *   all-reduce 2 (n-1)/n B/bw + 2 (n-1) lat, all-gather and reduce-scatter (n-1)/n B/bw + (n-1) lat,
  *   broadcast and reduce B/bw + (n-1) lat; bw is the narrowest link of the ring. (Patarasuk and Yuan, 2009)
- *   A ring that leaves a node with one hop of several: the longest way of a piece, along which it goes a hop further at
- *   each step or waits for the narrowest link. Few bytes pay for all latencies, many for one of them.
+ *   A ring of which one of several edges leaves the node: the longest path of a segment, which advances by one edge at
+ *     each step or waits for the narrowest link. With few bytes all latencies count, with many only one of them.
  *   all-to-all: the longest of (k-1)/n B over a device's port, (n-k)/n B over its share of the NICs, k = per_node, and
  * posting n-k messages for other nodes (tws_cluster.message_s; the g of LogP, Culler et al. 1993), and one lat. */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
-/* What of these seconds is not B over the narrowest link: passes before the first byte, in a simulation of flows. */
+/* Returns the part of these seconds that is not B over the narrowest link: the latency before the first byte in a
+ * simulation of flows. */
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments);
-/* Of the piece that each rank of an all-to-all has for each other what crosses the port and what crosses the NIC, as
- * shares of it (1 and 1), and whether its messages to other nodes are posted one after another. Bytes may be fewer on
- * the way, which casts at both ends make of them:
+/* The load of an all-to-all: the shares of the segment between each two ranks that cross the port and the NIC (1 and 1
+ * by default), and whether messages to other nodes are posted one after another. Casts at both ends may reduce the
+ * bytes that are sent:
  *   d[6] the whole's bytes there (0: d[0])
  * Software that sends tokens once (tws_runtime.sends_once) does so in place of slots, where the work says what is
  * routed:
@@ -97,8 +99,8 @@ typedef struct tws_traffic {
   int posted;
 } tws_traffic;
 tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node);
-/* As tws_collective_seconds() and tws_collective_latency_s(), of a collective's work, and what passes on links alone
- * without bytes: hops and posts. */
+/* The same as tws_collective_seconds() and tws_collective_latency_s() for a collective's work; and the part of the
+ * latency that is on links: link latencies and posts. */
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
 double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
@@ -109,9 +111,8 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
  * over those that it moves; 1 where that is rings. */
 double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
-/* What a kind of operation takes longer in training than by itself, as training runs have shown it: factors on the
- * seconds of kernels and collectives, 0 where nothing is known (then 1). They replace those of an earlier call, and
- * multiply those that the profile's own file has ("corrections"). */
+/* Corrections from measured training runs: factors on the seconds of each kind of kernel and collective, 0 if unknown
+ * (then 1). They replace those of an earlier call, and multiply those in the profile's own file ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
 } tws_profile_correction;

@@ -94,7 +94,7 @@ struct tws_profile {
   int experts_overlap;                      /* tws_profile_overlap_experts() */
   int issued_in_turns;                      /* tws_profile_issue_in_turns() */
   int one_hot_experts;                      /* tws_runtime */
-  double added_bytes[TWS_KERNEL_COUNT];     /* that software moves beside a kernel's operands, for each element */
+  double added_bytes[TWS_KERNEL_COUNT];     /* that software moves in addition to a kernel's operands, per element */
   tws_family *families;
   size_t family_count;
   tws_collective_table *collectives;

@@ -57,7 +57,7 @@ static const char schema[] =
       ",\"backward\":" NUMBER("0.001", "10", "rate against forward") ",\"unfused\":"
       OBJECT("\"forward_bytes\",\"backward_bytes\"", "\"forward_bytes\":" NUMBER("0", "1000", "of a score")
         ",\"backward_bytes\":" NUMBER("0", "1000", "of a score")
-        ",\"recomputed\":" FLAG("scores are made again in backward")))
+        ",\"recomputed\":" FLAG("scores are recomputed in backward")))
     ",\"unfused\":" FLAG("activations and residual sums are kernels of their own")
     ",\"added_bytes\":" NAMED
     ",\"kernels\":" LIST(OBJECT("\"kernel\",\"samples\"",

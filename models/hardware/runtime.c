@@ -10,7 +10,7 @@
  *               vtrain-single, with the others in sight. Newer ones: 7 us, 33 us a kernel.
  *   accumulates DeepSpeed's bf16 optimizer (bf16_optimizer.py, update_hp_grads): 16-bit gradients of a micro-batch are
  *               made float32 (6 bytes a parameter) and added to those of the step (12); written anew each time, they
- *               take 2, where a plan that accumulates in 16 bits has 4: 16 beside it.
+ *               take 2, where a plan that accumulates in 16 bits has 4: 16 in addition to it.
  *   float_gradients Megatron's default; NeMo's and Megatron-Bridge's performance recipes have gradients in 16 bits
  *               (grad_sync_dtype bf16; grad_reduce_in_fp32 off in perf_recipes/_common.py).
  *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
@@ -27,14 +27,14 @@
  *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
  *   context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with three communicators a rank; 1.5
  *               of it without any.
- *   logits      float32 copy and its gradient beside ours: 10 bytes a logit; Megatron-Core writes the gradient over
- *               the float32 copy: 4.
- *   workspace   cuBLAS's and Transformer Engine's, from torch's allocator: what Megatron-Core's tests hold beside 18
+ *   logits      float32 copy and its gradient in addition to ours: 10 bytes a logit; Megatron-Core writes the gradient
+ *               over the float32 copy: 4.
+ *   workspace   cuBLAS's and Transformer Engine's, from torch's allocator: what Megatron-Core's tests hold on top of 18
  *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
  *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
  *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
  *               flattens them, and has two buckets with overlap_comm.
- *   step        from the first gradient to the end of the step: step_buffers.def.
+ *   step        from the first gradient through the optimizer phase: step_buffers.def.
  *   host        pinned buffers and their rounding: host_buffers.def. A process of Python with CUDA's libraries takes 3
  *               to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB of its 750 to 800).
  *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
@@ -55,16 +55,16 @@
  *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
  *               keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in float32
- *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept beside them:
+ *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept as well:
  *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
- *               load_checkpoint() summons full parameters beside FSDP's shards to write the file's into them.
+ *               load_checkpoint() summons full parameters next to FSDP's shards to write the file's into them.
  *               Transformers 5.24 (counted by a tracer of storages on a CPU, SDPA): RMSNorm keeps its input in float32
  *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
  *               logit at the peak of backward, as in every release from 4.38 on, 2 of which are the plan's. Nothing of
  *               its times is fitted: a kernel is issued as by PyTorch in fsdp-2022.
- *   late        torchtune's recipes set gradients to None behind each step, as zero_grad() does since PyTorch 2.0. Its
+ *   late        torchtune's recipes set gradients to None after each step, as zero_grad() does since PyTorch 2.0. Its
  *               CEWithChunkedOutputLoss is given the logits of all tokens in 16 bits (transformer.py, chunked_output)
- *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit beside a chunk.
+ *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit and a chunk.
  *   flat        LitGPT's finetune/lora.py accumulates in fabric.no_backward_sync(): FSDP's no_sync() does not reduce.
  *               With use_orig_params a flat parameter has trained and frozen parts; the derivative of split() makes
  *               zeros of undefined gradients and joins all of them.
@@ -84,7 +84,7 @@
  *   bert-2020   NVIDIA's BERT (DeepLearningExamples, PyTorch): at most 20 of 128 and 80 of 512 tokens are predicted
  *               (max_predictions_per_seq), and the head sees them alone. A report of BERT-large on 80 GB runs with 480
  *               sequences of 128 and not with 512.
- *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, beside casts
+ *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, next to casts
  *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
  *   curved      transformers 4.12's gelu_new (activations.py), x*0.5*(1+tanh(..(x+..pow(x,3)))), keeps x, half of it,
  *               tanh and 1 + tanh, where a plan has x: 3; its "gelu" is one kernel. NVIDIA's BERT of 2020 (bias_gelu in
@@ -107,7 +107,7 @@
   { 0.96, 1 }
 #define ENGINE_WORKSPACE \
   { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
-/* What PyTorch's processes have beside their tensors, and what all of a line of software share. */
+/* Figures of PyTorch's processes apart from tensors, and figures that all versions of a software share. */
 #define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.05
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
@@ -160,12 +160,12 @@ static const tws_runtime runtimes[] = {
      .gradient_copies = 1,
      .boundary_tensors = 2},
     {.name = "megatron-2022",
-     .about = "the same of 2022 and 2023: tensor ranks reduce beside the gradient of the weight",
+     .about = "megatron-2021 of 2022 and 2023: tensor ranks reduce overlapped with the weight's gradient",
      MEGATRON_LM_2021,
      .overlaps_tensor = 1,
      .gradient_copies = 1},
     {.name = "megatron-2021-blocking",
-     .about = "the same with CUDA_LAUNCH_BLOCKING=1: no kernel is launched before the last has ended",
+     .about = "megatron-2021 with CUDA_LAUNCH_BLOCKING=1: no kernel starts before the last has ended",
      MEGATRON_LM,
      .launch_s = 150e-6,
      .gradient_copies = 1,
@@ -176,7 +176,7 @@ static const tws_runtime runtimes[] = {
      FLASH_ATTENTION(FLASH_2),
      .float_gradients = 1},
     {.name = "nemo",
-     .about = "NeMo and Megatron-Bridge: as megatron, and tensor ranks exchange tokens beside products",
+     .about = "NeMo and Megatron-Bridge: as megatron, tensor ranks exchange tokens overlapped with products",
      MEGATRON_CORE,
      FLASH_ATTENTION(FLASH_2),
      .overlaps_tensor = 2},
@@ -226,7 +226,7 @@ static const tws_runtime runtimes[] = {
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .keeps = {.curved = {3, 0}}},
     {.name = "transformers-2021-ddp",
-     .about = "the same without DeepSpeed: PyTorch's DDP, gradients in float32",
+     .about = "transformers-2021 without DeepSpeed: PyTorch's DDP, gradients in float32",
      EAGER,
      EAGER_ATTENTION(21, 19),
      .launch_s = 6e-6,
@@ -241,7 +241,7 @@ static const tws_runtime runtimes[] = {
      PYTORCH_2020,
      .keeps = {.curved = {2, 2}}},
     {.name = "bert-2020",
-     .about = "the same to pre-train BERT: one kernel for GELU and its bias, masked tokens alone are scored",
+     .about = "pytorch-2020 to pre-train BERT: one kernel for GELU and its bias, masked tokens alone are scored",
      PYTORCH_2020,
      .scored_share = 0.15625},
     {.name = "deepspeed-flash",
@@ -306,7 +306,7 @@ static const tws_runtime runtimes[] = {
      .products = CUBLAS_12,
      .logit_bytes = 12},
     {.name = "fsdp-compiled",
-     .about = "the same with torch.compile: elementwise kernels are fused",
+     .about = "fsdp with torch.compile: elementwise kernels are fused",
      FSDP2,
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,

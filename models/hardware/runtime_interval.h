@@ -1,4 +1,4 @@
-/* How far a device's measured peaks were from predicted ones, by runtime (runtime_intervals.def). */
+/* Intervals of measured over predicted peak memory of a device, by runtime (runtime_intervals.def). */
 #ifndef TWS_MODELS_RUNTIME_INTERVAL_H
 #define TWS_MODELS_RUNTIME_INTERVAL_H
 

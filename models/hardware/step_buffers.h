@@ -1,4 +1,4 @@
-/* What software holds on a device around the step of its optimizer, as rows of step_buffers.def. */
+/* Device memory of other software around its optimizer step, as rows of step_buffers.def. */
 #ifndef TWS_MODELS_STEP_BUFFERS_H
 #define TWS_MODELS_STEP_BUFFERS_H
 

@@ -82,7 +82,7 @@ static tws_code freeze_by_name(tws_network *network, texts *patterns, tws_arena 
     for (uint32_t i = 0; i < count; i++) frozen += is_frozen(patterns, tensors[i].name) != 0;
     if (frozen > 0 && frozen < count)
       return tws_fail(err, TWS_INVALID, "freeze all of them or none",
-                      "twinspeed.frozen_parameters: %.200s and its neighbours are one parameter here", tensors[0].name);
+                      "twinspeed.frozen_parameters: %.200s and adjacent ones are one parameter here", tensors[0].name);
     param->frozen = count > 0 && frozen == count;
   }
   return TWS_OK;

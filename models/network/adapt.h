@@ -5,7 +5,7 @@
 #include "config/ds_config.h"
 #include "models/network/network.h"
 
-/* What twinspeed.lora and twinspeed.frozen_parameters ask for; nothing where they do not.
+/* Applies twinspeed.lora and twinspeed.frozen_parameters to a network; no change without them.
  *
  * LoRA (Hu et al. 2021): a target's y = W x + b becomes W x + b + s B A dropout(x), s = lora_alpha / r, with rslora
  * lora_alpha / sqrt(r) (Kalajdzievski 2023); everything but A and B is frozen. A target is a linear layer inside the

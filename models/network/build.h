@@ -72,7 +72,8 @@ uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name
 uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
 /* Returns x with dropout; x itself stays, since other modules read it too. share 0: returns x. */
 uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
-/* Of contents to contents and to positions, which are rows of `parts` parts. kinds: models/operators.def. */
+/* Builds attention of contents to contents and to positions, which are rows of `parts` parts. kinds:
+ * models/operators.def. */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
                                 int parts, int kinds);
 /* x, to the first and the third of whose up to three parts a bias is added; `bias` names the parameter. */

@@ -209,7 +209,7 @@ static tws_code read_rest(tws_network_builder *b, deepseek *s, tws_error *err) {
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(json->root, "hidden_act"), err, "known here: silu",
                          "hidden_act \"%.60s\" is not supported", activation);
   TWS_TRY(tws_build_expect_bool(b, "attention_bias", 0, "projections have no biases here", err));
-  TWS_TRY(tws_build_expect_bool(b, "rope_interleave", 1, "neighbours are turned as pairs here", err));
+  TWS_TRY(tws_build_expect_bool(b, "rope_interleave", 1, "adjacent elements are rotated as pairs here", err));
   TWS_TRY(tws_build_dropouts(b, dropouts, err));
   tws_build_unknown_keys(b, known, NULL);
   return TWS_OK;

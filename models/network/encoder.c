@@ -89,10 +89,10 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
   return x;
 }
 
-/* Scores of masked tokens behind the last layer: a transform, whose result is scored with the token embedding's weights
- * where they are tied; and the loss. */
+/* Adds the scores of masked tokens after the last layer: a transform, whose result is multiplied by the token
+ * embedding's weights if they are tied; and the loss. */
 static void encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
-                                 tws_module_type activation, uint32_t x) {
+                                    tws_module_type activation, uint32_t x) {
   tws_network *net = b->net;
   const float std = (float)e->range;
   const uint32_t tied = net->tied ? net->modules[0].param[0] : TWS_NONE;

@@ -1,12 +1,12 @@
-/* What encoders share: layers whose tokens see all others that count, norms before or after each half, and what
- * stands behind the last layer. Private to models/network. */
+/* Shared parts of encoders: layers with bidirectional attention over all unmasked tokens, norms before or after each
+ * half, and heads after the last layer. Private to models/network. */
 #ifndef TWS_MODELS_NETWORK_ENCODER_H
 #define TWS_MODELS_NETWORK_ENCODER_H
 
 #include "models/network/build.h"
 
-/* What a family calls the parts of layer %d: "bert.encoder.layer.%d". In `qkv` "qkv" stands for the three projections.
- */
+/* Names that a family gives to the parts of layer %d: "bert.encoder.layer.%d". In `qkv` "qkv" stands for the three
+ * projections. */
 typedef struct tws_encoder_names {
   const char *layer, *qkv, *out, *norm_1, *up, *down, *norm_2;
 } tws_encoder_names;
@@ -18,14 +18,14 @@ struct tws_encoder {
   tws_module_type activation;
   int keeps_attended; /* nothing is dropped of what attention adds (DistilBERT) */
   uint32_t lengths;   /* input: how many tokens of each sample count */
-  /* What a layer's tokens attend to, of x; `prefix` names the layer. NULL: self-attention as BERT has it. */
+  /* Builds the attention of a layer with input x; `prefix` names the layer. NULL: BERT's self-attention. */
   uint32_t (*attend)(tws_network_builder *b, const tws_encoder *e, int layer, const char *prefix, uint32_t x);
   uint32_t attention_modules; /* of it */
-  /* What joins x, which layer `layer` made of `before`, on its way to the next one. NULL: nothing does. */
+  /* Adds modules to x, the output of layer `layer` with input `before`, before the next layer. NULL: none. */
   uint32_t (*joins)(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t before, uint32_t x);
 };
 
-/* What a family calls the parts that score the vocabulary; the last has the bias alone where weights are tied. */
+/* Names that a family gives to the parts that score the vocabulary; the last has only the bias if weights are tied. */
 typedef struct tws_masked_head_names {
   const char *dense, *activation, *norm, *scores, *tied_scores;
 } tws_masked_head_names;
@@ -39,8 +39,8 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
                                      tws_module_type *activation, tws_error *err);
 /* All of the network's layers; what comes out of the last. Sets net->layer_first and layer_stride. */
 uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x);
-/* What BERT and RoBERTa share. Their keys; reading them leaves out positions and the mask, which differ. segments: rows
- * of their table. */
+/* Shared by BERT and RoBERTa: their keys; reading them omits positions and the mask, which differ. segments: rows of
+ * their table. */
 extern const char *const tws_encoder_shared_keys[];
 tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err);
 /* The names of a layer's parts; layer: "bert.encoder.layer". */
@@ -49,8 +49,8 @@ tws_encoder_names tws_encoder_shared_names(const char *layer);
  * below "bert" or so. Sets e->lengths. */
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments);
-/* Whatever the file's class has behind the last layer. A text is classified by its first token, of which `dense` and
- * `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the
+/* The head that the file's class has after the last layer. A text is classified by its first token, of which `dense`
+ * and `activation` make what `scores` reads; tokens are by `tags`. Shares that are dropped before `dense`, before the
  * scores of a text, before those of tokens and before those of answers. */
 typedef struct tws_class_head {
   const char *dense, *scores, *tags;

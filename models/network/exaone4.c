@@ -1,11 +1,11 @@
-/* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms behind both branches and of each
- * query and key head; where layers with a window and without take turns, those without have no positions. K-EXAONE
- * (ExaoneMoeConfig) has norms before both branches and, behind a few layers without, experts that sigmoids choose. */
+/* EXAONE 4.0 (LG AI Research, 2025; keys as in Hugging Face's Exaone4Config): norms after both branches and of each
+ * query and key head; if layers with and without a window alternate, those without have no positions. K-EXAONE
+ * (ExaoneMoeConfig) has norms before both branches and, after a few layers without, experts that sigmoids choose. */
 #include <string.h>
 
 #include "models/network/decoder.h"
 
-/* null, which is none; a number, or beside layer_types a word like "LLLG", which they say in full. */
+/* null, which is none; a number; or in addition to layer_types a word like "LLLG", which repeats them. */
 static tws_code read_period(tws_network_builder *b, int64_t *period, tws_error *err) {
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "layer_types");
   const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window_pattern");

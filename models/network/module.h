@@ -53,7 +53,7 @@ const tws_module_row *tws_module_row_of(tws_module_type type);
  * the original (as Hugging Face's modeling_rope_utils computes it). */
 double tws_module_rope(const tws_module *m, int64_t sequence, int parameter);
 
-/* What a type means for the memory of its values. */
+/* Properties of a type for the memory of its values. */
 typedef struct tws_module_memory {
   int8_t taken;        /* the input whose memory output 0 takes over, or -1 */
   uint8_t saved_count; /* values that its gradient reads: inputs and outputs */

@@ -127,8 +127,8 @@ typedef struct tws_param {
   tws_axes own_along; /* axes along which every rank has one of its own, of this shape (experts); most have none */
 } tws_param;
 
-/* What a module keeps from step to step and no gradient changes: means and variances that follow those of batches, or a
- * table that stays as it is, which modules may share. Every rank that has the module has all of it, in float32. */
+/* Running statistics: state of a module that no gradient changes, namely means and variances that follow those of
+ * batches, or a constant table, which modules may share. Every rank of the module has all of it, in float32. */
 typedef struct tws_running {
   const char *name; /* "layer1.0.bn1.running" */
   int64_t rows, columns;
@@ -142,16 +142,15 @@ typedef struct tws_module_windows {
   int64_t side, stride, padding, groups; /* side 0: the whole picture */
 } tws_module_windows;
 
-/* Heads of latent attention: elements of keys that are not and that are turned, of values, of the compressed row beside
- * the turned ones; the other parameters of LATENT (models/operators.def). */
+/* Heads of latent attention: elements of keys without and with rotary positions, of values, and of the compressed row
+ * without its rotary part; the other parameters of LATENT (models/operators.def). */
 typedef struct tws_latent {
   int64_t nope, rope, value, rank;
   double theta, factor, low, high, gain;
 } tws_latent;
 
-/* What is beside a linear layer (LoRA, Hu et al. 2021): y += scale B A x, of each of the up to three parts of y that
- * has it.
- */
+/* Low-rank adapters of a linear layer (LoRA, Hu et al. 2021): y += scale B A x, for each of the up to three parts of y
+ * that has one. */
 typedef struct tws_low_rank {
   int64_t rank, out; /* out: widths together */
   int64_t width[3];  /* of the parts of y; 0: there is none */
@@ -210,14 +209,14 @@ typedef struct tws_network {
   const char *notes; /* keys that were read but change nothing here, one remark a line; "" when there are none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
   int open_positions; /* rotary positions without scaling: no table ends at `positions` */
-  tws_dtype dtype; /* torch_dtype or dtype of the file; F32 where it says nothing */
-  int tied;        /* head shares the embedding's weight */
+  tws_dtype dtype;    /* torch_dtype or dtype of the file; F32 where it says nothing */
+  int tied;           /* head shares the embedding's weight */
   tws_objective objective;
   int64_t mask_token; /* MASKED, SENTENCES: the id that stands for a masked token; PAIRS: for the first span that is
                          left out */
-  int64_t class_token, separator_token; /* SENTENCES: before the first text; behind each one */
+  int64_t class_token, separator_token; /* SENTENCES: before the first text; after each one */
   int64_t pad_token, start_token,
-      end_token;   /* PAIRS, CLASSES, TAGS, SPANS: behind what is there; PAIRS: before a target; the last of both */
+      end_token;   /* PAIRS, CLASSES, TAGS, SPANS: after the text; PAIRS: before a target; the last of both */
   int64_t classes; /* CLASSES, TAGS: what the loss is over; SPANS: scores of a token, and the loss is over tokens; 0:
                       the vocabulary */
   int64_t predictions; /* MASKED: the most tokens of a sample that are predicted; 0: any number */
@@ -256,8 +255,8 @@ int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* "Linear" */
 /* The first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
-/* How many losses it has; of a loss where its mean and the share of its targets that is ignored are among metrics, if
- * there are several (TWS_METRIC_HEADS); of module m, a loss, whether its classes are the vocabulary's words. */
+/* Return the number of losses; the index of a loss's mean and of its share of ignored targets among metrics, if there
+ * are several losses (TWS_METRIC_HEADS); 1 if the classes of loss module m are the vocabulary's tokens. */
 uint32_t tws_network_losses(const tws_network *network);
 uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
 int tws_module_scores_words(const tws_network *network, uint32_t m);
@@ -278,11 +277,11 @@ double tws_network_training_flops_per_token(const tws_network *network, int64_t 
 /* Says of each value (needed[value_count]) whether it depends on a trained parameter, so that its gradient is needed.
  */
 void tws_network_find_needed(const tws_network *network, uint8_t *needed);
-/* Tokens of a sample where nobody says: the model's positions; of one without a limit 512. */
+/* Returns the tokens of a sample by default: the model's positions, or 512 if it has no limit. */
 int64_t tws_network_usual_sequence(const tws_network *network);
 
-/* Exact parameter count from .safetensors headers alone, without reading weights. `path`: one file, an index .json
- * (its shards lie beside it), or a folder with model.safetensors or model.safetensors.index.json. Every header is
+/* Exact parameter count from .safetensors headers alone, without reading weights. `path`: one file, an index .json (its
+ * shards are in the same folder), or a folder with model.safetensors or model.safetensors.index.json. Every header is
  * checked: known types, shapes that match their byte ranges, ranges that cover the data without holes or overlaps.
  * Format: https://github.com/huggingface/safetensors#format. TWS_INVALID with the file and tensor. */
 typedef struct tws_safetensors_counts {

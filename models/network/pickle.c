@@ -431,7 +431,7 @@ static tws_code memo_put(machine *m, size_t bytes) {
 static tws_code memo_get(machine *m, size_t bytes) {
   uint64_t number;
   TWS_TRY(take_number(m, bytes, &number));
-  return number < m->memo_count ? push(m, m->memo[number]) : bad(m, NULL, "a note that nobody made");
+  return number < m->memo_count ? push(m, m->memo[number]) : bad(m, NULL, "a memo entry that does not exist");
 }
 
 /* ---- opcodes ---- */
@@ -452,7 +452,7 @@ static tws_code check_protocol(machine *m) {
   uint64_t protocol;
   TWS_TRY(take_number(m, 1, &protocol));
   if (protocol == 2) return TWS_OK;
-  return tws_fail(m->err, TWS_UNSUPPORTED, "torch.save writes protocol 2 unless it is told otherwise",
+  return tws_fail(m->err, TWS_UNSUPPORTED, "torch.save writes protocol 2 by default",
                   "%s: opcode 0x80 at byte %zu: pickle protocol %d", m->name, m->opcode_at, (int)protocol);
 }
 

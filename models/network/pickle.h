@@ -1,4 +1,4 @@
-/* What a pickle of torch.save says (protocol 2), without running anything: lists, dictionaries, numbers, texts, tensors
+/* Reads a pickle of torch.save (protocol 2) without executing anything: lists, dictionaries, numbers, texts, tensors
  * and the storages that they are views of. Classes and functions are names of a fixed list, of which some are
  * understood (OrderedDict, torch.Size, _rebuild_tensor_v2 ...) and the others kept as names with their arguments; every
  * other name, and every opcode that such files do not have, is an error with its place. Opcodes:

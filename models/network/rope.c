@@ -150,7 +150,7 @@ static int is_given(const cJSON *item) {
   return item != NULL && !cJSON_IsNull(item);
 }
 
-/* What scales positions says up to where it does. */
+/* Returns 1 if the object scales positions. */
 static int is_scaled(const cJSON *object) {
   const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "rope_type");
   if (!is_given(type)) type = cJSON_GetObjectItemCaseSensitive(object, "type");

@@ -268,7 +268,7 @@ static tws_code read_shards(tws_safetensors *list, const char *path, const tws_j
   cJSON_ArrayForEach(item, map) {
     const char *shard = cJSON_IsString(item) ? item->valuestring : NULL;
     if (shard == NULL || shard[0] == 0 || strchr(shard, '/') != NULL || strcmp(shard, "..") == 0) {
-      return tws_json_fail(json, item, err, NULL, "\"weight_map\" must name files beside the index");
+      return tws_json_fail(json, item, err, NULL, "\"weight_map\" must name files in the folder of the index");
     }
     named++;
     size_t i = 0;

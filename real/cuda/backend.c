@@ -38,8 +38,9 @@ struct tws_backend {
   tws_cuda_memory memory;
   tws_code (*look)(void *user, tws_error *err); /* while waiting; NULL: nobody */
   void *look_user;
-  cudaGraphExec_t step; /* what was recorded; NULL: nothing */
-  char own_attention[256]; /* why attention of a 16-bit type ran without cuDNN; empty: it did not, or was asked to */
+  cudaGraphExec_t step;    /* the recorded step; NULL: none */
+  char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: it did not, or it was
+                              requested */
   int recording;
   cudaEvent_t *marks, *signals;
   uint32_t mark_count, signal_count;
@@ -139,7 +140,7 @@ void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error
   backend->look_user = user;
 }
 
-/* Kernels of NCCL wait for ranks that may be gone: then the wait is over when the communicator knows. */
+/* Kernels of NCCL may wait for ranks that have failed: then the communicator's error ends the wait. */
 static tws_code wait_for_stream(tws_backend *backend, cudaStream_t stream, cudaError_t *status, tws_error *err) {
   enum { SPINS = 64 };
   if (!backend->look) {
@@ -189,7 +190,7 @@ static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
   return TWS_OK;
 }
 
-/* Also what is being recorded, where an operation failed: streams that record take part in nothing else. */
+/* An unfinished recording is dropped too, after a failed operation: streams that record can do no other work. */
 void tws_cuda_forget(tws_backend *backend) {
   cudaGraph_t graph = NULL;
   if (backend->recording) cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
@@ -199,7 +200,7 @@ void tws_cuda_forget(tws_backend *backend) {
   backend->step = NULL;
 }
 
-/* The error that a recording ends with must not be taken for one of the next launch. */
+/* Clears the error of a failed recording, so that it is not attributed to the next launch. */
 static void give_up(tws_backend *backend) {
   tws_cuda_forget(backend);
   (void)cudaGetLastError();
@@ -438,7 +439,7 @@ static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
     }
 }
 
-/* Whether copies with this address can be left to themselves: it lies in device or pinned memory of ours. */
+/* Returns 1 if copies with this address can be asynchronous: it lies in device or pinned memory of this backend. */
 static int is_ours(const tws_backend *backend, const void *address) {
   for (int i = 0; i < backend->arena_count; i++) {
     const arena *a = &backend->arenas[i];
@@ -465,7 +466,8 @@ static const tws_cuda_function functions[TWS_KERNEL_COUNT] = {
 #include "models/operators.def"
 };
 
-/* By cuDNN; *done 0: nothing was started. That is noted where tensor cores would have been of use. */
+/* Runs attention by cuDNN; *done 0: nothing was started. The reason is recorded where tensor cores would have been
+ * useful. */
 static tws_code fused_attention(tws_backend *backend, const device_stream *l, const tws_cuda_call *call, int *done,
                                 tws_error *err) {
   const tws_cuda_fused_workspace workspace = {l->workspace, TWS_CUDA_STREAM_BYTES, backend->deterministic,
@@ -527,7 +529,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
   return TWS_OK;
 }
 
-/* What operands_supported() allows, less the shapes that no kernel here takes. */
+/* Returns 1 for the works of operands_supported(), except shapes that no kernel here supports. */
 static int cuda_supports(const tws_work *work) {
   if (!tws_operands_supported(work)) return 0;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;

@@ -1,30 +1,31 @@
-/* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, loaded by
- * the real engine when a job's cluster has GPUs. It is compiled with every build that finds nvcc; what has run on which
- * device is in docs/cuda.md.
+/* The CUDA backend and the NCCL communicator: a shared module (twinspeed_cuda.so) with one exported table, which the
+ * real engine loads when a job's cluster has GPUs. Every build that finds nvcc compiles it; docs/cuda.md says what has
+ * run on which device.
  *
- * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums of
- * squares and losses float64). No kernel uses floating-point atomics, so equal work gives equal bits in one process; in
- * others too with TWINSPEED_CUDA_DETERMINISTIC=1, without which ways to do products are chosen by timing them, and
- * cuDNN's attention, where it is used, adds gradients of queries in any order. What would need a look at data on the
- * host (targets outside the vocabulary) gives NaN instead of an error. */
+ * Storage types are float32, bfloat16 and half precision; arithmetic is float32 (float32 products without TF32; sums
+ * of squares and losses float64). No kernel uses floating-point atomics, so equal work gives equal bits within one
+ * process. Across processes this needs TWINSPEED_CUDA_DETERMINISTIC=1: without it algorithms of products are chosen
+ * by timing, and cuDNN's attention, where it is used, adds gradients of queries in any order. Conditions that only a
+ * look at data on the host could detect (targets outside the vocabulary) give NaN instead of an error. */
 #ifndef TWS_REAL_CUDA_CUDA_H
 #define TWS_REAL_CUDA_CUDA_H
 
 #include "plan/plan.h"
 #include "real/real.h"
 
-/* Device memory now, in bytes, as the driver sees it. What other processes on the device took or gave back since the
- * backend was ready counts as libraries. */
+/* Device memory now, in bytes, as the driver reports it. Memory that other processes on the device allocated or
+ * freed since the backend was created counts as libraries. */
 typedef struct tws_cuda_memory {
   uint64_t total;     /* of the device */
-  uint64_t used;      /* of it: the sum of what follows */
+  uint64_t used;      /* of it: the sum of the following */
   uint64_t arenas;    /* the plan's */
   uint64_t workspace; /* for libraries and partial sums, TWS_CUDA_STREAM_BYTES for each stream on which kernels ran */
-  uint64_t context;   /* when the backend was ready: contexts, this process's and others', and what else others held */
-  uint64_t libraries; /* since: NCCL's buffers, kernels loaded at their first use, the graph of a step */
+  uint64_t context;   /* in use when the backend was ready: contexts of this and other processes, and their memory */
+  uint64_t libraries; /* allocated since: NCCL's buffers, kernels loaded at their first use, the CUDA graph of a step */
 } tws_cuda_memory;
 
-/* A device and its state. Figures are 0 and texts empty where the driver's management library (NVML) is not there. */
+/* A device and its state. Numbers are 0 and texts empty where the driver's management library (NVML) is not
+ * installed. */
 typedef struct tws_cuda_device {
   char name[96], driver[48];            /* "580.65.06" */
   int multiprocessors, nccl;            /* nccl: 22809 is 2.28.9 */
@@ -34,12 +35,12 @@ typedef struct tws_cuda_device {
 } tws_cuda_device;
 
 typedef struct tws_cuda_comm_setup {
-  tws_backend *backend;    /* whose streams carry the collectives */
+  tws_backend *backend;    /* its streams carry the collectives */
   const tws_group *groups; /* of the plan, copied; group i of all ranks together partition the world */
   uint32_t group_count;
   int rank, world;
   double deadline_s; /* for each step of the set-up; 0: 120 */
-  /* `bytes` of rank 0 to every rank of the world. */
+  /* Broadcasts `bytes` of rank 0 to every rank of the world. */
   tws_code (*broadcast)(void *user, void *data, size_t bytes, tws_error *err);
   void *user;
 } tws_cuda_comm_setup;
@@ -50,15 +51,16 @@ typedef struct tws_cuda_api {
   /* TWS_ENVIRONMENT "no CUDA device": no driver, no device, or a driver too old. */
   tws_code (*device_count)(int *count, tws_error *err);
   tws_code (*memory)(const tws_backend *backend, tws_cuda_memory *out, tws_error *err);
-  tws_code (*device)(tws_cuda_device *out, tws_error *err); /* that of the calling thread's backend, as it is now */
+  tws_code (*device)(tws_cuda_device *out, tws_error *err); /* the device of the calling thread's backend, in its
+                                                               current state */
   const char *(*describe)(const tws_backend *backend, char *buffer, int size); /* backend may be NULL: versions only */
-  /* Collective over the world. The communicator must go before the backend. */
+  /* Collective over the world. The communicator must be destroyed before the backend. */
   tws_code (*comm_create)(const tws_cuda_comm_setup *setup, tws_comm **out, tws_error *err);
   void (*comm_destroy)(tws_comm *comm);
   const tws_comm_ops *comm_ops;
-  /* Whether cuDNN's fused attention takes this work on a device that need not be there, described in cuDNN's terms
-   * (JSON); NULL: the current device, for which it is built, too. TWS_UNSUPPORTED with the reason: the backend's own
-   * kernels do it. */
+  /* TWS_OK if cuDNN's fused attention supports this work on a device that need not be present, described in cuDNN's
+   * terms (JSON); NULL: on the current device, for which the graph is also built. TWS_UNSUPPORTED with the reason:
+   * the backend's own kernels execute it. */
   tws_code (*attention_for)(const char *described, const tws_work *work, int deterministic, tws_error *err);
 } tws_cuda_api;
 enum { TWS_CUDA_WORKSPACE_BYTES = 64 << 20, TWS_CUDA_SCRATCH_BYTES = 8 << 20 };

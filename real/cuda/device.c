@@ -1,5 +1,5 @@
-/* What device this is. Clocks, limits and the driver's version come from the
- * driver's management library, where it is installed; this is not linked, so that its absence costs only those. */
+/* Description of the device. Clocks, limits and the driver's version come from the driver's management library
+ * (NVML), if it is installed; it is loaded at run time, so that its absence costs only these values. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -8,7 +8,7 @@
 #include "real/cuda/internal.h"
 #include "real/cuda/module.h"
 
-/* NVML's C interface, as far as it is used here: 0 is success, clocks are in MHz, limits in milliwatts. */
+/* The part of NVML's C interface that is used here: 0 is success, clocks are in MHz, limits in milliwatts. */
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2, DRIVER_TEXT = 80 };
 typedef struct management {
   int (*init)(void);

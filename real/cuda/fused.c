@@ -39,7 +39,7 @@ typedef struct plan {
   tws_work work;
   size_t stream_bytes;
   int deterministic;
-  int ways; /* 0: the library has none. More than 1: nobody has looked which is fastest */
+  int ways; /* 0: the library has none. More than 1: they have not been timed yet */
   tws_cudnn_way way[MOST_WAYS];
 } plan;
 
@@ -129,7 +129,7 @@ static void add_data(graph *g) {
   }
 }
 
-/* ---- operations; each returns the number of what it makes, `to` or a new tensor that lives in the graph ---- */
+/* ---- operations; each returns the number of its result, `to` or a new virtual tensor of the graph ---- */
 
 static int made(graph *g, int to, cudnnDataType_t type, tensor_form form) {
   return to != NONE ? to : add_tensor(g, type, &form, 1, 0);
@@ -163,7 +163,7 @@ static int reshape(graph *g, int x, int to, cudnnDataType_t type, tensor_form fo
   return y;
 }
 
-/* Where a query would see a later key: minus infinity. */
+/* Causal mask: minus infinity for keys after the query. */
 static int mask(graph *g, int x) {
   const tensor_form form = scores(g);
   int index[2];
@@ -236,8 +236,8 @@ static void backward(graph *g, int deterministic) {
 
 /* ---- plans ---- */
 
-/* Memory of the operand "workspace": what the gradient of queries is summed up in comes first (the library clears it),
- * then the library's. */
+/* Layout of the operand "workspace": first the buffer in which the gradient of queries is summed (the library clears
+ * it), then the library's workspace. */
 static size_t sum_bytes(const tws_work *work, int deterministic) {
   const shape s = shape_of(work);
   if (work->code == TWS_KERNEL_ATTENTION || deterministic) return 0;
@@ -251,7 +251,7 @@ static size_t aligned(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/* What is left for the library in the operand, and beside delta in the stream's memory. */
+/* Bytes of the workspace operand that remain for the library; delta is in the stream's memory. */
 static size_t operand_bytes(const tws_work *work, int deterministic) {
   const size_t all = tws_work_workspace(work, TWS_BACKEND_CUDA, 0), used = aligned(sum_bytes(work, deterministic));
   return all > used ? all - used : 0;
@@ -351,7 +351,7 @@ static int is_aligned(const tws_cuda_call *call) {
   return bits % 16 == 0;
 }
 
-/* All that a way to do it needs. */
+/* Arguments for running an execution plan. */
 typedef struct attempt {
   const tws_cuda_fused *fused;
   const tws_cuda_call *call;
@@ -385,8 +385,8 @@ static tws_code time_way(const attempt *t, const tws_cudnn_way *way, cudaEvent_t
   return TWS_OK;
 }
 
-/* Keeps the fastest way, or without a look at the clock the first. What attention writes it only overwrites, so that
- * it can be done again and again. */
+/* Keeps the fastest plan, or the first if plans are not timed. Attention only overwrites its outputs, so it can be
+ * repeated. */
 static tws_code keep_one(const attempt *t, plan *p, int timed, tws_error *err) {
   cudaEvent_t start = NULL, stop = NULL;
   double least = INFINITY;

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/memory.h"
 
-enum { OLDEST = 91000 /* describes devices, masks with infinity */, MOST_PROPOSALS = 16 };
+enum { OLDEST = 91000 /* it can describe devices and mask with infinity */, MOST_PROPOSALS = 16 };
 
 /* The functions that are used, by their names in the library. */
 #define FUNCTIONS(X)                                                                           \
@@ -225,7 +225,7 @@ static descriptor plan_of(const tws_cudnn *lib, tws_cudnn_status *status, cudnnH
   return finish(lib, status, d);
 }
 
-/* Whether the memory that a proposal or a plan needs is there. */
+/* Returns 1 if the workspace that a proposal or a plan needs is available. */
 static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cudnnBackendAttributeName_t name,
                 size_t limit, size_t *workspace) {
   int64_t bytes = 0, count = 0;
@@ -255,7 +255,7 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const t
   return status->failed ? 0 : (int)count;
 }
 
-/* Whether a proposal will do; its plan is built where there is a handle. */
+/* Returns 1 if a proposal is acceptable; its plan is built where there is a handle. */
 static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_wish *wish,
                   tws_cudnn_way *way) {
   *way = (tws_cudnn_way){NULL, 0};
@@ -271,7 +271,7 @@ static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor pro
   return 0;
 }
 
-/* Those of one heuristic, behind what others have found. */
+/* Appends the plans of one heuristic to those of the others. */
 static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
                     cudnnBackendHeurMode_t mode, tws_cudnn_way *ways, int found, int most) {
   descriptor proposal[MOST_PROPOSALS] = {NULL};
@@ -283,7 +283,7 @@ static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cu
     found += accept(lib, &now, proposal[i], wish, &ways[found]);
   }
   for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
-  if (!status->text[0]) *status = now; /* what the first heuristic says comes closest */
+  if (!status->text[0]) *status = now; /* the first heuristic's reason is the most specific */
   return found;
 }
 

@@ -1,6 +1,6 @@
-/* cuDNN's backend interface as fused.c uses it: the library loaded at run time, and one call for each kind
- * of descriptor. After a call that failed the following ones do nothing, so that a graph is written down
- * without looking. */
+/* The part of cuDNN's backend interface that fused.c uses: the library is loaded at run time, and there is one call
+ * for each kind of descriptor. After a failed call the following ones do nothing, so that a graph is described
+ * without checks in between. */
 #ifndef TWS_REAL_CUDA_FUSED_LIBRARY_H
 #define TWS_REAL_CUDA_FUSED_LIBRARY_H
 
@@ -11,19 +11,19 @@
 typedef struct tws_cudnn tws_cudnn;
 typedef struct tws_cudnn_status {
   int failed;
-  char text[200]; /* what the library said */
+  char text[200]; /* the library's error message */
 } tws_cudnn_status;
 
-/* TWS_UNSUPPORTED: not there, or older than 9.10. */
+/* TWS_UNSUPPORTED: not installed, or older than 9.10. */
 tws_code tws_cudnn_load(tws_cudnn **out, tws_error *err);
 void tws_cudnn_unload(tws_cudnn *lib, cudnnHandle_t handle); /* both may be NULL */
 size_t tws_cudnn_version(const tws_cudnn *lib);
 tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *err);
-/* A device that need not be there, described by JSON. */
+/* Descriptor of a device that need not be present, described by JSON. */
 tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnBackendDescriptor_t *out, tws_error *err);
 void tws_cudnn_release(const tws_cudnn *lib, cudnnBackendDescriptor_t descriptor);
 
-/* Data are aligned to 16 bytes. by_value: one element, given as an address of the host when the graph runs. */
+/* Data are aligned to 16 bytes. by_value: one element, passed as a host address when the graph runs. */
 cudnnBackendDescriptor_t tws_cudnn_tensor(const tws_cudnn *lib, tws_cudnn_status *status, int64_t number,
                                           cudnnDataType_t type, const int64_t dim[4], const int64_t stride[4],
                                           int is_virtual, int by_value);
@@ -40,12 +40,12 @@ cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_sta
 cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
                                            cudnnBackendDescriptor_t y);
 
-/* Proposals of the library that need at most `limit` bytes, its heuristics one after another, best first; with
- * `deterministic`, none that says that its bits differ. For the handle's device they are built (seconds each, the first
- * time), at most `most`; for a described one, one with plan NULL says that there are some. Returns how many; 0: the
- * status says why. */
+/* Execution plans that the library's heuristics propose and that need at most `limit` bytes, one heuristic after
+ * another, best first; with `deterministic`, none that is marked nondeterministic. For the handle's device they are
+ * built (seconds each, the first time), at most `most`; for a described device, one entry with plan NULL says that
+ * there are some. Returns their number; 0: the status has the reason. */
 typedef struct tws_cudnn_wish {
-  cudnnHandle_t handle; /* NULL: for */
+  cudnnHandle_t handle; /* NULL: for `device` */
   cudnnBackendDescriptor_t device;
   size_t limit;
   int deterministic;

@@ -1,6 +1,7 @@
-/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the product
- * Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). How a product is done is chosen once for each work and
- * alignment and kept, so equal work runs equal code. Split sums are combined in float32 in a fixed order. */
+/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the
+ * product Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). The algorithm is chosen once for each work and
+ * alignment and kept, so equal work runs equal code. Partial sums of split-K are combined in float32 in a fixed
+ * order. */
 #include <cublasLt.h>
 #include <string.h>
 #include "base/memory.h"
@@ -86,7 +87,7 @@ static tws_cuda_product product_of(const tws_cuda_call *call) {
   return p;
 }
 
-/* ---- what is beside a product, by kernels of ours ---- */
+/* ---- epilogues of a product by the backend's own kernels ---- */
 
 static tws_code run_part(const tws_cuda_call *call, tws_cuda_function run, tws_kernel kernel, int64_t count,
                          void *const *operand, const tws_dtype *dtype, int operands, tws_error *err) {
@@ -118,7 +119,7 @@ static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, t
   return p->sums ? sum_columns(call, p, err) : TWS_OK;
 }
 
-/* After the product with everything. */
+/* After a product with its whole epilogue: adds its column sums, in scratch, to the accumulated ones. */
 static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
   const tws_dtype dtype[] = {p->sums_type, p->sums_type};
   if (!p->sums || !p->sums_accumulate) return TWS_OK;
@@ -143,7 +144,7 @@ typedef struct attempt {
   tws_gemm_choice *choice;
 } attempt;
 
-/* Proposals are not promises; of what is beside a product, some types and shapes are refused only here. */
+/* Proposals are no guarantee: some types and shapes of epilogues are refused only when the product is started. */
 static int is_declined(cublasStatus_t status, const tws_cuda_product *p, tws_gemm_form form) {
   if (status == CUBLAS_STATUS_INVALID_VALUE) return form != TWS_GEMM_ALONE && (p->activation || p->sums);
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
@@ -165,8 +166,8 @@ static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, i
   return candidate->form == TWS_GEMM_WHOLE ? add_sums(t->call, p, err) : add_rest(t->call, p, candidate->form, err);
 }
 
-/* What the product overwrites may be overwritten again and again; a sum that it adds to may not: that one is timed on
- * memory of its own. Without memory for that the first proposal stays. */
+/* An output that the product overwrites may be overwritten repeatedly for timing; one that it adds to may not, and
+ * is timed on memory of its own. Without memory for that the first proposal is used. */
 static tws_code rank(const attempt *t, tws_error *err) {
   tws_cuda_product trial = *t->product;
   attempt user = *t;

@@ -80,14 +80,14 @@ static cublasLtEpilogue_t epilogue_of(const tws_cuda_product *p, tws_gemm_form f
   return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* What stands beside the product in this form: the bias or the sums, and the auxiliary matrix; NULL: none. */
-typedef struct beside {
+/* Epilogue operands of the product in this form: the bias or the sums, and the auxiliary matrix; NULL: none. */
+typedef struct epilogue_operands {
   const void *vector, *auxiliary;
-} beside;
+} epilogue_operands;
 
-static beside beside_product(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
+static epilogue_operands epilogue_of_call(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
   const int whole = form == TWS_GEMM_WHOLE, activated = form != TWS_GEMM_ALONE && p->activation;
-  return (beside){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, activated ? p->z : NULL};
+  return (epilogue_operands){whole && p->sums ? tws_gemm_sums(call, p) : p->bias, activated ? p->z : NULL};
 }
 
 /* A is the library's right factor. Sums stay whole: fast accumulation would leave bits of them out. */
@@ -99,7 +99,7 @@ static tws_code scale_by(const tws_cuda_product *p, cublasLtMatmulDesc_t operati
   return set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast, err);
 }
 
-static tws_code point_to(const beside *to, cublasLtMatmulDesc_t operation, tws_error *err) {
+static tws_code point_to(const epilogue_operands *to, cublasLtMatmulDesc_t operation, tws_error *err) {
   if (to->vector) TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &to->vector, sizeof to->vector, err));
   if (!to->auxiliary) return TWS_OK;
   return set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &to->auxiliary, sizeof to->auxiliary, err);
@@ -107,7 +107,7 @@ static tws_code point_to(const beside *to, cublasLtMatmulDesc_t operation, tws_e
 
 tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                         cublasLtMatmulDesc_t operation, tws_error *err) {
-  const beside to = beside_product(call, p, form);
+  const epilogue_operands to = epilogue_of_call(call, p, form);
   TWS_TRY(scale_by(p, operation, err));
   return point_to(&to, operation, err);
 }
@@ -124,7 +124,7 @@ static tws_code describe_epilogue(const tws_cuda_call *call, const tws_cuda_prod
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &vector_type, sizeof vector_type, err));
   if (form != TWS_GEMM_ALONE && p->activation)
     TWS_TRY(set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->columns, sizeof p->columns, err));
-  beside to = beside_product(call, p, form);
+  epilogue_operands to = epilogue_of_call(call, p, form);
   if (to.vector) to.vector = least_aligned(to.vector);
   if (to.auxiliary) to.auxiliary = least_aligned(to.auxiliary);
   return point_to(&to, operation, err);

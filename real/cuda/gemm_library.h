@@ -1,16 +1,17 @@
-/* What cuBLASLt is told of a product and what it proposes for it. Internal to gemm*.c. */
+/* Descriptions of matrix products for cuBLASLt, and the algorithms that it proposes. Internal to gemm*.c. */
 #ifndef TWS_REAL_CUDA_GEMM_LIBRARY_H
 #define TWS_REAL_CUDA_GEMM_LIBRARY_H
 
 #include <cublasLt.h>
 #include "real/cuda/internal.h"
 
-/* A product with something beside it, an activation or column sums, can be described in several forms: all of it to the
- * library; of both, the activation; or the product alone. Kernels of ours do the rest after it. Others are whole. */
+/* A product with an epilogue (an activation or column sums) can be described to the library in several forms: WHOLE
+ * with its whole epilogue; ACTIVATED, of an activation and sums, with the activation alone; ALONE, the product
+ * without an epilogue. The backend's own kernels then compute the rest. Products without an epilogue are WHOLE. */
 typedef enum tws_gemm_form { TWS_GEMM_WHOLE, TWS_GEMM_ACTIVATED, TWS_GEMM_ALONE, TWS_GEMM_FORMS } tws_gemm_form;
 
 typedef struct tws_gemm_described {
-  cublasLtMatmulDesc_t operation; /* NULL: not in this form */
+  cublasLtMatmulDesc_t operation; /* NULL: not possible in this form */
   cublasLtMatrixLayout_t a, b, d;
 } tws_gemm_described;
 
@@ -21,7 +22,7 @@ typedef struct tws_gemm_candidate {
 
 enum { TWS_GEMM_PROPOSALS = 32, TWS_GEMM_CANDIDATES = TWS_GEMM_FORMS * TWS_GEMM_PROPOSALS };
 
-/* Alignment of an address: the largest power of two that divides it, up to 16, which the widest access takes. */
+/* Alignment of an address: the largest power of two that divides it, up to 16 bytes, the widest access. */
 typedef struct tws_gemm_alignment {
   uint32_t a, b, c, vector, z; /* a, b: in the library's order; vector: the bias or the sums */
 } tws_gemm_alignment;
@@ -32,8 +33,8 @@ typedef struct tws_gemm_choice {
   tws_gemm_alignment alignment;
   tws_gemm_described described[TWS_GEMM_FORMS];
   tws_gemm_candidate
-      candidate[TWS_GEMM_CANDIDATES]; /* the first is taken; when the library declines it after all, the next */
-  int candidates;                     /* 0: plain arithmetic */
+      candidate[TWS_GEMM_CANDIDATES]; /* the first is used; when the library declines it after all, the next */
+  int candidates;                     /* 0: the backend's plain kernel */
 } tws_gemm_choice;
 
 tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err);
@@ -43,16 +44,17 @@ tws_code tws_gemm_failed(cublasStatus_t status, const char *what, tws_error *err
     if (status_ != CUBLAS_STATUS_SUCCESS) return tws_gemm_failed(status_, what, err); \
   } while (0)
 
-/* Where the product goes in this form. */
+/* Address of the product in this form. */
 void *tws_gemm_target(const tws_cuda_product *p, tws_gemm_form form);
 int64_t tws_gemm_sum_count(const tws_cuda_product *p);
-/* Where the library puts column sums, which it only overwrites: in scratch when they are added to others. */
+/* Address of the library's column sums, which it only overwrites: in scratch when they are to be added to others. */
 void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p);
 tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p);
-/* Fills in what the library proposes: the proposals of all forms in turn, each form's best first. None is no error. */
+/* Fills in the library's proposals: one of each form in turn, each form's best first. It is no error if there are
+ * none. */
 tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
                       tws_gemm_choice *c, tws_error *err);
-/* The addresses of this call, for a form. */
+/* Sets the addresses of this call in the descriptor of a form. */
 tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
                         cublasLtMatmulDesc_t operation, tws_error *err);
 void tws_gemm_clear(tws_gemm_choice *c);
@@ -60,16 +62,17 @@ void tws_gemm_clear(tws_gemm_choice *c);
 /* ---- gemm_rank.c ---- */
 typedef struct tws_gemm_clock {
   cudaEvent_t start, stop; /* NULL: not used yet */
-  int warm;                /* the device has done products before */
+  int warm;                /* the device has executed products before */
 } tws_gemm_clock;
 void tws_gemm_clock_destroy(tws_gemm_clock *clock);
 void tws_gemm_drop(tws_gemm_choice *c, int candidate);
-/* Starts the product in this way on the stream; *declined: the library does not do it, nothing was started. */
+/* Starts the product with this candidate on the stream; *declined 1: the library does not support it, nothing was
+ * started. */
 typedef tws_code (*tws_gemm_start)(void *user, const tws_gemm_candidate *candidate, int *declined, tws_error *err);
-/* Milliseconds on the device for one choice: the larger the product, the more a better way to do it is worth. */
+/* Device time for ranking the algorithms of one product, in milliseconds: the larger the product, the more a better
+ * algorithm is worth. */
 double tws_gemm_budget_ms(double flops, tws_dtype in);
-/* Times the candidates on the stream and brings the fastest to the front; those that the library declines
- * are dropped. */
+/* Times the candidates on the stream and moves the fastest to index 0; those that the library declines are dropped. */
 tws_code tws_gemm_rank(tws_gemm_clock *clock, cudaStream_t stream, tws_gemm_choice *c, double budget_ms,
                        tws_gemm_start start, void *user, tws_error *err);
 

@@ -4,7 +4,7 @@
 
 /* A device that has rested takes its time until its clocks are up: so long it does products first. */
 static const double warm_ms = 100;
-/* How many runs are timed together, and how often, for those near the fastest. */
+/* Runs that are timed together, and repetitions for candidates near the fastest. */
 enum { TOGETHER = 4, TRIES = 3, WARM_RUNS = 1000 };
 
 double tws_gemm_budget_ms(double flops, tws_dtype in) {
@@ -69,7 +69,7 @@ static tws_code warm_up(ranking *r, tws_gemm_clock *clock, tws_gemm_choice *c, t
   return TWS_OK;
 }
 
-/* One run of each after one beside the clock, which loads its kernels, in half the budget. */
+/* Times one run of each candidate, after an untimed one that loads its kernels, within half the budget. */
 static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   int declined = 0;
   for (int i = 0; i < c->candidates;) {
@@ -88,7 +88,7 @@ static tws_code time_once(ranking *r, tws_gemm_choice *c, double *milliseconds, 
   return TWS_OK;
 }
 
-/* Those that are not far from the fastest, several runs together, the least of some tries. */
+/* Times the candidates near the fastest again, several runs together; the minimum of some repetitions counts. */
 static tws_code time_again(ranking *r, const tws_gemm_choice *c, double *milliseconds, tws_error *err) {
   const double far = 1.25;
   double least = INFINITY;

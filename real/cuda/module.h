@@ -1,4 +1,4 @@
-/* What module.c puts into the exported table. */
+/* Functions that module.c puts into the exported table. */
 #ifndef TWS_REAL_CUDA_MODULE_H
 #define TWS_REAL_CUDA_MODULE_H
 

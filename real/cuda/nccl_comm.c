@@ -1,17 +1,16 @@
 /* Collectives and messages among GPUs by NCCL. The world's communicator is bootstrapped through the caller's broadcast,
  * each group of the plan is split from it, in rank 0's order of groups. Calls never block in the library: every state
  * is polled with a deadline, and the error names the group and the collective. Sums are NCCL's: in its order, bfloat16
- * rounded at each hop; they repeat bit by bit on the same machines.
+ * rounded at each step of the ring or tree; they repeat bit by bit on the same machines.
  *
- * Kernels of NCCL wait on their multiprocessors for the other ranks. The plan's channels (plan/plan.h) put those that
- * ranks could start in different orders one after another, as dependencies; channels run side by side: at most 3 such
- * kernels of at most 32 blocks, which fit an A100's 108 multiprocessors beside each other, so that none waits for
- * another's place. Nothing can deadlock: the whole plan could run one operation after another in its order (the
- * verifier tries that), and streams only leave out some of the waiting.
+ * Kernels of NCCL wait on their multiprocessors for the other ranks. The plan's channels (plan/plan.h) serialize, by
+ * dependencies, those that ranks could start in different orders; different channels run concurrently: at most 3 such
+ * kernels of at most 32 blocks, which fit an A100's 108 multiprocessors together, so that none waits for another's
+ * resources. Nothing can deadlock: the whole plan could run one operation after another in its order (the verifier
+ * tries that), and streams only remove some of the waiting.
  *
- * Messages between pipeline stages are rendezvous: one that is sent ends when it is received. They run on one stream of
- * one communicator, so in the order of the plan. Communicators share no buffers: NCCL would run those that do one after
- * another. */
+ * Messages between pipeline stages are rendezvous: a send ends when it is received. They run on one stream of one
+ * communicator, and so in the order of the plan. Communicators share no buffers: NCCL would serialize those that do. */
 #include <nccl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -59,7 +58,7 @@ static tws_code failed(const tws_comm *comm, ncclResult_t result, const char *wh
                   ncclGetErrorString(result), source ? ncclGetLastError(source) : "");
 }
 
-/* Until the communicator is no longer in progress: microseconds, but for what is done for the first time. */
+/* Waits until the communicator is no longer in progress: microseconds, except for first-time initialization. */
 static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws_error *err) {
   const double end = tws_clock_s() + comm->deadline_s;
   int looks = 0;
@@ -78,7 +77,7 @@ static tws_code settle(const tws_comm *comm, ncclComm_t c, const char *what, tws
       usleep(100);
   }
 }
-/* After a call that may have returned "in progress". */
+/* Waits after a call that may have returned "in progress". */
 static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t result, const char *what,
                              tws_error *err) {
   if (result != ncclSuccess && result != ncclInProgress) return failed(comm, result, what, err);
@@ -107,8 +106,9 @@ static tws_code join_world(tws_comm *comm, const tws_cuda_comm_setup *setup, tws
   return settle(comm, comm->world, "joining the world", err);
 }
 
-/* The groups that all ranks make, in rank 0's order. Some ranks are in none along an axis: only the ends of a pipeline
- * have tied parameters. Rank 0 is the first of every line of the topology, so it has one of each. */
+/* The groups that all ranks create, in rank 0's order. Some ranks are in no group along an axis: only the first and
+ * last stages of a pipeline have tied parameters. Rank 0 is the first of a group along every axis, so it has one of
+ * each. */
 typedef struct group_list {
   int32_t count;
   struct {
@@ -131,7 +131,7 @@ static tws_code agree(tws_comm *comm, const tws_cuda_comm_setup *setup, group_li
   return setup->broadcast(setup->user, list, sizeof *list, err);
 }
 
-/* This rank's group along these axes; among several the one that comes as late as in the list. */
+/* This rank's group along these axes; among several the one with the same index among equals as in the list. */
 static nccl_group *listed_group(tws_comm *comm, const group_list *list, int at) {
   int earlier = 0;
   for (int i = 0; i < at; i++) earlier += list->group[i].axes == list->group[at].axes;
@@ -146,8 +146,8 @@ static int is_world(const tws_comm *comm, const nccl_group *group) {
   return group->size == comm->world_size;
 }
 
-/* Every rank comes here for every group of the list, with NULL when it is in none. The first rank of a group is its
- * colour: groups of one axis have no rank in common. */
+/* Every rank calls this for every group of the list, with NULL if it is in none. The first rank of a group is its
+ * colour: groups of one axis are disjoint. */
 static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_error *err) {
   char what[96];
   if (group && is_world(comm, group)) { /* then it is so on all ranks */
@@ -273,7 +273,7 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   return TWS_OK;
 }
 
-/* What was begun with ranks that may be gone. Only before anybody else knows of these communicators. */
+/* Aborts communicators whose ranks may have failed. Only to be called before other code uses them. */
 static void abort_all(tws_comm *comm) {
   for (uint32_t i = 0; i < comm->group_count; i++) {
     ncclComm_t c = comm->groups[i].comm;
@@ -354,7 +354,7 @@ static tws_code data_type(const tws_comm *comm, tws_dtype dtype, ncclDataType_t 
   return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: no such type, %d", comm->rank, (int)dtype);
 }
 
-/* A message for every pair of ranks between which the row moves something. All pairs make progress together. */
+/* A message for every pair of ranks that the collective requires. All pairs progress concurrently. */
 static ncclResult_t pairs(const nccl_group *group, const tws_collective_row *row, int root,
                           const tws_comm_segment *segment, ncclDataType_t type, cudaStream_t s) {
   ncclResult_t result = ncclGroupStart();

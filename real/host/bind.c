@@ -49,7 +49,7 @@ tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err) {
   return ok ? TWS_OK : no_topology(err);
 }
 
-/* Cores that have one of the allowed processors, in hwloc's order: neighbours are near each other. */
+/* Cores with at least one allowed processor, in hwloc's order, in which adjacent cores are close to each other. */
 typedef struct cores {
   hwloc_topology_t topology;
   hwloc_bitmap_t allowed;

@@ -155,7 +155,7 @@ tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_g
     dnnl_primitive_destroy(item->primitive);
     item->primitive = NULL;
   }
-  if (!item->primitive) { /* kept, not to be asked for again: making one takes as long as a product */
+  if (!item->primitive) { /* failures are cached too: creating a primitive takes as long as a product */
     cache->count++;
     return TWS_UNSUPPORTED; /* the caller has another way */
   }

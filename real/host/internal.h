@@ -1,12 +1,13 @@
-/* What the files of the host backend share. Kernels (kernels/) are compiled once per instruction set, with
- * TWS_HOST_ISA naming it; the rest is compiled once. */
+/* Declarations that the files of the host backend share. Kernels (kernels/) are compiled once per instruction set,
+ * with TWS_HOST_ISA naming it; the rest is compiled once. */
 #ifndef TWS_REAL_HOST_INTERNAL_H
 #define TWS_REAL_HOST_INTERNAL_H
 
 #include <pthread.h>
 #include <stdint.h>
 #include "base/status.h"
-#include "models/kernel.h" /* nothing of plans: whoever changes those need not compile every kernel again */
+#include "models/kernel.h" /* no header of plans is included, so that a change of those does not recompile every
+                              kernel */
 
 typedef struct tws_backend tws_backend;
 
@@ -20,25 +21,26 @@ void tws_host_pool_run(tws_host_pool *pool, tws_host_task task, void *arg);
 int tws_host_available_processors(void);
 
 /* ---- gemm.c: single-threaded products from a library; C = op(A) op(B) + beta C, row-major ---- */
-void tws_host_gemm_thread_setup(void);  /* once in every thread that multiplies */
-int tws_host_gemm_enter(void);          /* in the calling thread: the library may use this thread only; returns ... */
-void tws_host_gemm_leave(int previous); /* ... what to restore */
+void tws_host_gemm_thread_setup(void);  /* once in every thread that calls the products below */
+int tws_host_gemm_enter(void);          /* limits the library to the calling thread; returns the previous setting ... */
+void tws_host_gemm_leave(int previous); /* ... which this restores */
 void tws_host_sgemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 const char *tws_host_gemm_library(char *buffer, int size);
 
-/* One block of a bfloat16 product on the processor's own bfloat16 instructions. */
+/* One block of a bfloat16 product by the processor's bfloat16 instructions. */
 typedef struct tws_host_bf16_gemm {
   int64_t m, n, k, lda, ldb, ldc;
   int32_t transpose_a, transpose_b, accumulate, bias; /* bias: bfloat16[n], added before rounding */
   int32_t c_is_f32, pad_;
 } tws_host_bf16_gemm;
 typedef struct tws_host_bf16_cache tws_host_bf16_cache;
-int tws_host_bf16_native(void); /* whether the library does this well here */
+int tws_host_bf16_native(void); /* 1: the library has fast bfloat16 products on this processor */
 tws_code tws_host_bf16_cache_create(int threads, tws_host_bf16_cache **out, tws_error *err);
 void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache);
 size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache);
-/* Not from within a task: makes what multiply() then uses. TWS_UNSUPPORTED: the library declines this shape. */
+/* Creates the kernel that multiply() then uses; not to be called within a task. TWS_UNSUPPORTED: the library
+ * declines this shape. */
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err);
 int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_host_bf16_gemm *gemm, const void *a,
                            const void *b, void *c, const void *bias); /* 0: done */
@@ -68,11 +70,11 @@ struct tws_backend {
   const tws_host_kernels *kernels;
   tws_host_pool *pool;
   tws_host_bf16_cache *bf16; /* NULL where the library has no fast bfloat16 */
-  float *convert;            /* panels of 16-bit products that go through float32; made on first use */
+  float *convert;            /* float32 panels of 16-bit products that are converted; allocated on first use */
   size_t convert_bytes;
   tws_host_arena *arenas;
   size_t arena_count, arena_capacity;
-  pthread_mutex_t lock; /* one kernel at a time */
+  pthread_mutex_t lock; /* serializes kernels */
 };
 
 /* ---- kernels/: the table of one instruction set ---- */

@@ -19,7 +19,7 @@ struct tws_host_pool {
   tws_host_task task;
   void *arg;
   _Alignas(64) _Atomic uint32_t generation; /* counts loops; workers wait for it to change */
-  _Atomic int sleepers;                     /* workers in, or on their way into, futex_wait */
+  _Atomic int sleepers;                     /* workers in futex_wait, or about to enter it */
   _Alignas(64) _Atomic uint32_t remaining;  /* workers that have not finished the loop */
   _Atomic int caller_sleeps;
   _Atomic int stop;

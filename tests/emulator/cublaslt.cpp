@@ -34,7 +34,7 @@ struct Preference {
   uint32_t alignment[4], reductions;
 };
 
-/* What a cublasLtMatmulAlgo_t holds: which one it is, for what. */
+/* The content of a cublasLtMatmulAlgo_t: the algorithm and the problem that it was chosen for. */
 struct Algorithm {
   uint32_t id;
   int32_t epilogue;
@@ -374,7 +374,7 @@ static void multiply(const Operation &o, bool backwards, const Factor &left, con
   for (uint64_t j = 0; j < sums.size(); ++j) put(const_cast<void *>(o.bias), o.bias_type, j, sums[j]);
 }
 
-/* What the heuristics were told must be true of this call. */
+/* The conditions that the heuristics assumed must hold in this call. */
 static void check_promises(const Algorithm &algorithm, const Problem &p, const void *a, const void *b, const void *c,
                            const void *d, const void *workspace, size_t bytes) {
   const void *address[] = {a, b, c, d, p.o->bias, p.o->aux};
@@ -394,7 +394,7 @@ static void check_promises(const Algorithm &algorithm, const Problem &p, const v
   require(aux + size <= out || out + size <= aux, "the auxiliary matrix overlaps the result");
 }
 
-/* Fused kernels of some shapes are slow, so that both ways to do what is beside a product are taken. */
+/* Fused kernels of some shapes are slow, so that both implementations of a product's epilogue are used. */
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
@@ -409,7 +409,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
   memcpy(&algorithm, algo, sizeof algorithm);
   check(p);
   check_promises(algorithm, p, a, b, c, d, workspace, bytes);
-  require(c == d && c_layout == d_layout, "a result beside what it is added to");
+  require(c == d && c_layout == d_layout, "a result that is not in the place of its addend");
   const Kind &kind = kinds[algorithm.id];
   if (!kind.possible || !kind.works) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool slow = (has_aux(o.epilogue) || makes_sums(o.epilogue)) && algorithm.shape >> 63;

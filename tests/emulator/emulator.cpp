@@ -116,7 +116,7 @@ void __syncwarp() {
   pass(&warp_barrier[current / WARP], &alive_in_warp[current / WARP]);
 }
 
-// What is written before one barrier is read before the next: two sets of slots in turn need no barrier to part them.
+// Values written before one barrier are read before the next: two alternating sets of slots need no other barrier.
 static uint64_t *share(uint64_t mine) {
   uint64_t *set = slots[warp_barrier[current / WARP].turn & 1];
   set[current] = mine;

@@ -160,12 +160,12 @@ bool is_ready(ncclComm *comm, cudaStream_t stream, const std::string &what) {
     emulated_refuse("a connection of NCCL that is made while a step is recorded");
   return true;
 }
-/* Where a communicator has registered memory, all that it is given lies in it, but for a word beside. */
+/* Where a communicator has registered memory, every buffer lies in it, except for single words. */
 void check_buffer(const ncclComm *comm, const void *data, size_t bytes) {
   if (bytes && !emulated_is_device(data, bytes)) emulated_refuse("a collective on memory that is not the device's");
   bool there = bytes <= sizeof(int) || comm->registered.empty();
   for (const auto &r : comm->registered) there |= data >= r.first && (const char *)data + bytes <= r.first + r.second;
-  if (!there) emulated_refuse("a collective on memory that is not registered beside some that is");
+  if (!there) emulated_refuse("a collective on memory that is not registered");
 }
 
 ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const void *data, size_t bytes, bool receives) {

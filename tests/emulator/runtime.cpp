@@ -1,9 +1,9 @@
 /* The part of the CUDA runtime that the backend uses, on host memory and as strict as the real one can be.
  *
- * What a stream is given is done when the host waits for it, in an order drawn anew each time among those that streams
- * and events allow, so that a missing wait or dependency shows; graphs keep what was recorded and run the same way.
- * Device memory lies between guard pages and can only be touched while a device's work runs. A call that must not be
- * made while a stream is recorded spoils the recording. */
+ * Work of a stream is done when the host waits for it, in an order drawn anew each time among those that streams and
+ * events allow, so that a missing wait or dependency shows; graphs keep the recorded work and run the same way. Device
+ * memory lies between guard pages and can only be touched while a device's work runs. A call that must not be made
+ * while a stream is recorded corrupts the recording. */
 #include "tests/emulator/runtime.h"
 
 #include <sys/mman.h>
@@ -45,7 +45,7 @@ struct Event : Stream {
   bool timed, recorded;
 };
 
-/* What was submitted since emulated_trace(): for tests that ask who waits for whom. */
+/* Work that was submitted since emulated_trace(): for tests of dependencies. */
 struct Traced {
   long number;
   std::vector<long> after;
@@ -194,7 +194,7 @@ void run_program(const std::vector<Node> &nodes) {
   }
 }
 
-/* What comes after nothing begins together; edges lead to later nodes only. */
+/* Nodes without a predecessor begin together; edges lead to later nodes only. */
 double milliseconds_of(const std::vector<Node> &nodes) {
   std::vector<double> done;
   double last = 0;
@@ -212,7 +212,7 @@ void wait_for(const Stream *s) {
   waited = std::max(waited, s->at);
 }
 
-// Whether the origin comes after all that was recorded.
+// Returns true if the origin comes after all recorded work.
 bool joined() {
   std::vector<char> seen(recording->nodes.size() + 1, 0);
   std::vector<long> open = origin->latest_node;
@@ -329,7 +329,7 @@ static cudaError_t take_back(void *address, bool device) {
   const Allocation a = found->second;
   mprotect(a.map + HOST_PAGE, a.mapped - 2 * HOST_PAGE, PROT_READ | PROT_WRITE);
   for (size_t i = a.bytes; i < a.rounded; ++i)
-    if (found->first[i] != (char)BEHIND) emulated_refuse("a write behind an allocation");
+    if (found->first[i] != (char)BEHIND) emulated_refuse("a write past the end of an allocation");
   allocations.erase(found);
   mmap(a.map, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return cudaSuccess;

@@ -14,7 +14,7 @@ cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &wo
 /* After whatever was submitted this way before, on any stream. */
 cudaError_t emulated_submit_in_order(cudaStream_t stream, const std::function<void()> &work);
 bool emulated_is_recorded(cudaStream_t stream);
-/* Whether the bytes lie in one allocation of device memory. */
+/* Returns true if the bytes lie in one allocation of device memory. */
 bool emulated_is_device(const void *address, size_t bytes);
 uint32_t emulated_random();
 /* Says what was wrong and ends the program: on a GPU this would be an error, a hang or a wrong result. */

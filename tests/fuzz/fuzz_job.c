@@ -1,6 +1,6 @@
-/* A whole job: model, configuration and cluster, one behind the other with a line "---" between them. What is accepted
- * is lowered for every rank; each plan verifies, alone and with the others, has a ledger that adds up, and an estimate.
- * What is refused is so with a reason. */
+/* A whole job: model, configuration and cluster, one after the other with a line "---" between them. An accepted job is
+ * lowered for every rank; each plan verifies, alone and with the others, has a ledger that adds up, and an estimate. A
+ * refused job has a reason. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>

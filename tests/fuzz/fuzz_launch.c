@@ -1,6 +1,7 @@
-/* What the launcher and its ranks take from each other. The first byte of an input chooses who listens and how far the
- * other side has come: any bytes before a proof are refused, on both sides; sealed records that were changed do not open;
- * whatever a side that knows the secret sends is a record whose numbers and texts are within their bounds, or refused. */
+/* Messages between the launcher and its ranks. The first byte of an input chooses which side receives and how far the
+ * other side has come: any bytes before a proof are refused, on both sides; sealed records that were changed do not
+ * open; whatever a side that knows the secret sends is a record whose numbers and texts are within their bounds, or
+ * refused. */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -75,7 +76,7 @@ static int open_link(tws_link *near, int far, int from_launcher) {
   tws_answer answer;
   uint8_t proof[TWS_RANDOM];
   require(socketpair(AF_UNIX, far ? SOCK_STREAM : SOCK_SEQPACKET, 0, ends) == 0);
-  *near = (tws_link){.socket = ends[0], .far = far, .from_rank = from_launcher ? -1 : RANK, .ranks = RANKS};
+  *near = (tws_link){.socket = ends[0], .remote = far, .from_rank = from_launcher ? -1 : RANK, .ranks = RANKS};
   if (!far) return ends[1];
   tws_hello_make(RANK, &hello);
   require(tws_hello_answer(secret, &hello, &answer, &of_launcher) &&
@@ -116,7 +117,7 @@ static void take_records(const uint8_t *data, size_t size, int far, int from_lau
   tws_link_close(&near);
 }
 
-/* What crosses the network, changed: with a wrong seal nothing comes. */
+/* A record is changed on the network: with a wrong seal none is received. */
 static void refuse_wire(const uint8_t *data, size_t size, int from_launcher) {
   tws_link near;
   const int other = open_link(&near, 1, from_launcher);

@@ -51,7 +51,7 @@ __device__ int64_t length_of(const Shape &s, int64_t batch) {
   return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
 }
 
-// What is seen of one of the sequences: so many keys, inside documents.
+// Visible part of one sequence: `length` keys, within documents.
 struct Sequence {
   int64_t length;
   const int32_t *documents;  // or null
@@ -62,7 +62,7 @@ __device__ Sequence sequence_of(const Shape &s, int64_t batch) {
   return {length_of(s, batch), s.documents ? s.documents + 2 * batch * s.seq : nullptr};
 }
 
-// Keys that a query sees: none outside the sequence, where plain causal attention never asks.
+// Keys that a query sees; none if the query is outside the sequence, which plain causal attention never tests.
 template <bool SPECIAL>
 __device__ Span keys_of(const tws_attention_form &f, int64_t query, const Sequence &of) {
   Span span = {0, query + 1};
@@ -85,7 +85,7 @@ __device__ Span keys_of_tile(const Shape &s, const tws_attention_form &f, int64_
   return span;
 }
 
-// The diagonal of a tile on which a key and a query lie, by their places in it.
+// Index of a tile's diagonal on which a key and a query lie, by their positions in the tile.
 __device__ int diagonal_of(int query, int key) {
   return key - query + TILE - 1;
 }
@@ -107,7 +107,7 @@ __device__ float biased(const tws_attention_form &f, float slope, float score, i
   return SPECIAL && f.alibi ? score - slope * fabsf((float)(query + f.offset - key)) : score;
 }
 
-// How much a score changes with its scaled product.
+// Derivative of a score with respect to its scaled product.
 template <bool SPECIAL>
 __device__ float steepness(const tws_attention_form &f, float score) {
   if (!SPECIAL || f.cap == 0.0F) return 1.0F;
@@ -131,7 +131,7 @@ __host__ __device__ constexpr int stride() {
   return CHUNKS * 32 + 4;
 }
 
-// Rows first .. first + 31 of a head to shared memory; what lies outside the sequence or the head becomes 0.
+// Loads rows first .. first + 31 of a head into shared memory; elements outside the sequence or the head become 0.
 template <typename T, int CHUNKS>
 __device__ void load_tile(const T *from, int64_t first, int64_t seq, int64_t row, int head, float *to) {
   for (int i = (int)threadIdx.x; i < TILE * CHUNKS * 32; i += BLOCK) {
@@ -450,7 +450,7 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
   return TWS_OK;
 }
 
-// Queries, keys and values, or their gradients, from operand `at` on, which is moved behind them.
+// Queries, keys and values, or their gradients, from operand `at` on; `at` is advanced past them.
 template <typename T>
 Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   void *const *o = call->operand + *at;
@@ -468,8 +468,8 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   return {first, first + q, first + q + kv, all, all, all};
 }
 
-// What stands before the workspace, from operand `at` on; returns the workspace's number. bias_gradients: that
-// operand's number, where there is one.
+// Reads the operands before the workspace, from operand `at` on; returns the workspace's index. bias_gradients: that
+// operand's index, if there is one.
 int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
   if (call->work->flags & TWS_DOCUMENTS) s->documents = in<int32_t>(call, at++);
@@ -511,8 +511,8 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
   int bias_gradients = -1;
-  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));  // the plan's workspace has room for head
-                                                                              // size times as much, and for the parts
+  // The plan's workspace has room for head size times as many numbers, and for the parts.
+  float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   float *parts = delta + rows;
   LAUNCH(row_products, (unsigned)ceil_div(rows, BLOCK / WARP), BLOCK, 0, call, d_o, o, delta, rows, s);

@@ -5,8 +5,8 @@ namespace {
 
 enum { COLUMN_BLOCK = 64 };
 
-// Sums over a part of the rows, of each feature two: sums[part][2][width]. Differences from the first row's numbers
-// keep the variance of features that are far from 0.
+// Partial sums over a range of the rows, two for each feature: sums[part][2][width]. Differences from the first row's
+// values preserve the variance of features that are far from 0.
 template <typename T>
 __global__ void __launch_bounds__(COLUMN_BLOCK) moment_parts(const T *x, float *sums, int64_t rows, int64_t width) {
   const int64_t i = (int64_t)blockIdx.x * COLUMN_BLOCK + threadIdx.x;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(BLOCK) normalise(const T *x, const T *weight, 
   }
 }
 
-// As moment_parts: of dy, and of dy z.
+// As moment_parts(), for dy and dy z.
 template <typename T>
 __global__ void __launch_bounds__(COLUMN_BLOCK)
     grad_parts(const T *dy, const T *x, const float *stats, float *sums, int64_t rows, int64_t width) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
   sums[((int64_t)blockIdx.y * 2 + 1) * width + i] = product;
 }
 
-// The totals stay in the first part's place.
+// The totals overwrite the first part.
 template <typename G>
 __global__ void __launch_bounds__(COLUMN_BLOCK)
     grad_totals(float *sums, int parts, G *dweight, G *dbias, int64_t width, bool accumulate) {

@@ -3,8 +3,8 @@
 
 namespace {
 
-// ---- sums of |x| by column: a block has some neighbours among the columns, and each of its rows of threads every
-// LINES-th row of x, so that a sum has one order ----
+// ---- sums of |x| by column: a block has some adjacent columns, and each of its rows of threads every LINES-th row of
+// x, so that a sum has one order ----
 
 enum { LINES = BLOCK / WARP };
 
@@ -34,7 +34,7 @@ __device__ inline uint32_t size_bits(const float *norms, int64_t column) {
   return bits_of<uint32_t>(norms[column]) & 0x7fffffffU;
 }
 
-// Of all threads the sum; `scratch` is of BLOCK counts.
+// Sum over all threads; `scratch` has BLOCK counts.
 __device__ inline int64_t count_all(int64_t mine, int64_t *scratch) {
   scratch[threadIdx.x] = mine;
   __syncthreads();
@@ -47,7 +47,7 @@ __device__ inline int64_t count_all(int64_t mine, int64_t *scratch) {
   return all;
 }
 
-// Threads have neighbouring columns each: their chosen ones go behind those of the threads before.
+// Each thread has adjacent columns: its chosen ones are written after those of the previous threads.
 __global__ void top_columns(const float *norms, int32_t *chosen, int64_t columns, int64_t kept) {
   __shared__ int64_t scratch[BLOCK], equals[BLOCK];
   const int64_t share = (columns + BLOCK - 1) / BLOCK, begin = share * threadIdx.x;

@@ -12,11 +12,11 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-// tests/emulator gives these another meaning and runs the kernels on the host.
+// tests/emulator redefines these and runs the kernels on the host.
 #ifndef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, call, ...) kernel<<<grid, block, shared, (call)->stream>>>(__VA_ARGS__)
 #define BLOCK_MEMORY(name) extern __shared__ float4 name[]
-// One instruction each, a unit or two in the last place off; what is below 2^-126 counts as 0.
+// One instruction each, with an error of one or two units in the last place; results below 2^-126 are flushed to 0.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -55,8 +55,8 @@ __device__ inline f16 from_float<f16>(float x) {
   return __float2half_rn(x);
 }
 
-// N elements that are loaded and stored at once; the address must be a multiple of the pack's size. They stay words, so
-// that those of 16 bits do not take a register each.
+// N elements that are loaded and stored by one access; the address must be a multiple of the pack's size. They stay in
+// 32-bit words, so that 16-bit elements do not take a register each.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   typedef std::conditional_t<sizeof(T) * N % 4 == 0, uint32_t, uint16_t> Word;
@@ -70,7 +70,7 @@ __device__ inline To bits_of(From x) {
   return y;
 }
 
-// Element j of a pack. j is known where it is compiled.
+// Element j of a pack; j is a compile-time constant after unrolling.
 template <int N>
 __device__ inline float at(const Pack<float, N> &pack, int j) {
   return bits_of<float>(pack.w[j]);
@@ -120,8 +120,8 @@ __device__ inline void store(T *to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N> *>(to) = packed<T>(x);
 }
 
-// Loads what belongs to first, first + step, ... below end, DEEP of them at most and all under way at once, then uses
-// one after another: use(index, loaded).
+// Loads the items first, first + step, ... below end, at most DEEP of them in flight at once, then processes them one
+// after another: use(index, loaded).
 template <int DEEP, typename I, typename Load, typename Use>
 __device__ inline void at_once(I first, I end, I step, Load load, Use use) {
   decltype(load(first)) loaded[DEEP];
@@ -142,7 +142,7 @@ struct Width {
   static constexpr int value = 16 / (largest > (int)sizeof(C) ? largest : (int)sizeof(C));
 };
 
-// Whether rows of `count` elements of type T at the address can be accessed in packs of N.
+// Returns true if rows of `count` elements of type T at the address can be accessed in packs of N.
 template <int N, typename T>
 inline bool packable(const T *address, int64_t count) {
   return reinterpret_cast<uintptr_t>(address) % (sizeof(T) * N) == 0 && count % N == 0;
@@ -154,8 +154,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// Over a block of whole warps (at most 32); every thread gets the same bits, and the order does not depend on timing.
-// `scratch` holds one element for each warp and may be used again at once.
+// Reduces over a block of whole warps (at most 32); every thread gets the same bits, and the order does not depend on
+// timing. `scratch` has one element for each warp and may be reused at once.
 template <typename T>
 __device__ inline T block_sum(T x, T *scratch) {
 #pragma unroll
@@ -184,18 +184,18 @@ inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Blocks for a loop over `items` with a stride of the whole grid.
+// Number of blocks for a grid-stride loop over `items`.
 inline unsigned grid_for(const tws_cuda_call *call, int64_t items, int per_block) {
   const int64_t blocks = ceil_div(items, per_block), most = (int64_t)call->multiprocessors * 8;
   return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-// The body's items of so many, BLOCK threads in a block.
+// Grid-stride loop over `count` items, with BLOCK threads in a block.
 #define EACH_ITEM(i, count)                                                                                    \
   for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, step_ = (int64_t)gridDim.x * BLOCK; i < (count); \
        i += step_)
 
-// Lets a kernel have so many bytes of shared memory a block: beyond 48 KiB that has to be asked for, kernel by kernel.
+// Allows a kernel `bytes` bytes of dynamic shared memory per block: more than 48 KiB must be requested for each kernel.
 template <typename K>
 inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {
   const cudaError_t status = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
@@ -203,13 +203,13 @@ inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "shared memory");
 }
 
-// The error of the launch just made.
+// Error of the last kernel launch.
 inline tws_code launched(tws_error *err) {
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "launch");
 }
 
-// Run the statement with T standing for the storage type.
+// Runs the statement with T as the storage type.
 #define FOR_TYPE(type, T, ...)       \
   do {                               \
     if ((type) == TWS_F32) {         \

@@ -5,7 +5,7 @@
 
 namespace {
 
-// What a launch works on: pictures from the first on.
+// Work of a launch: pictures from the first on.
 struct Shape {
   tws_windows w;
   int64_t width;    // of a patch
@@ -190,7 +190,7 @@ void add_operand(Part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-// A kernel of its own: a product of so many rows x out x in, or a count of elements.
+// Runs another kernel on a part: a product of rows x out x in, or a count of elements.
 tws_code run_part(const tws_cuda_call *call, tws_cuda_function run, tws_kernel kernel, int64_t rows, int64_t outs,
                   int64_t ins, uint32_t flags, const Part &p, tws_error *err) {
   tws_work work = {};
@@ -236,7 +236,7 @@ tws_code input_part(const tws_cuda_call *call, bool direct, int64_t first, const
   FOR_TYPE(type, T, return run_gather<T>(call, s, patches, dx, err));
 }
 
-// Gradients of the weights and biases, and their types; `added`: there is something in them to add to.
+// Gradients of the weights and biases, and their types; `added`: they are added to existing values.
 struct Sums {
   void *weights, *biases;
   tws_dtype type;

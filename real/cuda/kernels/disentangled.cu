@@ -49,7 +49,7 @@ __device__ float score(const Shape &x, const Given<T> &g, int64_t b, int64_t h, 
   return sum * x.s.scale;
 }
 
-// What dropout multiplies a probability by.
+// Factor of dropout for a probability.
 __device__ float kept(const Shape &x, int64_t b, int64_t h, int64_t i, int64_t key) {
   if (!x.form.dropped_below) return 1;
   uint32_t word[4];
@@ -58,7 +58,7 @@ __device__ float kept(const Shape &x, int64_t b, int64_t h, int64_t i, int64_t k
   return word[key % TWS_DROPOUT_GROUP] < x.form.dropped_below ? 0.0F : x.form.kept;
 }
 
-// Of a query and a key: the probability as it multiplied the value, and the gradient of the products.
+// For a query and a key: the probability that multiplied the value, and the gradient of the products.
 struct Slopes {
   float probability, product;
 };
@@ -173,7 +173,7 @@ __global__ void gradient_of_key(Shape x, Given<T> g, const T *d_o, const float *
   }
 }
 
-// A block for a row of positions and a head: of all sequences, the pairs that are so far apart.
+// A block for a row of positions and a head: it sums, over all sequences, the pairs with this distance.
 template <typename T>
 __global__ void gradient_of_position(Shape x, Given<T> g, const T *d_o, const float *lse, const float *delta, T *dp) {
   BLOCK_MEMORY(memory);

@@ -23,7 +23,7 @@ struct Gelu {
 struct GeluGrad {  // (dy, x)
   static constexpr bool two = true;
   __device__ float operator()(float dy, float x) const {
-    // Farther out the slope is 0 or 1; what is not finite becomes NaN.
+    // Beyond +-10 the slope is 0 or 1; non-finite values become NaN.
     const float t = fmaf(x, 0.0F, fminf(fmaxf(x, -10.0F), 10.0F));
     const float e = fast_exp2(-gelu_inner(t)), s = fast_reciprocal(1.0F + e);
     const float slope = 1.5957691216057308F * (1.0F + 0.134145F * t * t);
@@ -81,7 +81,7 @@ struct Multiply {
   __device__ float operator()(float x, float) const { return x * factor; }
 };
 
-// What the gate of a gated unit becomes, and its derivative.
+// Activation of the gate of a gated unit, and its derivative.
 struct SiluGate {
   __device__ static float value(float x) { return x * sigmoid(x); }
   __device__ static float slope(float x) {
@@ -103,7 +103,7 @@ struct First {
   __device__ float operator()(float x, float) const { return x; }
 };
 
-enum { DEEP = 2 };  // packs of each operand that a thread has under way at once
+enum { DEEP = 2 };  // packs of each operand that a thread has in flight
 
 // out[i] = f(a[i], b[i]); out may be a or b. One operand: f gets a twice. A block has DEEP x BLOCK packs.
 template <typename A, typename B, typename O, typename F>

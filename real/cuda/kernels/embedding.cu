@@ -9,8 +9,8 @@ extern "C" {
 
 namespace {
 
-// x[token] = wte[id - first] (+ wpe of its position). The table may be a rank's part of the vocabulary: an id outside
-// it adds nothing. keep: x is added to.
+// x[token] = wte[id - first] (+ wpe of its position). The table may be a rank's shard of the vocabulary: an id outside
+// of it adds nothing. keep: the result is added to x.
 template <typename T, int V>
 __global__ void embedding(const int32_t *ids, const T *wte, const T *wpe, T *x, int64_t tokens, int64_t width,
                           int64_t vocabulary, int64_t seq, int64_t first, int64_t gap, bool keep) {
@@ -64,9 +64,9 @@ enum { SEGMENT = 1024, MOST_COUNTS = 1 << 19 };  // fewest tokens of a segment; 
 enum { SHORTEST = 256 };                         // fewest tokens of the parts in which long lists are summed
 enum { CURSORS = 4, PACKED = 8 };                // words in scratch; what packs of sums are aligned to
 
-// In scratch: list[tokens]; per row: where its list begins in it, its length, the first of its parts; per segment of
-// the tokens and row: how many it has there, then where they go; per part: its row; parts' sums. Where a group's lists
-// and parts lie depends on timing; what they say does not.
+// Scratch memory: list[tokens]; per row: the beginning of its list, its length, the first of its parts; per segment of
+// the tokens and row: the number of its tokens, later the position where they are written; per part: its row; sums of
+// parts. The positions of a group's lists and parts depend on timing; their contents do not.
 struct RowLists {
   int32_t *cursor, *first, *count, *part, *counts, *list, *part_row;  // cursor: of the list, of parts
   float *sums;                                                        // [most_parts][width]
@@ -74,7 +74,7 @@ struct RowLists {
   int segments, part_tokens, most_parts;
 };
 
-// What a block works at: GROUP rows, whose first is id `low`, and one segment of the tokens.
+// A block's work: GROUP rows, the first of which is id `low`, and one segment of the tokens.
 struct Share {
   int64_t base, low, high, begin, end;
   int rows;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const int32_t *ids, int64_t 
   if (row < s.rows) l.counts[blockIdx.y * l.vocabulary + s.base + row] = counts[row];
 }
 
-// A thread has a row: room for its list and its parts; its counts become places.
+// One thread per row: allocates its list and its parts; its counts become positions.
 __global__ void __launch_bounds__(GROUP) place_rows(RowLists l) {
   __shared__ int32_t next[GROUP];
   const int64_t row = (int64_t)blockIdx.x * GROUP + threadIdx.x;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(BLOCK) list_rows(const int32_t *ids, int64_t f
 
 // ---- sums ----
 
-// Rows, and sums of parts, that a thread has under way at once.
+// Rows, and sums of parts, that a thread has in flight.
 enum { DEEP = 4, PARTS_DEEP = 2, WARPS = BLOCK / WARP };
 
 // The sum of count vectors at from + number(i) width, of the columns of this block's lanes: warp w takes w, w + 8, ...;
@@ -193,7 +193,7 @@ __device__ void sum_vectors(const T *from, int64_t width, int64_t column, int co
   __syncthreads();
 }
 
-// Of a part of a long list. A block has a part and 32 V columns.
+// Sums one part of a long list. A block has a part and 32 V columns.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) sum_list_parts(const T *dx, RowLists l, int64_t width) {
   __shared__ float scratch[WARPS][WARP * V];
@@ -239,8 +239,8 @@ __global__ void __launch_bounds__(BLOCK) sum_rows(const T *dx, G *dwte, RowLists
   }
 }
 
-// Shares out the scratch memory; part_tokens 0: it is too small. A list of more than part_tokens has a full part, so
-// all have less than two for each so many tokens.
+// Divides the scratch memory; part_tokens 0: it is too small. A list of more than part_tokens tokens has a full part,
+// so that all lists together have fewer than two parts for each part_tokens tokens.
 RowLists lists_for(const tws_cuda_call *call) {
   const int64_t tokens = call->work->d[0], width = call->work->d[1], vocabulary = call->work->d[2];
   const int64_t by_rows = MOST_COUNTS / vocabulary, by_tokens = ceil_div(tokens, SEGMENT);

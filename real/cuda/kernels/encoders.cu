@@ -1,9 +1,9 @@
-// Small kernels of encoders: biases of some parts of a row, tokens beside their neighbours, scores of spans.
+// Small kernels of encoders: biases of some parts of a row, tokens next to adjacent tokens, scores of spans.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// Columns of a block of sums, and rows that it has under way.
+// Columns of a block of sums, and rows that it has in flight.
 enum { COLUMNS = 32, ROWS = 32 };
 
 template <typename T>

@@ -1,6 +1,5 @@
-// Linear layers of experts on the slots that are filled, with plain arithmetic: how many they are is known on the
-// device alone, so that one grid has the tiles of all slots and those beyond the filled ones end at once. Tiles of 64
-// by 64.
+// Linear layers of experts on the filled slots, with plain arithmetic: their number is known on the device alone, so
+// the grid has the tiles of all slots, and tiles beyond the filled ones return at once. Tiles of 64 by 64.
 #include "models/routing.h"
 #include "real/cuda/kernels/common.cuh"
 

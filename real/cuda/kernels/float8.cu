@@ -1,5 +1,5 @@
-// What enters products in 8 bits: the largest magnitude of a tensor, and its codes, as they lie and transposed. Both
-// are bound by memory.
+// 8-bit operands of products: the largest magnitude of a tensor, and its codes, in row-major order and transposed. Both
+// kernels are bound by memory bandwidth.
 #include "real/cuda/kernels/common.cuh"
 #ifdef __CUDACC__
 #include <cuda_fp8.h>

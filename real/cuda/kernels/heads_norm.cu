@@ -42,7 +42,7 @@ __device__ int64_t width_of(const Heads &h, int part) {
 __device__ Row row_of(const Heads &h, int64_t index) {
   const int64_t token = index / (h.stats + 1), r = index % (h.stats + 1);
   if (r == h.stats) return {2, token * h.token + h.normed, 0, h.token - h.normed};
-  // No array with an index that is not known where it is compiled: it would lie in memory.
+  // An array with an index that is unknown at compile time would be in local memory.
   const int part = r < h.rows[0] ? 0 : 1;
   const int64_t of_part = part ? r - h.rows[0] : r, first = part ? h.first[1] : h.first[0], width = width_of(h, part);
   return {part, token * h.token + first + of_part * width, token * h.stats + r, width};

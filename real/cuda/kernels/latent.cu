@@ -1,4 +1,5 @@
-// Multi-head latent attention's rows: models/latent.h. A block for each token, threads over pairs of neighbours.
+// Rows of multi-head latent attention: models/latent.h. One block per token, whose threads have pairs of adjacent
+// elements.
 #include "models/latent.h"
 #include "real/cuda/kernels/common.cuh"
 

@@ -1,10 +1,10 @@
-// Kernels that move elements to other places: bits are copied in units of up to 16 bytes, whatever the type. Threads
-// run over what is written, so that writes are always whole and in order; reads are contiguous within a row or a head.
+// Kernels that permute elements: bits are copied in units of up to 16 bytes, whatever the type. Threads iterate over
+// the output, so that writes are coalesced and in order; reads are contiguous within a row or a head.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// ---- units: the largest piece, at most 16 bytes, that rows and addresses are multiples of ----
+// ---- units: the largest size, at most 16 bytes, that divides rows and addresses ----
 
 template <int BYTES>
 struct alignas(BYTES) Unit {

@@ -6,8 +6,8 @@
 
 namespace {
 
-// Threads of a block: where two blocks and their rows fit a multiprocessor, and where one does. Packs of a row that a
-// thread has under way at once.
+// Threads of a block: if two blocks and their rows fit a multiprocessor, and if one does. Packs of a row that a thread
+// has in flight.
 enum { LOSS_BLOCK = 512, LARGE_BLOCK = 1024, DEEP = 4, MOST_WARPS = LARGE_BLOCK / WARP };
 
 // Sums count from their own maximum; -infinity with sum 0 is the empty row. NaN stays in the sum.
@@ -93,8 +93,8 @@ __device__ void clear_row(const Row<T, V> &row) {
   for (int i = (int)threadIdx.x; i < row.padded / V; i += (int)blockDim.x) row.global[i] = packed<T>(zeros);
 }
 
-// Of a row: scale (softmax - onehot) = weight power(x, base), but for the target. target: a column, or one that there
-// is not.
+// Gradient of a row: scale (softmax - onehot) = weight power(x, base), except at the target. target: a column, or one
+// that does not exist.
 struct Gradient {
   float base, weight, at_target;
   int64_t target;
@@ -148,7 +148,7 @@ __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   for (int i = packs + me; i < row.padded / V; i += threads) row.global[i] = packed<T>(zeros);
 }
 
-// What a token's gradient is multiplied with; metrics: where it is known before how many targets are ignored.
+// Factor of a token's gradient; metrics: NULL, or metrics[1] is the share of ignored targets, if it is known before.
 __device__ float weight_of(double weight, const float *hyper, const double *metrics) {
   const double scaled = hyper ? weight * (double)hyper[TWS_HYPER_SCALE] : weight;
   if (!metrics) return (float)scaled;
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(LARGE_BLOCK, 1)
     if (threadIdx.x == 0) losses[token] = 0.0;
     return;
   }
-  const bool known = target >= 0 && target < columns;  // else the data are wrong: nothing but NaN comes out
+  const bool known = target >= 0 && target < columns;  // else the data are wrong, and all results are NaN
   const float logit =
       known ? to_float(logits[token * padded + target]) : CUDART_NAN_F;  // before any thread overwrites it
   const Softmax s = row_softmax(row, scratch);
@@ -274,12 +274,12 @@ tws_code check(const tws_cuda_call *call, int64_t fewest, tws_error *err) {
   return TWS_OK;
 }
 
-// The hyperparameters, where a loss scale is asked for.
+// The hyperparameters, if there is a loss scale; else NULL.
 const float *scale_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_SCALED ? in<float>(call, operand) : nullptr;
 }
 
-// The metrics, where it is known before how many targets are ignored.
+// The metrics, if the number of ignored targets is known before; else NULL.
 const double *counted_of(const tws_cuda_call *call, int operand) {
   return call->work->flags & TWS_COUNTED ? in<double>(call, operand) : nullptr;
 }
@@ -290,8 +290,8 @@ tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics
   return launched(err);
 }
 
-// How a row of packs is kept: two blocks a multiprocessor where two rows fit (a block takes 1 KiB by itself),
-// else one with as much of its row as a block can have.
+// Where a row of packs is cached: two blocks per multiprocessor if two rows fit (a block takes 1 KiB by itself), else
+// one with as much of its row as a block can have.
 template <typename T, int V>
 tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   constexpr int64_t SIZE = sizeof(T) * V;

@@ -53,8 +53,8 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A row belongs to a block (WHOLE) or to a warp, which read it once. Where V is 1 the compiler would rather spill than
-// use more than 32 registers, unless it is told that one block is enough.
+// A row belongs to a block (WHOLE) or to a warp, which reads it once. Where V is 1 the compiler would rather spill than
+// use more than 32 registers, unless __launch_bounds__ says that one block suffices.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
 
 // ---- gradient in one pass: threads own columns ----
 
-enum { GRAD_PACKS = 2 };  // of each operand that a thread has under way
+enum { GRAD_PACKS = 2 };  // packs of each operand that a thread has in flight
 // Threads whose registers a multiprocessor has, for a thread with PER packs of a row.
 template <int PER>
 constexpr int grad_threads = PER == 1 ? 768 : 640;
@@ -165,8 +165,8 @@ __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[P
   }
 }
 
-// A thread's sums over the columns of dx, which registers have no room for: each thread has its own in shared memory,
-// neighbours side by side.
+// A thread's sums over the columns of dx, for which there are too few registers: they are in shared memory, those of
+// adjacent threads next to each other.
 template <int V, int PER>
 struct Written {
   static constexpr int QUADS = V / 4;
@@ -194,8 +194,8 @@ struct Written {
   }
 };
 
-// A block takes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns are in registers until
-// the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
+// A block processes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns stay in registers
+// until the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(grad_threads<PER>)
 #pragma unroll
       for (int r = 0; r < 2 * R; ++r) scratch[turn][me / WARP][r] = sum[r];
     }
-    __syncthreads();  // who comes to the next turn's barrier has read this turn's sums: two buffers do
+    __syncthreads();  // a thread that reaches the next iteration's barrier has read these sums: two buffers suffice
 #pragma unroll
     for (int r = 0; r < 2 * R; ++r) sum[r] = 0.0F;
     for (int i = 0; i < warps; ++i) {
@@ -321,7 +321,7 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
   }
 }
 
-enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has under way at once
+enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has in flight
 
 // Partial column sums: part p of `parts` takes rows p, p + parts, ...; a thread owns V columns.
 // sums: [parts][2][width]: of dy z, and of dy.
@@ -471,12 +471,12 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
   return residual ? start_norm<T, 1, true>(call, n, err) : start_norm<T, 1, false>(call, n, err);
 }
 
-// Where a layer's bias has its gradient from what is written here.
+// Returns true if a layer's bias gradient is computed from dx, which is written here.
 bool has_sums(const tws_cuda_call *call) {
   return (call->work->flags & TWS_SUMS) != 0;
 }
 
-// What a gradient's kernels leave of it: the second stage of the sums over columns, in `rows` rows of each part.
+// Final stage of a gradient's kernels: the sums over columns, from `rows` rows of each part.
 tws_code finish_params(const tws_cuda_call *call, int parts, int rows, tws_error *err) {
   const int64_t width = call->work->d[1];
   const int count = rows < 3 && has_sums(call) ? call->count - 6 : call->count - 5;
@@ -492,7 +492,7 @@ tws_code sum_written(const tws_cuda_call *call, tws_error *err) {
                               call->operand[sums], call->dtype[sums], call->work->flags & TWS_ACCUMULATE_PARAM, err);
 }
 
-// As many blocks as the multiprocessors have at once.
+// As many blocks as the multiprocessors can run concurrently.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   constexpr int rows = SUMS ? 3 : 2;
@@ -512,7 +512,7 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   return finish_params(call, (int)blocks, rows, err);
 }
 
-// Layers behind an RMSNorm seldom have biases: those are summed up in a pass of their own.
+// Layers after an RMSNorm seldom have biases: those are summed in a separate pass.
 template <typename T, int V, int PER, bool RMS>
 tws_code run_one_pass(const tws_cuda_call *call, tws_error *err) {
   if constexpr (!RMS)

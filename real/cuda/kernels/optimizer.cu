@@ -1,5 +1,5 @@
-// The optimizer's step and what precedes it: gradient norm and clipping. Everything that a step decides is decided
-// here, on the device.
+// The optimizer step and what precedes it: gradient norm and clipping. Every decision of a step is taken here, on the
+// device.
 #include "base/philox.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -9,7 +9,7 @@ extern "C" {
 
 namespace {
 
-// What an update's arithmetic may use: this step's rates, and the parameters of its work under their names.
+// Constants of an update: this step's rates, and the parameters of its work by name.
 struct Parameters {
   float epsilon, decay, min_coeff, max_coeff;
   int l2;
@@ -51,7 +51,7 @@ __device__ void update_rule<TWS_KERNEL_ADAGRAD>(const Rates &r, float g, float *
   *p -= r.lr * g / (sqrtf(state[0]) + r.epsilon);
 }
 
-// Of a rule that needs norms: what the weight changes by, before it is scaled.
+// For a rule that needs norms: the change of the weight before scaling.
 template <tws_kernel KERNEL>
 __device__ float tensor_change(const Rates &r, float g, float p, float *state);
 
@@ -123,7 +123,7 @@ __device__ void update_one(const Rates &r, float g, float *p, float (&state)[Sta
   for (int k = 0; k < S; ++k) state[k][j] = one[k];
 }
 
-// A clip coefficient of 0 says that the gradients are not finite: nothing may change.
+// A clip coefficient of 0 means that the gradients are not finite: nothing may change.
 template <tws_kernel KERNEL, typename G, typename P>
 __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, const G *grad, const float *hyper,
                        const double *metrics, const double *norms, P *p16, Parameters c, int64_t packs, int64_t count) {
@@ -244,7 +244,7 @@ __global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, 
         for (int k = 1; k < DRAWS; ++k) state[k - 1][j] = cut(state[k - 1][j], bits[k], j);
       }
     }
-    if (whole) {  // rounding to nearest changes nothing that was cut
+    if (whole) {  // rounding to nearest does not change truncated values
       store<N>(p + at, w);
 #pragma unroll
       for (int k = 0; k < S; ++k) store<N>(states.at[k] + at, state[k]);
@@ -300,7 +300,7 @@ tws_code start_update(const tws_cuda_call *call, tws_error *err) {
 
 // ---- sum of squares, in two stages ----
 
-enum { DEEP = 4 };  // packs that a thread has under way at once
+enum { DEEP = 4 };  // packs that a thread has in flight
 
 template <typename T>
 __global__ void square_parts(const T *x, int64_t packs, int64_t count, double *parts) {
@@ -401,7 +401,8 @@ tws_code start_norms(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[States<KERNEL>::count + 1], G, return run_norms<KERNEL, float, float, G>(call, err));
 }
 
-// Several losses: each becomes a mean over what counts for it, and their sum is the loss. Whether anything counts.
+// Several losses: each becomes a mean over its targets that count, and their sum is the loss. Returns false if no
+// target counts.
 __device__ bool join_heads(double *metrics, int heads) {
   bool any = false;
   metrics[TWS_METRIC_LOSS] = 0.0;
@@ -415,14 +416,14 @@ __device__ bool join_heads(double *metrics, int heads) {
   return any;
 }
 
-// The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
-// loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none.
+// The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that count
+// and by the loss scale; 0 means that the gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, const float *hyper, double max_norm, int heads) {
   const double kept = heads > 0 ? (double)join_heads(metrics, heads) : 1.0 - metrics[TWS_METRIC_IGNORED];
   const double scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
   if (hyper)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
-  if (kept < 1e-9) {  // what rounding leaves where nothing counts
+  if (kept < 1e-9) {  // rounding errors if no target counts
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0.0;
     return;
   }

@@ -1,4 +1,4 @@
-// Pooling: a thread has one number, its neighbours the channels beside it.
+// Pooling: a thread computes one element; adjacent threads have adjacent channels.
 #include "models/windows.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -25,7 +25,7 @@ __device__ inline float share_of(const Frame &f) {
   return 1.0F / (float)((f.y_end - f.y) * (f.x_end - f.x));
 }
 
-// Where the largest number of a window is, the first of them; a NaN is the largest.
+// Position of the largest element of a window, the first of equal ones; a NaN is the largest.
 template <typename T>
 __device__ inline int64_t largest_of(const T *x, const tws_windows &w, const Frame &f, int64_t sample,
                                      int64_t channel) {

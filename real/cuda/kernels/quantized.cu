@@ -1,5 +1,5 @@
-// Weights in few bits: codes times the scales of their blocks. Bound by memory: a thread has two elements, so that
-// neighbours read and write what lies together.
+// Weights in few bits: codes times the scales of their blocks. Bound by memory bandwidth: a thread has two elements, so
+// that adjacent threads access adjacent memory.
 #include "models/quantized.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -9,7 +9,7 @@ struct Levels {
   float of[16];
 };
 
-// Scales of blocks, as they are or as codes beside the mean and the step of their group.
+// Scales of blocks, as floats or as codes with the mean and the step size of their group.
 struct Scales {
   const float *of;
   __device__ float operator()(int64_t block) const { return of[block]; }

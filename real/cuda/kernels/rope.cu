@@ -1,5 +1,5 @@
 // Rotary position embedding in place (Su et al., "RoFormer", 2021); models/rope.h has the angles. Positions restart
-// with every sequence; a block has one position and takes its token of each sequence. Where samples are packed with
+// with every sequence; a block processes one position, with its token of each sequence. If samples are packed with
 // documents a block has one token.
 #include "real/cuda/kernels/common.cuh"
 
@@ -12,8 +12,8 @@ namespace {
 
 enum { CHUNK = 128 };  // pairs whose angles are in shared memory at a time; a multiple of any pack
 
-// V pairs at a time, whose halves are `apart` from each other: neighbours (V = 1) or half of what is turned. `first`
-// and `step`: the block's tokens.
+// Rotates V pairs at a time, whose halves are `apart` from each other: adjacent (V = 1) or half of the rotated
+// dimension. `first` and `step`: the block's tokens.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK)
     rope(T *qkv, tws_rope_form form, int64_t tokens, unsigned rotated, int64_t row, int head, int64_t seq,

@@ -1,6 +1,6 @@
-// Tokens to experts and back: the router, its gradient, and the moves of rows between tokens and slots. Choices are
-// made token by token; which of them are kept, and in which slots, expert by expert: a block goes through all routes in
-// their order, so that nothing depends on timing.
+// Tokens to experts and back: the router, its gradient, and the copies of rows between tokens and slots. Experts are
+// chosen token by token; which of the routes are kept, and in which slots, is decided expert by expert: a block
+// processes all routes in order, so that nothing depends on timing.
 #include "models/routing.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -86,7 +86,7 @@ __device__ void sigmoid_row(const Router &r, const T *logits, float *p, int lane
   for (int e = lane; e < r.experts; e += WARP) p[e] = 1.0F / (1.0F + expf(-to_float(logits[e])));
 }
 
-// What groups are compared by: their largest, or of sigmoids the sum of their two largest.
+// Score of a group: its largest score, or for sigmoids the sum of its two largest.
 __device__ float group_score(const Router &r, const float *x, int64_t group) {
   const int64_t each = r.experts / r.groups;
   float first = x[group * each], second = each > 1 ? -CUDART_INF_F : 0;
@@ -111,7 +111,8 @@ __device__ void leave_groups_out(const Router &r, float *x, float *score, int la
   __syncwarp();
 }
 
-// The logits, or sigmoids that are compared by groups, are in the place of the probabilities while experts are chosen.
+// While experts are chosen, the array of probabilities holds their scores: the logits, or, if a bias is added or
+// sigmoids are compared by groups, the probabilities plus the bias.
 template <typename T>
 __global__ void choose(Router r, const T *all) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -162,7 +163,7 @@ __global__ void choose(Router r, const T *all) {
 
 // ---- slots: a block for each expert ----
 
-// What routes of an expert are compared by: of numbers that are not negative the bits are in their order.
+// Sort key of the routes of an expert: non-negative floats are ordered as their bits are.
 __device__ uint32_t score_of(const Router &r, int64_t at) {
   if (r.keeps == TWS_KEEPS_RANDOM) return random_word(r, TWS_ROUTING_KEEPS, at / r.choices, r.choices, at % r.choices);
   return bits_of<uint32_t>(r.weights[at]);
@@ -175,7 +176,7 @@ __device__ int count_above(const Router &r, int32_t mine, uint32_t least, int *s
   return block_sum(count, scratch);
 }
 
-// How many of the block's threads before this one say yes; *all gets how many do.
+// Exclusive scan over the block: the number of threads before this one with `yes`; *all gets the total.
 __device__ int threads_before(bool yes, int *scratch, int *all) {
   const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
   const unsigned votes = __ballot_sync(0xffffffffU, yes);
@@ -191,7 +192,7 @@ __device__ int threads_before(bool yes, int *scratch, int *all) {
   return before;
 }
 
-// Before any slot is given: experts of a pack begin where those before them end.
+// Runs before any slot is assigned: the slots of a pack's experts follow each other.
 __global__ void count_routes(Router r) {
   __shared__ int scratch[BLOCK / WARP];
   const int64_t expert = blockIdx.x;
@@ -202,8 +203,8 @@ __global__ void count_routes(Router r) {
   if (threadIdx.x == 0) r.counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED] = routed;
 }
 
-// With packs an expert's slots begin behind those of the experts before it in its pack, in the order of routes; what
-// exceeds the pack is dropped, which the engine reports as an error.
+// With packs an expert's slots begin after those of the previous experts in its pack, in the order of routes; routes
+// that exceed the pack are dropped, which the engine reports as an error.
 __global__ void fill_slots(Router r, double *mean) {
   __shared__ int scratch[BLOCK / WARP];
   __shared__ double sums[BLOCK / WARP];
@@ -361,7 +362,7 @@ struct Rows {
   const int32_t *routes, *counts;
 };
 
-// Whether a slot is one that no route fills.
+// Returns true if no route fills the slot.
 __device__ bool is_empty(const Rows &r, int64_t slot) {
   const int64_t shared = r.shared > 1 ? r.shared : 1, slots = shared * r.capacity, pack = slot / slots * shared;
   int64_t filled = 0;
@@ -380,7 +381,7 @@ __device__ void clear_row(const Rows &r, T *row) {
   for (int64_t i = (int64_t)threadIdx.x * V; i < r.width; i += (int64_t)blockDim.x * V) store(row + i, zeros);
 }
 
-// Blocks below `routes` have a route each, those behind them an expert's slots that none fills.
+// Blocks below `routes` have a route each, the following blocks the unused slots of an expert each.
 template <int V, typename T>
 __global__ void dispatch(Rows r, const T *x, T *slots) {
   const int64_t routes = r.tokens * r.choices, all = routes + r.experts * r.capacity;

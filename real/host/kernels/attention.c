@@ -18,7 +18,7 @@ enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 1 };
 enum { BLOCK_ROWS = 2, BLOCK_VECTORS = 1 };
 #endif
 
-/* Which part of a tile on the diagonal matters. */
+/* The relevant part of a tile on the diagonal. */
 typedef enum triangle {
   FULL,
   C_LOWER, /* columns of C up to the row */
@@ -122,7 +122,7 @@ typedef struct heads_view {
 } heads_view;
 enum { QUERIES, KEYS, VALUES, VIEWS };
 
-/* Queries, keys and values, or their gradients, from operand `at` on; returns in how many operands they are. */
+/* Queries, keys and values, or their gradients, from operand `at` on; returns the number of operands. */
 static int view_operands(const tws_host_call *call, const shape *s, int at, heads_view view[VIEWS]) {
   void *const *o = call->operand + at;
   const int64_t q = s->heads * s->head, kv = s->kv_heads * s->head;
@@ -147,7 +147,7 @@ static int64_t head_at(const heads_view *view, const shape *s, int64_t token, in
   return view->first + token * view->row + h * s->head;
 }
 
-/* What stands behind the other operands. */
+/* Optional operands, which follow the others. */
 typedef struct extras {
   const int32_t *lengths;   /* NULL: whole sequences */
   const int32_t *documents; /* NULL: a sequence is one */
@@ -158,7 +158,7 @@ typedef struct extras {
   float *workspace;
 } extras;
 
-/* From operand `at` on; sets the step whose bits dropout draws. */
+/* Reads the optional operands from operand `at` on; sets the step whose bits dropout draws. */
 static extras extra_operands(const tws_host_call *call, shape *s, int at) {
   extras e = {.lengths = NULL};
   const int gradient = call->work->code == TWS_KERNEL_ATTENTION_GRAD;
@@ -294,7 +294,7 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* Where biases by distance begin for row i. */
+/* Index of the first bias by distance for row i. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
   return t->key + column - t->query - i;
 }
@@ -339,17 +339,17 @@ VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
   return (vf)((vi)v_set(s->form.kept) & (vi)(bits >= s->form.dropped_below));
 }
 
-/* What a tile of probabilities is made with: a variant of the code each. Special ones look at the form. */
+/* Variant of the code that computes a tile of probabilities. Special ones read the attention form. */
 typedef enum kind_of_scores {
   PLAIN,
-  PLAIN_DROPPED, /* what TWS_DROPOUT adds to plain ones, and nothing else */
+  PLAIN_DROPPED, /* plain scores with TWS_DROPOUT only */
   SPECIAL
 } kind_of_scores;
 static kind_of_scores kind_of(const shape *s) {
   return !s->form.ordinary ? SPECIAL : s->form.dropped_below ? PLAIN_DROPPED : PLAIN;
 }
 
-/* Keys [*begin, *end) in whole tiles are what a tile of queries sees some of. */
+/* Computes the range of keys [*begin, *end), in whole tiles, that a tile of queries sees at least partly. */
 static void tile_limits(const shape *s, const score_tile *t, int64_t *begin, int64_t *end) {
   int64_t unused;
   seen_keys(s, t, t->query, begin, &unused);
@@ -371,7 +371,8 @@ static score_tile first_tile(const shape *s, const extras *e, int64_t batch, int
 
 /* ---- relative biases ---- */
 
-/* Of a head, by distance, into `distances` floats at `to`; where those of the first query and the first key are. */
+/* Loads a head's biases by distance into `distances` floats at `to`; returns the address of distance 0, that of the
+ * first query and the first key. */
 static float *load_biases(const shape *s, const extras *e, int64_t h, float *to, size_t distances) {
   float *const middle = to + s->seq - 1 + TWS_HOST_ATTENTION_LEAD;
   if (!e->biases) return NULL;
@@ -383,7 +384,7 @@ static float *load_biases(const shape *s, const extras *e, int64_t h, float *to,
   return middle;
 }
 
-/* What was found for each distance, `by_distance` as load_biases() returned it, for each row of the table. */
+/* Sums the gradients by distance, `by_distance` as load_biases() returned it, for each row of the bias table. */
 static void keep_bias_gradients(const shape *s, const extras *e, int64_t batch, int64_t h, const float *by_distance) {
   float *part = e->bias_parts + (batch * s->heads + h) * s->form.buckets;
   memset(part, 0, (size_t)s->form.buckets * sizeof *part);
@@ -579,7 +580,8 @@ static void gradient_special(const shape *s, const backward_scratch *w, const sc
 static void (*const gradient_of[])(const shape *s, const backward_scratch *w, const score_tile *t, int64_t rows) = {
     gradient_plain, gradient_dropped, gradient_special};
 
-/* One tile of queries: lse and the dot products of dO and O, dO and Q in scratch. `o`: the operand, lse behind it. */
+/* Prepares one tile of queries: lse and the row sums of dO * O, and dO and Q, in scratch. `o`: the operand O, which
+ * lse follows. */
 static void load_queries(const tws_host_call *call, const shape *s, const heads_view *q, const backward_scratch *w,
                          const score_tile *t, int o, int64_t m) {
   const tws_dtype type = call->dtype[0];

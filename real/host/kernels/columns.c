@@ -87,7 +87,7 @@ HOST_KERNEL(top_columns) {
 
 /* ---- elements of chosen columns ---- */
 
-/* Copies between x, a piece of a matrix, and rows of what is chosen of it. */
+/* Copies between x, a block of a matrix, and rows of its chosen columns. */
 #define MOVE_COLUMNS(E, x, y, back)                                                         \
   for (int64_t row = r.begin; row < r.end; ++row)                                           \
     for (int64_t i = 0; i < kept; ++i) {                                                    \

@@ -96,7 +96,7 @@ static void add_operand(part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-/* A kernel of its own: a product of so many rows x out x in, or a count of elements. */
+/* Runs another kernel on a part: a product of rows x out x in, or a count of elements. */
 static tws_code run_part(const convolution *c, tws_host_function run, const int64_t d[3], uint32_t flags, const part *p,
                          tws_error *err) {
   const tws_work work = {.dtype = (uint8_t)c->type, .flags = flags, .d = {d[0], d[1], d[2]}};
@@ -141,7 +141,7 @@ static tws_code input_part(convolution *c, int64_t first, int64_t samples, tws_e
   return TWS_OK;
 }
 
-/* Gradients of the weights and biases, and their types; `added`: there is something in them to add to. */
+/* Gradients of the weights and biases, and their types; `added`: they are added to existing values. */
 typedef struct weight_sums {
   void *weights, *biases; /* biases: NULL without any */
   tws_dtype type;
@@ -262,7 +262,7 @@ VECTOR_INLINE void group_weights(tws_dtype T, const convolution *c, int64_t t, i
   v_put(TWS_F32, c->patches, (t * out + o) * w->in + i, total + sum, n);
 }
 
-/* The channels of one side in vectors that do not cross a group's end. */
+/* Iterates over the channels of one side in vectors that do not cross a group boundary. */
 #define EACH_GROUP_VECTOR(i, n, channels, c, ...)                                                        \
   do {                                                                                                   \
     const int64_t group_ = is_depthwise(&(c)->w) ? (channels) : (channels) / (c)->w.groups;              \

@@ -68,7 +68,7 @@ static void store(tws_dtype type, void *to, int64_t first, int64_t stride, int64
                c, n, 0, head, v_put(T, to, first + i * stride + c, v_load_part(from + i * head + c, n), n)));
 }
 
-/* Where part `part` of head h begins in a row of positions. */
+/* Index of the first element of part `part` of head h in a row of positions. */
 static int64_t position_at(const job *j, int64_t row, int64_t part, int64_t h) {
   return ((row * j->s.parts + part) * j->s.heads + h) * j->s.head;
 }
@@ -116,7 +116,7 @@ static void score(const job *j, const scratch *w, int64_t query, int64_t rows, i
   }
 }
 
-/* What dropout multiplies the probabilities of a query by: 0, or what the others grow by. */
+/* Factor of dropout for the probabilities of a query: 0, or 1 / (1 - p). */
 static float kept(const job *j, int64_t b, int64_t h, int64_t i, int64_t key, uint32_t words[PHILOX_WORDS]) {
   if (!j->form.dropped_below) return 1;
   if (key % PHILOX_WORDS == 0)
@@ -130,7 +130,7 @@ static int64_t keys_of(const job *j, int64_t b) {
   return length < 0 ? 0 : length < j->s.seq ? length : j->s.seq;
 }
 
-/* Returns the logarithm of the sum of exponentials. */
+/* Softmax in place; returns the logarithm of the sum of exponentials. */
 static float soften(const job *j, float *x, int64_t keys, int64_t b, int64_t h, int64_t i) {
   float largest = -INFINITY, sum = 0;
   uint32_t words[PHILOX_WORDS];
@@ -161,8 +161,8 @@ static void forward_head(const job *j, const scratch *w, int64_t b, int64_t h) {
         s->head, w->o);
 }
 
-/* d_scores are those of the output and become those of the products; scores become what multiplied the values. They are
- * added up by rows of positions on the way. */
+/* Backward of the softmax: d_scores, the gradients of the probabilities, become those of the products; scores become
+ * the probabilities after dropout. Gradients are also summed by rows of positions. */
 static void harden(const job *j, const scratch *w, int64_t b, int64_t h, int64_t query, int64_t rows, int64_t keys) {
   const tws_disentangled *s = &j->s;
   const float *lse = (const float *)j->call->operand[4] + (b * s->heads + h) * s->seq + query;

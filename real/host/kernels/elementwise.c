@@ -240,7 +240,7 @@ VECTOR_INLINE vf dropout_factors(const tws_host_call *call, uint64_t e, int n) {
   return factors.v;
 }
 
-/* As many as are drawn at once, from number e on, which begins a block. */
+/* Applies dropout to the elements of one draw, from element e on, which begins a block. */
 static void drop_many(const tws_host_call *call, int64_t at, uint64_t e) {
   const double probability = call->work->f[0];
   const vu below = (vu){0} + tws_dropout_threshold(probability);

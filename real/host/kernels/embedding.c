@@ -2,7 +2,7 @@
 #include "models/zigzag.h"
 #include "real/host/kernels/kernels.h"
 
-/* The table's row of an id, -1 when the id lies outside: the table may be a rank's part of the vocabulary. */
+/* The table's row of an id, -1 if the id is outside: the table may be a rank's shard of the vocabulary. */
 VECTOR_INLINE int64_t table_row(const tws_host_call *call, int32_t id) {
   const int64_t row = (int64_t)id - (int64_t)call->argument[0];
   return row >= 0 && row < call->work->d[2] ? row : -1;

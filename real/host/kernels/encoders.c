@@ -1,4 +1,4 @@
-/* Small kernels of encoders: biases of some parts of a row, tokens beside their neighbours, scores of spans. */
+/* Small kernels of encoders: biases of some parts of a row, tokens next to adjacent tokens, scores of spans. */
 #include "real/host/kernels/kernels.h"
 
 /* ---- a bias of every second part ---- */
@@ -48,7 +48,7 @@ HOST_KERNEL(part_bias_grad) {
 
 /* ---- tokens ---- */
 
-/* How many tokens of a sample count; lengths are the second operand. */
+/* Number of tokens of a sample that count; lengths are the second operand. */
 static int64_t length_of(const tws_host_call *call, int64_t sample) {
   return call->work->flags & TWS_LENGTHS ? ((const int32_t *)call->operand[1])[sample] : call->work->d[1];
 }

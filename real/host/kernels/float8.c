@@ -1,4 +1,4 @@
-/* What enters products in 8 bits: the largest magnitude of a tensor, and its codes. */
+/* 8-bit operands of products: the largest magnitude of a tensor, and its codes. */
 #include "base/float8.h"
 #include "real/host/kernels/kernels.h"
 
@@ -46,7 +46,7 @@ HOST_KERNEL(amax) {
 
 /* ---- codes ---- */
 
-/* As base/float8.h has it, to the bit. */
+/* The same bits as base/float8.h. */
 VECTOR_INLINE vb v_to_float8(tws_dtype type, vf x) {
   const int fraction = type == TWS_E4M3 ? 3 : 2, cut = 23 - fraction;
   const uint32_t unbias = (type == TWS_E4M3 ? 120u : 112u) << 23, most = type == TWS_E4M3 ? 0x7eu : 0x7bu;

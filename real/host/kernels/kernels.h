@@ -7,7 +7,7 @@
 #define OPERATOR(id, name, ...) HOST_KERNEL(name);
 #include "models/operators.def"
 
-/* sums[columns] = the rows of x summed, or with `keep` added. */
+/* sums[columns] = the sum of the rows of x[rows, columns]; with `keep`, it is added to sums. */
 typedef struct host_sums {
   const void *x;
   void *sums;

@@ -1,4 +1,4 @@
-/* Kernels that move elements to other places. */
+/* Kernels that permute elements. */
 #include "real/host/kernels/kernels.h"
 
 VECTOR_INLINE size_t bytes_of(tws_dtype type, int64_t count) {
@@ -122,7 +122,7 @@ static void unpack_task(void *arg, int thread, int threads) {
     for (int64_t rank = 0; rank < l.ranks; ++rank) {
       const void *y = at(type, call->operand[0], rank * stride + token * l.out);
       memcpy(at_mutable(type, x, rank * l.query), y, bytes_of(type, l.query));
-      if (rank % copies != 0) continue; /* part of an earlier rank's sum */
+      if (rank % copies != 0) continue; /* counted in an earlier rank's sum */
       const int64_t key = key_column(&l, rank);
       FOR_TYPE(type, T, {
         join_copies(T, at_mutable(T, x, key), at(T, y, l.query), l.share, copies, stride);

@@ -42,7 +42,8 @@ VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns,
   *sum = v_sum(s);
 }
 
-/* What the gradient of a row follows from: the softmax over the whole vocabulary, wherever its columns are. */
+/* Values from which the gradient of a row is computed: the softmax over the whole vocabulary, whichever ranks hold
+ * its columns. */
 typedef struct row_softmax {
   float largest, sum, logit; /* of the target */
   int64_t target;            /* its column here, or -1 */
@@ -122,7 +123,7 @@ static void loss_task(void *arg, int thread, int threads) {
   job->sum[thread][1] = ignored;
 }
 
-/* metrics: the operand of that place; a loss scale comes after it. */
+/* metrics: operand number `place`; a loss scale follows it. */
 static void run_loss(const tws_host_call *call, int place) {
   const int64_t *d = call->work->d;
   double *metrics = call->operand[place];

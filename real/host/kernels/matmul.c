@@ -1,6 +1,6 @@
-/* Linear layers. The product is cut into one block per thread; each thread multiplies its block with the library's
- * single-threaded routine. bfloat16 goes to the processor's bfloat16 instructions where it has them; otherwise it goes
- * through float32 panels, as half precision does. */
+/* Linear layers. The product is divided into one block per thread; each thread multiplies its block with the
+ * library's single-threaded routine. bfloat16 uses the processor's bfloat16 instructions if it has them; otherwise
+ * it is converted to float32 panels, as half precision is. */
 #include "base/float8.h"
 #include "base/memory.h"
 #include "models/routing.h"
@@ -16,7 +16,7 @@ typedef struct product {
   const tws_dtype *codes; /* types of a and b in 8 bits, which then have scales; NULL: both are of type `in` */
   const float *scale_a, *scale_b;
   int row_parts, column_parts;
-  int row_slices, column_slices; /* of a thread's block, one after another: what the library's scratch has room for */
+  int row_slices, column_slices; /* of a thread's block, one after another: as the library's scratch permits */
   int varies;                    /* from call to call: no primitive is made for this shape alone */
   int failed;                    /* some thread's library call failed */
 } product;
@@ -141,7 +141,7 @@ static tws_code prepare_slices(const product *p, int parts, tws_error *err) {
   return TWS_OK;
 }
 
-/* In one piece, or in as few slices of rows, or else of columns, as the scratch has room for. */
+/* The whole block, or as few slices of rows, or else of columns, as the scratch permits. */
 static tws_code native_prepare(product *p, int parts, tws_error *err) {
   static const int slices[][2] = {{1, 1}, {2, 1}, {1, 2}, {4, 1}, {1, 4}, {8, 1}, {1, 8}};
   tws_code code = TWS_UNSUPPORTED;
@@ -155,7 +155,7 @@ static tws_code native_prepare(product *p, int parts, tws_error *err) {
 }
 
 /* ---- any types, through float32 panels ---- */
-/* What codes of 8 bits mean, without their scale. */
+/* Converts 8-bit codes to float32, without their scale. */
 static void widen_codes(tws_dtype type, float *to, int64_t to_stride, const uint8_t *from, int64_t from_stride,
                         int64_t rows, int64_t columns) {
   float meaning[256];
@@ -525,7 +525,7 @@ typedef struct low_rank_part {
   int64_t row, slot;     /* its first row of b, its first number of a row of h */
 } low_rank_part;
 
-/* Those that have an adapter; returns how many. */
+/* The layers that have an adapter; returns their number. */
 static int low_rank_parts(const int64_t *d, low_rank_part part[3]) {
   int count = 0;
   int64_t column = 0, row = 0;

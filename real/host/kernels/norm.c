@@ -123,7 +123,7 @@ static void norm_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(norm_grad) {
   (void)err;
   const double bytes = 16.0 * (double)(call->work->d[0] * call->work->d[1]);
-  if (!(call->work->flags & TWS_PLAIN)) /* first: dx may take dy's place */
+  if (!(call->work->flags & TWS_PLAIN)) /* first: dx may overwrite dy */
     run_parallel(call, bytes, norm_grad_param_task, (void *)(uintptr_t)call);
   run_parallel(call, bytes, norm_grad_task, (void *)(uintptr_t)call);
   if (!(call->work->flags & TWS_SUMS)) return TWS_OK;

@@ -6,7 +6,7 @@
 
 enum { MAX_THREADS = 256 };
 
-/* What an update's arithmetic may use: this step's rates, and the parameters of its work under their names. */
+/* Constants of an update: this step's rates, and the parameters of its work by name. */
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
   float scale; /* of the change, by the norms of its parameter */
@@ -40,7 +40,7 @@ VECTOR_INLINE vf adagrad_update(const update_constants *c, vf weight, vf *state,
   return weight - c->lr * g / (v_sqrt(state[0]) + c->epsilon);
 }
 
-/* Of a rule that needs norms: what the weight changes by, before it is scaled. */
+/* For a rule that needs norms: the change of the weight before scaling. */
 VECTOR_INLINE vf lamb_change(const update_constants *c, vf weight, vf *state, vf g) {
   state[0] = c->beta1 * state[0] + c->rest1 * g;
   state[1] = c->beta2 * state[1] + c->rest2 * (g * g);
@@ -122,10 +122,10 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 
 /* ---- bfloat16 weights without a float32 copy ---- */
 
-/* Random bits are made for so many elements at once: one philox block in each lane. */
+/* Random bits are drawn for this many elements at once: one Philox block in each lane. */
 enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
 
-/* Sixteen tws_philox_block() from `index` on, one after the other; of a word the lower half comes first. */
+/* Sixteen tws_philox_block() from `index` on, in order; of a word the lower half comes first. */
 VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
   uint32_t words[PHILOX_WORDS];
   v_philox(seed, stream, index, words);
@@ -226,7 +226,7 @@ static update_constants constants_of(const tws_host_call *call, int states) {
   return c;
 }
 
-/* The learning rate with its corrections, times what the norms of the parameter and of its change say. */
+/* The learning rate with its bias corrections, times the ratio of the norms of the parameter and of its change. */
 static float tensor_scale(const tws_host_call *call, const update_constants *c, const double *norms) {
   double ratio = 1;
   if (norms[0] > 0 && norms[1] > 0) {
@@ -245,7 +245,7 @@ static void put_weights_task(void *arg, int thread, int threads) {
            }));
 }
 
-/* What was not updated: the 16-bit weights are there already, unless they are on their way to a device. */
+/* After a skipped update: the 16-bit weights are unchanged, unless they must be copied to a device. */
 static void put_weights(const tws_host_call *call, int copy_at) {
   if (call->work->place == TWS_PLACE_HOST && call->count > copy_at)
     run_parallel(call, 6.0 * (double)call->work->d[0], put_weights_task, (void *)(uintptr_t)call);
@@ -275,7 +275,7 @@ static tws_code run_update(const tws_host_call *call, int states, int norms, tws
 
 /* ---- sums of squares ---- */
 
-/* Of a vector, added in double precision. */
+/* Adds the squares of a vector in double precision. */
 VECTOR_INLINE void add_squares(vd *low, vd *high, vf x) {
   union {
     vf v;
@@ -380,7 +380,8 @@ HOST_KERNEL(squared_norm) {
   return TWS_OK;
 }
 
-/* Several losses: each becomes a mean over what counts for it, and their sum is the loss. Whether anything counts. */
+/* Several losses: each becomes a mean over its targets that count, and their sum is the loss. Returns 0 if no target
+ * counts. */
 static int join_heads(double *metrics, int heads) {
   int any = 0;
   metrics[TWS_METRIC_LOSS] = 0;
@@ -394,8 +395,8 @@ static int join_heads(double *metrics, int heads) {
   return any;
 }
 
-/* The coefficient of torch.nn.utils.clip_grad_norm_, over the share of tokens that count, and for gradients that the
- * loss scale multiplied; 0 tells updates that the gradients are not finite, or that there are none. */
+/* The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that
+ * count and by the loss scale; 0 means that the gradients are not finite, or that there are none. */
 HOST_KERNEL(clip) {
   (void)err;
   double *metrics = call->operand[0];
@@ -405,7 +406,7 @@ HOST_KERNEL(clip) {
   const double kept = heads > 0 ? join_heads(metrics, heads) : 1 - metrics[TWS_METRIC_IGNORED];
   if (scaled)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
-  if (kept < 1e-9) { /* what rounding leaves where nothing counts */
+  if (kept < 1e-9) { /* rounding errors if no target counts */
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0;
     return TWS_OK;
   }

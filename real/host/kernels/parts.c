@@ -12,7 +12,7 @@ static int64_t pieces_of(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
-/* Of the largest of x[first, first + count), which are a block. */
+/* Bits of the largest magnitude of x[first, first + count), which is one block. */
 static uint32_t largest_bits(const tws_host_call *call, int64_t first, int64_t count) {
   float values[SPAN];
   uint32_t most = 0;
@@ -31,7 +31,8 @@ static uint32_t largest_bits(const tws_host_call *call, int64_t first, int64_t c
   return most;
 }
 
-/* By a sum that has no room for fractions. The product is from memory, so that it was rounded before. */
+/* Rounds by adding and subtracting a number whose sum has no fraction bits. The product is read from memory, so that
+ * it is rounded to float32 before. */
 static int rounded(float product) {
   return (int)((product + 12582912.0f) - 12582912.0f);
 }

@@ -1,5 +1,6 @@
-/* Sixteen blocks of Philox (base/philox.h) at once. A word of the state is the lower half of a lane of 64 bits:
- * products need no more than that, and leave the next word where it is read. What is above it does not matter. */
+/* Philox (base/philox.h), sixteen blocks at once. A word of the state is the lower half of a 64-bit lane: 32 x
+ * 32-bit products need no more than that, and leave the next word in the upper half, where it is read. Other
+ * contents of the upper half are ignored. */
 #ifndef TWS_REAL_HOST_KERNELS_PHILOX_H
 #define TWS_REAL_HOST_KERNELS_PHILOX_H
 
@@ -27,7 +28,8 @@ VECTOR_INLINE vw v_multiply_low(vw x, uint32_t m) {
 #endif
 }
 
-/* Lanes hold the blocks in the order in which pairs of 64 bits from two registers come out one after the other. */
+/* Order of the blocks in the lanes, such that interleaving pairs of 64 bits from two registers yields the blocks in
+ * sequence. */
 #if defined(__AVX512F__)
 static const vw PHILOX_ORDER = {0, 4, 1, 5, 2, 6, 3, 7};
 #define FIRST_PAIRS(a, b) __builtin_shufflevector(a, b, 0, 8, 2, 10, 4, 12, 6, 14)
@@ -42,7 +44,8 @@ static const vw PHILOX_ORDER = {0, 1};
 #define SECOND_PAIRS(a, b) __builtin_shufflevector(a, b, 1, 3)
 #endif
 
-/* What all blocks of a stream share: the rounds' keys, those of the first round with what it makes of the stream. */
+/* Values that all blocks of a stream share: the keys of each round, those of the first round combined with the
+ * stream. */
 typedef struct philox_stream {
   uint64_t key[TWS_PHILOX_ROUNDS][2], c1;
 } philox_stream;
@@ -61,7 +64,7 @@ VECTOR_INLINE philox_stream philox_stream_of(uint64_t seed, uint64_t stream) {
   return p;
 }
 
-/* The words of these blocks, in order. */
+/* The words of the blocks in `index`, in order. */
 VECTOR_INLINE void v_philox_block(const philox_stream *p, vw index, uint32_t words[4 * PHILOX_LANES]) {
   const vw low = (vw){0} + 0xffffffffU;
   vw c3 = v_multiply_low(index, TWS_PHILOX_MULTIPLIER_0), c0 = (index >> 32) ^ p->key[0][0];
@@ -79,8 +82,8 @@ VECTOR_INLINE void v_philox_block(const philox_stream *p, vw index, uint32_t wor
   *(vw_unaligned *)(words + 2 * PHILOX_LANES) = SECOND_PAIRS(ahead, behind);
 }
 
-/* The words of blocks first, first + 1, ..., in order: of all sixteen, or of sixteen by 2^bits, and as many each from
- * `apart` blocks further on. */
+/* The words of sixteen blocks, in order: first, first + 1, ...; with bits > 0, 2^bits groups of 16 / 2^bits
+ * consecutive blocks each, whose beginnings are `apart` blocks from each other. */
 VECTOR_INLINE void v_philox_at(const philox_stream *p, uint64_t first, int bits, uint32_t apart,
                                uint32_t words[PHILOX_WORDS]) {
 #pragma GCC unroll 8

@@ -30,7 +30,7 @@ static float share_of(frame f) {
   return 1.0F / (float)((f.y_end - f.y) * (f.x_end - f.x));
 }
 
-/* Lanes in which x comes before the largest so far. */
+/* Lanes in which x is larger than the largest so far; NaN counts as the largest. */
 VECTOR_INLINE vi is_larger(vf x, vf largest) {
   return (x > largest) | ((x != x) & (largest == largest));
 }
@@ -51,7 +51,7 @@ VECTOR_INLINE void pool_window(tws_dtype T, const pool *p, int64_t row) {
   });
 }
 
-/* Where the largest number of each lane is in the window: ones where it is at (y, x). */
+/* Mask of the lanes whose largest element of the window is at (y, x). */
 VECTOR_INLINE vi is_chosen(tws_dtype T, const pool *p, int64_t sample, frame f, int64_t y, int64_t x, int64_t i,
                            int n) {
   const tws_windows *w = &p->w;
@@ -61,7 +61,7 @@ VECTOR_INLINE vi is_chosen(tws_dtype T, const pool *p, int64_t sample, frame f, 
   for (int64_t v = f.y; v < f.y_end; ++v)
     for (int64_t u = f.x; u < f.x_end; ++u) {
       const vf other = v_get(T, from, ((sample + v) * w->width + u) * w->in + i, n);
-      const int first = v == f.y && u == f.x; /* -infinity is chosen where there is nothing else */
+      const int first = v == f.y && u == f.x; /* -infinity is chosen if all elements are */
       const vi takes = first ? (vi)(v_zero() == v_zero()) : is_larger(other, largest);
       largest = v_select(takes, other, largest);
       chosen = v == y && u == x ? takes : chosen & ~takes;

@@ -21,10 +21,10 @@ VECTOR_INLINE void rotate(tws_dtype T, void *qkv, int64_t first, int64_t half, i
   });
 }
 
-/* Pairs of neighbours: x cos + y sin, y the neighbour, of the first of a pair with its sign turned. Vectors hold whole
- * pairs; cosine and sine are each there twice. */
-VECTOR_INLINE void rotate_neighbours(tws_dtype T, void *qkv, int64_t first, int64_t columns, const float *cosine,
-                                     const float *sine) {
+/* Rotates pairs of adjacent elements: (x, y) becomes (x cos - y sin, y cos + x sin). Vectors hold whole pairs;
+ * cosine and sine are each duplicated. */
+VECTOR_INLINE void rotate_adjacent(tws_dtype T, void *qkv, int64_t first, int64_t columns, const float *cosine,
+                                   const float *sine) {
   EACH_VECTOR(i, n, 0, 2 * columns, {
     const vf x = v_get(T, qkv, first + i, n);
     const vf y = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
@@ -32,8 +32,7 @@ VECTOR_INLINE void rotate_neighbours(tws_dtype T, void *qkv, int64_t first, int6
   });
 }
 
-/* Angles of some pairs at a position; interleaved: each twice, the first sine with its sign turned.
- */
+/* Cosines and sines of some pairs at a position; interleaved: each twice, the first sine negated. */
 static void turn(const tws_rope_form *f, const double *frequency, int64_t position, int64_t columns, int backward,
                  float *cosine, float *sine) {
   for (int64_t i = 0; i < columns; ++i) {
@@ -57,7 +56,7 @@ VECTOR_INLINE void rotate_token(tws_dtype T, const tws_rope_form *f, void *qkv, 
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t at = first + h * head;
     if (f->interleaved)
-      rotate_neighbours(T, qkv, at + 2 * begin, columns, cosine, sine);
+      rotate_adjacent(T, qkv, at + 2 * begin, columns, cosine, sine);
     else
       rotate(T, qkv, at + begin, f->rotary / 2, columns, cosine, sine);
   }

@@ -92,7 +92,7 @@ static void sigmoid_row(const router *r, int64_t token) {
            }));
 }
 
-/* What groups are compared by: their largest, or of sigmoids the sum of their two largest. */
+/* Score of a group: its largest score, or for sigmoids the sum of its two largest. */
 static float group_score(const router *r, const float *x, int64_t group) {
   const int64_t each = r->experts / r->groups;
   float first = x[group * each], second = each > 1 ? -INFINITY : 0;
@@ -104,7 +104,7 @@ static float group_score(const router *r, const float *x, int64_t group) {
   return r->sigmoid ? first + second : first;
 }
 
-/* Whether so many groups come before this one, of equal ones the first, that none of it can be chosen. */
+/* Returns 1 if enough groups rank before this one (of equal scores the first) that no expert of it can be chosen. */
 static int is_left_out(const router *r, const float *score, int64_t group) {
   int64_t before = 0;
   for (int64_t g = 0; g < r->groups; ++g) before += score[g] > score[group] || (score[g] == score[group] && g < group);
@@ -125,8 +125,8 @@ static int is_chosen(const int32_t *routes, int64_t choices, int64_t expert) {
   return 0;
 }
 
-/* Choices as routes that are all dropped yet, from the logits, which are in the place of the probabilities for a while;
- * sigmoids that are compared by groups are as they are, and what biases are added to. */
+/* Writes the chosen experts as routes, all marked as dropped. The array of probabilities temporarily holds their
+ * scores: the logits, or, if a bias is added or sigmoids are compared by groups, the probabilities plus the bias. */
 static void choose_experts(const router *r, int64_t token) {
   int32_t *routes = r->routes + token * r->choices;
   float *scores = r->probabilities + token * r->experts;
@@ -170,7 +170,7 @@ static void choose_task(void *arg, int thread, int threads) {
 
 /* ---- slots, expert by expert ---- */
 
-/* What routes of an expert are compared by: of numbers that are not negative the bits are in their order. */
+/* Sort key of the routes of an expert: non-negative floats are ordered as their bits are. */
 static uint32_t score(const router *r, int64_t at) {
   uint32_t bits;
   if (r->keeps == TWS_KEEPS_RANDOM) return random_score(r, at / r->choices, at % r->choices);
@@ -234,7 +234,7 @@ static void fill_first(const router *r) {
     }
 }
 
-/* Slots of packs: nothing is dropped. Counts are complete before a slot is given. */
+/* Assigns slots in packs: nothing is dropped. Counts are complete before a slot is assigned. */
 static tws_code fill_packs(const router *r, tws_error *err) {
   memset(r->counts, 0, sizeof *r->counts * (size_t)(r->experts * TWS_EXPERT_COUNTS));
   for (int64_t i = 0; i < r->tokens * r->choices; ++i) {
@@ -420,7 +420,7 @@ VECTOR_INLINE size_t row_bytes(const tws_host_call *call) {
   return (size_t)call->work->d[1] * (call->dtype[0] == TWS_F32 ? 4U : 2U);
 }
 
-/* Slots behind those of some experts that no route fills. */
+/* Clears slots that no route fills, which follow the filled ones of an expert, for some experts. */
 static void clear_slots(const tws_host_call *call, void *slots, const int32_t *counts, host_range experts) {
   const int64_t capacity = call->work->d[4], width = call->work->d[1], shared = call->work->d[5];
   for (int64_t e = experts.begin; e < experts.end; ++e) {

@@ -1,5 +1,6 @@
-/* Vectors of sixteen floats on any instruction set: the compiler splits them where registers are shorter, so that sums
- * have one order everywhere. Loads and stores take the storage type; with a constant type the choice costs nothing. */
+/* Vectors of sixteen floats on any instruction set: the compiler splits them where registers are shorter, so that
+ * sums have one order everywhere. Loads and stores convert from and to the storage type; if it is a compile-time
+ * constant the selection is free. */
 #ifndef TWS_REAL_HOST_KERNELS_VECTOR_H
 #define TWS_REAL_HOST_KERNELS_VECTOR_H
 
@@ -54,7 +55,7 @@ VECTOR_INLINE vf v_sqrt(vf x) {
   return (vf)_mm512_sqrt_ps((__m512)x);
 }
 #else
-/* a where neither comparison holds would lose a NaN in b; like the instruction, these return b then. */
+/* Returns b where neither comparison holds, as the instruction does: a would hide a NaN in b. */
 VECTOR_INLINE vf v_max(vf a, vf b) {
   return v_select(a > b, a, b);
 }
@@ -113,7 +114,7 @@ VECTOR_INLINE vf v_exp(vf x) {
 }
 
 /* ---- storage types ---- */
-/* Near 0, where 1 - 2 / (e^2x + 1) cancels, an odd polynomial fitted to a relative error of 4e-8. */
+/* tanh. Near 0, where 1 - 2 / (e^2x + 1) cancels, an odd polynomial fitted to a relative error of 4e-8 is used. */
 VECTOR_INLINE vf v_tanh(vf x) {
   const vf size = v_max(x, -x), z = x * x;
   vf fitted = v_set(-0.00599296126F);
@@ -133,7 +134,7 @@ VECTOR_INLINE vf v_tanh_slope(vf x) {
 VECTOR_INLINE vf v_from_bf16(vh h) {
   return (vf)(__builtin_convertvector(h, vu) << 16);
 }
-/* The upper half of `x` after `more` (less than a unit of it) was added to its bits. */
+/* Upper halves of x after the addition of `more` (less than 2^16, a unit of the upper half) to its bits. */
 VECTOR_INLINE vh v_cut_bf16(vf x, vu more) {
   vu bits = (vu)x;
   vu rounded = (bits + more) >> 16;
@@ -145,7 +146,7 @@ VECTOR_INLINE vh v_to_bf16(vf x) {
   return v_cut_bf16(x, 0x7fffu + (((vu)x >> 16) & 1u));
 }
 
-/* Half precision as in base/dtype.h, to the bit. */
+/* Half precision, with the same bits as base/dtype.h. */
 #if defined(__AVX512F__)
 VECTOR_INLINE vf v_from_f16(vh h) {
   return (vf)_mm512_cvtph_ps((__m256i)h);
@@ -205,7 +206,7 @@ VECTOR_INLINE vh v_narrow(tws_dtype type, vf x) {
   return type == TWS_F16 ? v_to_f16(x) : v_to_bf16(x);
 }
 
-/* n of 16 lanes; the others load as 0 and are not stored. */
+/* The first n of 16 lanes; the others load as 0 and are not stored. */
 VECTOR_INLINE vf v_load_part(const float *p, int n) {
 #ifdef __AVX512F__
   return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
@@ -267,7 +268,7 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
   v_put_half((uint16_t *)base + index, v_narrow(type, x), n);
 }
 
-/* Run the statement for i = begin, begin + 16, ... with n = 16, and once more with what is left. */
+/* Runs the statement for i = begin, begin + 16, ... with n = 16, and once more with n = the remaining elements. */
 #define EACH_VECTOR(i, n, begin, end, ...)       \
   do {                                           \
     int64_t i = (begin);                         \
@@ -282,7 +283,7 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
     }                                            \
   } while (0)
 
-/* Bodies are compiled once for float32, once for bfloat16 and once for half precision. */
+/* Compiles the body once each for float32, bfloat16 and half precision. */
 #define FOR_TYPE(type, T, ...)      \
   do {                              \
     if ((type) == TWS_F32) {        \
@@ -307,8 +308,8 @@ VECTOR_INLINE host_range share(int64_t total, int64_t grain, int thread, int thr
   return (host_range){begin < total ? begin : total, end < total ? end : total};
 }
 
-/* Waking the pool costs some microseconds: little work stays on the calling thread. `bytes` is what the
- * kernel moves. */
+/* Waking the pool costs some microseconds: small work stays on the calling thread. `bytes` is the kernel's memory
+ * traffic. */
 VECTOR_INLINE void run_parallel(const tws_host_call *call, double bytes, tws_host_task task, void *arg) {
   enum { SMALL = 64 << 10 };
   if (bytes < SMALL)

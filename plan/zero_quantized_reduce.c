@@ -10,17 +10,17 @@ enum { BITS = 4, BLOCK = 512 };
 
 /* An exchange among the ranks of `group`: of each gradient `parts` parts for each of them come in, and their sums go
  * out. */
-typedef struct hop {
+typedef struct level {
   uint32_t group;
   int64_t parts, ranks;
-} hop;
+} level;
 
 static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
   return tws_builder_buffer(&l->b, name, TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_OPS);
 }
 
 /* Codes and scales of one gradient, and room for those that come: segments of the exchange. */
-static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from, tws_operand segment[4]) {
+static void quantize(tws_lower *l, const level *h, int64_t part, tws_operand from, tws_operand segment[4]) {
   const uint64_t parts = (uint64_t)(h->parts * h->ranks);
   const uint64_t codes = parts * (((uint64_t)part * BITS + 7) / 8);
   const uint64_t scales = parts * (((uint64_t)part + BLOCK - 1) / BLOCK);
@@ -36,7 +36,7 @@ static void quantize(tws_lower *l, const hop *h, int64_t part, tws_operand from,
   segment[0].access = segment[2].access = TWS_READ;
 }
 
-static void add_up(tws_lower *l, const hop *h, int64_t part, const tws_operand segment[4], tws_operand to) {
+static void add_up(tws_lower *l, const level *h, int64_t part, const tws_operand segment[4], tws_operand to) {
   if (l->b.failed != TWS_OK) return;
   const tws_dtype dtype = (tws_dtype)l->b.plan->buffers[to.buffer].dtype;
   const tws_work work = tws_parts_work(TWS_KERNEL_DEQUANTIZE_PARTS, dtype, part, h->parts, h->ranks, BLOCK, BITS);
@@ -46,8 +46,8 @@ static void add_up(tws_lower *l, const hop *h, int64_t part, const tws_operand s
 }
 
 /* segments: room for four operands of each gradient. */
-static void make_hop(tws_lower *l, const hop *h, const int64_t *part, uint32_t count, const tws_operand *from,
-                     const tws_operand *to, tws_operand *segments) {
+static void emit_level(tws_lower *l, const level *h, const int64_t *part, uint32_t count, const tws_operand *from,
+                       const tws_operand *to, tws_operand *segments) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < count; i++) quantize(l, h, part[i], from[i], segments + 4 * (size_t)i);
   for (uint32_t i = 0; i < 4 * count && l->b.failed == TWS_OK; i += 2)
@@ -57,46 +57,46 @@ static void make_hop(tws_lower *l, const hop *h, const int64_t *part, uint32_t c
   for (uint32_t i = 0; i < count; i++) add_up(l, h, part[i], segments + 4 * (size_t)i, to[i]);
 }
 
-static void make_hops(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
-                      const tws_operand *from, const tws_operand *to) {
-  tws_hops *hops = &l->zero.hops;
+static void emit_levels(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                        const tws_operand *from, const tws_operand *to) {
+  tws_quantized_levels *levels = &l->zero.quantized_levels;
   tws_operand *segments = tws_calloc(4 * (size_t)count, sizeof *segments), *sums = tws_calloc(count, sizeof *sums);
   if (!segments || !sums) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-  } else if (hops->near < 2) {
-    make_hop(l, &(hop){c->group, 1, c->ranks}, part, count, from, to, segments);
+  } else if (levels->intra < 2) {
+    emit_level(l, &(level){c->group, 1, c->ranks}, part, count, from, to, segments);
   } else {
-    const int64_t nodes = c->ranks / hops->near;
+    const int64_t nodes = c->ranks / levels->intra;
     for (uint32_t i = 0; i < count; i++) {
       const uint64_t elements = (uint64_t)(part[i] * nodes);
       sums[i] = tws_write(room_for(l, "sums of a node", TWS_F32, elements), 0, elements);
     }
-    make_hop(l, &(hop){hops->near_group, nodes, hops->near}, part, count, from, sums, segments);
-    make_hop(l, &(hop){hops->across_group, 1, nodes}, part, count, sums, to, segments);
+    emit_level(l, &(level){levels->intra_group, nodes, levels->intra}, part, count, from, sums, segments);
+    emit_level(l, &(level){levels->inter_group, 1, nodes}, part, count, sums, to, segments);
   }
   tws_free(segments);
   tws_free(sums);
 }
 
-void tws_hops_begin(tws_lower *l) {
-  tws_hops *hops = &l->zero.hops;
+void tws_quantized_reduce_begin(tws_lower *l) {
+  tws_quantized_levels *levels = &l->zero.quantized_levels;
   const tws_topology *t = &l->b.plan->topology;
   const tws_axes near = TWS_AXES_NODE_DATA | TWS_AXES_SEQUENCE;
   const int ranks = tws_topology_size(t, near);
   if (!tws_config_quantizes_gradients(l->config) || l->extent.evaluates) return;
   if (tws_config_node_ranks(l->config) != ranks || ranks < 2 || ranks >= l->zero.ranks) return;
-  hops->near = ranks;
-  hops->near_group = tws_lower_group(l, near);
-  hops->across_group =
+  levels->intra = ranks;
+  levels->intra_group = tws_lower_group(l, near);
+  levels->inter_group =
       tws_lower_group(l, ranks == tws_topology_size(t, TWS_AXES_SEQUENCE) ? TWS_AXES_DATA : TWS_AXES_DATA_NODES);
 }
 
-int tws_hops_take(const tws_lower *l, uint32_t param) {
+int tws_reduces_quantized(const tws_lower *l, uint32_t param) {
   return tws_config_quantizes_gradients(l->config) && l->network->params[param].rows > 1;
 }
 
-void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
-                     const tws_operand *operands) {
+void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,
+                          const tws_operand *operands) {
   tws_operand *from = tws_calloc(2 * (size_t)count + 1, sizeof *from), *to = from + count;
   if (!from) {
     tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
@@ -106,6 +106,6 @@ void tws_hops_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part,
     from[i] = operands[2 * i];
     to[i] = operands[2 * i + 1];
   }
-  if (count > 0) make_hops(l, c, part, count, from, to);
+  if (count > 0) emit_levels(l, c, part, count, from, to);
   tws_free(from);
 }

@@ -1,30 +1,30 @@
-/* Buckets of a rank that is alone and has its optimizer on the host: they take turns in buffers that are there in all
- * of the program, so nobody waits for memory. The sums of micro-batches before come back, so that kernels add to them
- * as they do without offloading: those of a bucket when the one before it in its buffer has been copied out, while
- * another is filled, and of the first ones when the micro-batch begins, or its backward pass where parameters come to
- * the forward pass. */
+/* Buckets of a single rank with its optimizer on the host. A few buffers that live for the whole program are reused by
+ * all buckets, so no operation waits for memory. From the second micro-batch on, the accumulated sums are copied back
+ * into a bucket, so that kernels add to them as without offloading: for each bucket when the previous bucket in its
+ * buffer has been copied out, while another one is filled; for the first bucket of each buffer when the micro-batch
+ * begins, or its backward pass if the forward pass fetches parameters. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
-/* Of so many buckets; 0: no memory. */
-static int make_turns(uint32_t buckets, tws_arena *arena, tws_bucket_turns *out) {
+/* Allocates the state for `buckets` buckets; 0: no memory. */
+static int make_slots(uint32_t buckets, tws_arena *arena, tws_bucket_slots *out) {
   uint32_t *all = tws_arena_alloc(arena, 5 * ((size_t)buckets + 1), sizeof *all);
-  *out = (tws_bucket_turns){.begun_last = TWS_NONE};
+  *out = (tws_bucket_slots){.begun_last = TWS_NONE};
   if (!all) return 0;
   uint32_t **const of[] = {&out->place, &out->next, &out->first, &out->last, &out->freed};
   for (size_t i = 0; i < sizeof of / sizeof *of; i++) *of[i] = all + i * ((size_t)buckets + 1);
   return 1;
 }
 
-static uint32_t find_place(const tws_bucket_turns *t) {
+static uint32_t find_slot(const tws_bucket_slots *t) {
   uint32_t best = TWS_NONE;
   for (uint32_t i = 0; i < t->places; i++)
     if (t->freed[i] && t->last[i] != t->begun_last && (best == TWS_NONE || t->freed[i] < t->freed[best])) best = i;
   return best;
 }
 
-static void begin_turn(tws_bucket_turns *t, uint32_t bucket) {
-  uint32_t place = find_place(t);
+static void begin_bucket(tws_bucket_slots *t, uint32_t bucket) {
+  uint32_t place = find_slot(t);
   if (place == TWS_NONE) {
     place = t->places++;
     t->first[place] = bucket;
@@ -38,11 +38,11 @@ static void begin_turn(tws_bucket_turns *t, uint32_t bucket) {
   t->begun_last = bucket;
 }
 
-static void end_turn(tws_bucket_turns *t, uint32_t bucket) {
+static void end_bucket(tws_bucket_slots *t, uint32_t bucket) {
   t->freed[t->place[bucket]] = 1 + t->ended++;
 }
 
-int tws_zero_takes_turns(const tws_lower *l) {
+int tws_zero_reuses_buffers(const tws_lower *l) {
   return l->zero.ranks == 1 && !l->zero.flat_gradients;
 }
 
@@ -66,53 +66,54 @@ static void bring_sums(tws_lower *l, const tws_bucket *bucket, uint32_t buffer) 
 
 static void bring(tws_lower *l, uint32_t bucket) {
   tws_zero *z = &l->zero;
-  bring_sums(l, &z->buckets[bucket], z->turn_buffers[z->turns.place[bucket]]);
+  bring_sums(l, &z->buckets[bucket], z->slot_buffers[z->bucket_slots.place[bucket]]);
   z->brought[bucket] = 1;
 }
 
-static int begin_turns(tws_lower *l) {
+static int begin_buckets(tws_lower *l) {
   tws_zero *z = &l->zero;
-  if (z->turn_buffers || l->b.failed != TWS_OK) return l->b.failed == TWS_OK;
-  z->turn_buffers = tws_lower_memory(l, z->bucket_count, sizeof *z->turn_buffers);
+  if (z->slot_buffers || l->b.failed != TWS_OK) return l->b.failed == TWS_OK;
+  z->slot_buffers = tws_lower_memory(l, z->bucket_count, sizeof *z->slot_buffers);
   z->brought = tws_lower_memory(l, z->bucket_count, 1);
-  if (z->turn_buffers && z->brought && make_turns(z->bucket_count, l->scratch, &z->turns)) return 1;
+  if (z->slot_buffers && z->brought && make_slots(z->bucket_count, l->scratch, &z->bucket_slots)) return 1;
   tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   return 0;
 }
 
-void tws_zero_turns_pass(tws_lower *l, int backward) {
+void tws_zero_buckets_pass(tws_lower *l, int backward) {
   tws_zero *z = &l->zero;
   const int in_backward = l->offload.param_tier != TWS_TIER_DEVICE;
-  if (!tws_zero_takes_turns(l) || !z->turn_buffers || l->b.micro_batch == 0 || l->b.failed != TWS_OK) return;
+  if (!tws_zero_reuses_buffers(l) || !z->slot_buffers || l->b.micro_batch == 0 || l->b.failed != TWS_OK) return;
   if (!backward) memset(z->brought, 0, z->bucket_count);
-  for (uint32_t i = 0; i < z->turns.places && backward == in_backward; i++)
-    if (!z->brought[z->turns.first[i]]) bring(l, z->turns.first[i]);
+  for (uint32_t i = 0; i < z->bucket_slots.places && backward == in_backward; i++)
+    if (!z->brought[z->bucket_slots.first[i]]) bring(l, z->bucket_slots.first[i]);
 }
 
-/* As large as the largest that has it, which the first micro-batch finds out. */
-uint32_t tws_zero_turn_begin(tws_lower *l, uint32_t bucket) {
+/* Returns the buffer of a bucket. A buffer is as large as the largest bucket in it, which the first micro-batch
+ * determines. */
+uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket) {
   tws_zero *z = &l->zero;
   const tws_bucket *b = &z->buckets[bucket];
-  if (!begin_turns(l)) return 0;
+  if (!begin_buckets(l)) return 0;
   if (l->b.micro_batch > 0) {
     if (!z->brought[bucket]) bring(l, bucket); /* in a forward pass: of a loss in tiles */
-    return z->turn_buffers[z->turns.place[bucket]];
+    return z->slot_buffers[z->bucket_slots.place[bucket]];
   }
-  const uint32_t places = z->turns.places;
-  begin_turn(&z->turns, bucket);
-  uint32_t *buffer = &z->turn_buffers[z->turns.place[bucket]];
-  if (z->turns.places > places)
+  const uint32_t places = z->bucket_slots.places;
+  begin_bucket(&z->bucket_slots, bucket);
+  uint32_t *buffer = &z->slot_buffers[z->bucket_slots.place[bucket]];
+  if (z->bucket_slots.places > places)
     *buffer = tws_builder_buffer(&l->b, "gradient bucket", TWS_CATEGORY_BUCKET, z->grad_dtype, b->elements,
                                  TWS_LIFETIME_PROGRAM);
   tws_builder_grow(&l->b, *buffer, b->elements);
   return *buffer;
 }
 
-void tws_zero_turn_end(tws_lower *l, uint32_t bucket) {
-  tws_bucket_turns *t = &l->zero.turns;
+void tws_zero_bucket_end(tws_lower *l, uint32_t bucket) {
+  tws_bucket_slots *t = &l->zero.bucket_slots;
   if (l->b.failed != TWS_OK) return;
   if (l->b.micro_batch == 0)
-    end_turn(t, bucket);
+    end_bucket(t, bucket);
   else if (t->next[bucket] != TWS_NONE)
     bring(l, t->next[bucket]);
 }

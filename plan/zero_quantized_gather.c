@@ -1,9 +1,9 @@
-/* ZeRO++'s quantized gathers (qwZ; Wang et al. 2023, section 4.1): what a rank has of a parameter goes to the others as
- * 8-bit codes with a scale for each block of it, and every rank makes the whole of the codes of all, its own among
- * them, so that all work with the same weights.
+/* ZeRO++'s quantized gathers (qwZ; Wang et al. 2023, section 4.1): a rank sends its shard of a parameter as 8-bit codes
+ * with one scale per block, and every rank dequantizes the codes of all ranks, including its own, so that all use equal
+ * weights.
  *
- * Not so what stays whole for the step, which is small, nor what neighbours keep (plan/zero_secondary.c), nor weights
- * that have few bits already. */
+ * Persistent parameters, which are small, gathers from the secondary partition (plan/zero_secondary.c) and weights that
+ * are quantized already are not quantized for the gather. */
 #include "plan/zero.h"
 
 enum { BITS = 8, BLOCK = 2048 };

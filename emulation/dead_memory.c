@@ -1,4 +1,4 @@
-#include "emulation/spoil.h"
+#include "emulation/dead_memory.h"
 
 enum { LONGEST = 20000 };
 

@@ -2,8 +2,8 @@
  * it without reading it. An operation that reads it too early would often find there the value that is written next,
  * such as parameters that are gathered twice; so dead memory is overwritten with a pattern that no operation
  * expects. */
-#ifndef TWS_EMULATION_SPOIL_H
-#define TWS_EMULATION_SPOIL_H
+#ifndef TWS_EMULATION_DEAD_MEMORY_H
+#define TWS_EMULATION_DEAD_MEMORY_H
 
 #include "plan/plan.h"
 
