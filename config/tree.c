@@ -58,10 +58,46 @@ int tws_tree_put_text(cJSON *root, const char *path, const char *text) {
 
 /* ---- TOML ---- */
 
+/* Returns the first byte beyond ASCII outside strings and comments, where TOML has none and toml++ 3.3 reaches code that
+ * it declares unreachable; NULL: there is none. */
+static const char *first_beyond_ascii(const char *text) {
+  const char *at = text;
+  while (*at) {
+    if (*at == '#') at += strcspn(at, "\n");
+    if ((unsigned char)*at > 127) return at;
+    if (*at != '"' && *at != '\'') {
+      at += *at != '\0';
+      continue;
+    }
+    const char quote = *at;
+    const int lines = at[1] == quote && at[2] == quote;
+    for (at += lines ? 3 : 1; *at; at++) {
+      if (*at == '\\' && quote == '"' && at[1])
+        at++;
+      else if (*at == quote && (!lines || (at[1] == quote && at[2] == quote)))
+        break;
+      else if (*at == '\n' && !lines)
+        break;
+    }
+    for (int i = 0; i < (lines ? 3 : 1) && *at; i++) at++;
+  }
+  return NULL;
+}
+
 tws_code tws_tree_read_toml(const char *text, size_t length, const char *name, cJSON **out, tws_error *err) {
   tws_toml_text read = {0};
   *out = NULL;
-  tws_toml_to_json(text, length, &read);
+  const char *beyond = first_beyond_ascii(text);
+  if (beyond) {
+    read.line = read.column = 1;
+    for (const char *c = text; c < beyond; c++) {
+      read.column = *c == '\n' ? 1 : read.column + 1;
+      read.line += *c == '\n';
+    }
+    snprintf(read.message, sizeof read.message, "a key without quotes has letters of ASCII alone");
+  } else {
+    tws_toml_to_json(text, length, &read);
+  }
   if (read.json) *out = cJSON_Parse(read.json);
   free(read.json);
   if (*out) return TWS_OK;
