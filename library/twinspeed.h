@@ -69,7 +69,7 @@ typedef struct twinspeed_options {
   const char *config;     /* a ds_config.json */
   const char *cluster;    /* "dgx-h100:4", a device's name, or a cluster file; NULL: this machine */
   const char *profile;    /* of the devices: a name or a file; NULL: the cluster's */
-  const char *runtime;    /* whose memory and time: "twinspeed", "deepspeed", "megatron" ... */
+  const char *runtime;    /* whose memory and time: "twinspeed", "megatron" ...; NULL: that of config's format */
   const char *dtype;      /* "float32", "bf16", "fp16", "fp8" */
   const char *recompute;  /* "none", "selective", "full" */
   const char *schedule;   /* of a pipeline: "1f1b", "gpipe", "interleaved", "zb-h1" ... */
