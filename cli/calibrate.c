@@ -276,14 +276,14 @@ static const tws_option table[] = {
                "numbers of ranks to measure (default: 1 to twice the cores, or to all GPUs)"),
     TWS_STRING("device", 0, "DEVICE", options, device, "host (default) or cuda: what is measured"),
     TWS_FLAG("quick", 0, options, quick, "a coarse grid in a few seconds"),
-    TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "measure for about so long"),
+    TWS_NUMBER("seconds", 0, "S", options, seconds, 0.01, 3600, "approximate duration"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
-               "end with status 124 when no rank measures anything for so long (default 1800; 0: never)"),
+               "exit with status 124 after this time without a measurement (default 1800; 0: never)"),
     TWS_STRING("model", 'm', "MODEL", options, model, "measure this model's own shapes, too"),
     TWS_STRING("micro-batch", 0, "LIST", options, micro_batches, "with --model: its micro batches (default 1)"),
     TWS_INTEGER("seq", 0, "TOKENS", options, sequence, 1, 16777216, "with --model: sequence length"),
     TWS_STRING("dtype", 0, "TYPE", options, dtype, "with --model: fp32, bf16 or fp16"),
-    TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a lone rank (default: all cores)"),
+    TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a single rank (default: all cores)"),
     TWS_INTEGER("cores", 0, "N", options, cores, 1, 4096, "cores that the ranks share (default: those usable here)"),
     TWS_BYTES_BETWEEN("largest", 0, "BYTES", options, largest, 4096, 1e12, "leave out kernels with larger operands"),
     TWS_STRING("disk", 0, "FOLDER", options, disk,
@@ -299,7 +299,7 @@ static const options defaults = {.deadline_s = TWS_FAILURE_DEADLINE_S};
 
 const tws_verb tws_verb_calibrate = {
     .name = "calibrate",
-    .summary = "measures this machine into a hardware profile",
+    .summary = "measures this machine and writes a hardware profile",
     .usage = "-o FILE [options]",
     .examples =
         "  twinspeed calibrate -o host.json\n"
@@ -308,26 +308,25 @@ const tws_verb tws_verb_calibrate = {
         "  twinspeed calibrate --device cuda -o gpu.json\n"
         "  twinspeed calibrate --disk /local_nvme -o aio.json --into host.json\n",
     .notes =
-        "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with all\n"
-        "cores busy; every collective for each number of ranks, beyond the number of cores too. Repetitions are "
-        "spread\n"
-        "over the whole run and lower quartiles are kept, because other load only adds. What was measured while a\n"
-        "product that is repeated all the time drifted by more than 25 % is measured again, twice at most and not\n"
-        "with --seconds; the profile says how quiet it was, and so does whoever uses it. Shapes that were not\n"
-        "measured are interpolated.\n"
-        "On a GPU (--device cuda) kernels are timed on the device, recorded as training records them, and medians are\n"
-        "kept; also what starting kernels and copying costs. Kernels of the model and those that cost most come first, "
-        "and\n"
-        "-o FILE has what was measured so far after some seconds and after each pass: a run that is ended leaves a "
-        "valid\n"
-        "profile. With --seconds the first pass takes 70 % of them at most, and what it did not meet is left out.\n"
-        "A product runs for three seconds without a rest, with sums that wait for memory between as in training, at\n"
-        "the clocks of a device that works: where it is slower than in short measurements, kernels of 16-bit types "
-        "that arithmetic bounds take as much longer in the\n"
-        "profile, whose provenance has both rates. Several ranks measure NCCL, a GPU to each.\n"
+        "Every kernel is timed with operands that rotate through more memory than the caches hold, alone and with\n"
+        "all cores busy; every collective for each number of ranks, also for more ranks than cores. Repetitions are\n"
+        "spread over the whole run and lower quartiles are stored, because other load only adds time. A run in which\n"
+        "a reference product drifted by more than 25 % is repeated, at most twice and not with --seconds; if the\n"
+        "drift remains, the profile says so, and every verb that uses it prints a warning. Other shapes are\n"
+        "interpolated.\n"
+        "On a GPU (--device cuda) kernels are timed on the device, in CUDA graphs as in training, and medians are\n"
+        "stored, with the costs of launches and copies. The model's kernels and the most expensive ones are first,\n"
+        "and -o FILE is written after some seconds and after each pass, so that a run that is stopped leaves a\n"
+        "valid profile. With --seconds the first pass takes at most 70 % of them, and kernels after that are left\n"
+        "out.\n"
+        "A product runs for three seconds without pause, interleaved with sums bound by memory as in training, at\n"
+        "the clocks of sustained load: if it is slower than in short measurements, compute-bound kernels of 16-bit\n"
+        "types are scaled by the ratio; the profile's provenance has both rates. Several ranks measure NCCL, one GPU\n"
+        "each.\n"
         "With --disk swap files are written and read with several block sizes, queue depths and threads; -o FILE is\n"
-        "then a configuration with the best \"aio\" section, and what a cluster file says of the disk is printed.\n"
-        "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the disk.\n",
+        "then a configuration with the best \"aio\" section, and the disk section of a cluster file is printed.\n"
+        "--into PROFILE adds the rates to a profile, for estimates and simulations of jobs that offload to the\n"
+        "disk.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -167,7 +167,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_PLANNED, .max_ranks = 0};
 
 const tws_verb tws_verb_check = {
     .name = "check",
-    .summary = "configuration, model, cluster and plan, without running",
+    .summary = "checks configuration, model, cluster and plan, without running",
     .usage = "[-m MODEL] [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] [options]",
     .examples =
         "  twinspeed check -c ds_config.json\n"
@@ -175,12 +175,13 @@ const tws_verb tws_verb_check = {
         "  twinspeed check --print-schema > ds_config.schema.json\n"
         "  twinspeed check --print-cluster-schema > cluster.schema.json\n",
     .notes =
-        "A misspelled key, a wrong type or an impossible combination is an error with file, line and column, and\n"
-        "exit code 3. A key that is accepted and has no effect here is named in a warning, with the reason.\n"
-        "With a model, the plans of the ranks are verified: every collective is entered by all members of its\n"
-        "group in one order, every message has two ends, nothing waits for ever, no buffer is read before it is\n"
-        "written or after its memory was reused. Of large jobs some replicas are verified, or one rank of each\n"
-        "stage; the output says how many.\n",
+        "A misspelled key, a wrong type or an impossible combination is an error with file, line and\n"
+        "column, and exit code 3. A key that is accepted but has no effect is a warning with the\n"
+        "reason.\n"
+        "With a model, the plans of the ranks are verified: every collective is entered by all members of its group\n"
+        "in the same order, every message has a sender and a receiver, there is no deadlock, and no buffer is read\n"
+        "before it is written or after its memory was reused. For large jobs some replicas are verified, or one rank\n"
+        "of each stage; the output has their number.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

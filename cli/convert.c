@@ -329,14 +329,18 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 static const tws_option table[] = {
     TWS_FLAG("force", 'f', options, force, "overwrite existing files"),
     TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "tokens: a tokenizer.json (default: a byte is a token)"),
-    TWS_STRING("field", 0, "NAME", options, field, "tokens: of a .jsonl file's lines, the one with the text (text)"),
-    TWS_STRING("eval", 0, "OUT.bin", options, eval, "tokens: write a part of them there, for evaluation"),
-    TWS_NUMBER("eval-share", 0, "SHARE", options, eval_share, 1e-6, 0.999999, "tokens: how much of them (default 0.1)"),
+    TWS_STRING("field", 0, "NAME", options, field,
+               "tokens: member with the text in the lines of a .jsonl file (default: text)"),
+    TWS_STRING("eval", 0, "OUT.bin", options, eval,
+               "tokens: write a share of the documents to this file, for evaluation"),
+    TWS_NUMBER("eval-share", 0, "SHARE", options, eval_share, 1e-6, 0.999999,
+               "tokens: the share for --eval (default 0.1)"),
     TWS_FLAG("megatron", 0, options, megatron, "tokens: write OUT.bin and OUT.idx as Megatron does"),
     TWS_INTEGER("vocab-multiple", 0, "N", options, vocabulary_multiple, 1, 65536, "model: pad the vocabulary to this"),
-    TWS_STRING("tag", 0, "TAG", options, tag, "checkpoint: which (default: the one that DIR/latest names)"),
-    TWS_STRING("profile", 0, "NAME", options, profile, "topology: of its GPUs; nccl-tests: what the table is put into"),
-    TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "topology: how many such nodes (default 1)"),
+    TWS_STRING("tag", 0, "TAG", options, tag, "checkpoint: its name (default: the one that DIR/latest names)"),
+    TWS_STRING("profile", 0, "NAME", options, profile,
+               "topology: profile of its GPUs; nccl-tests: profile that gets the table"),
+    TWS_INTEGER("nodes", 0, "N", options, nodes, 1, 65536, "topology: number of such nodes (default 1)"),
     TWS_OPTIONS_END};
 
 const tws_verb tws_verb_convert = {
@@ -360,23 +364,24 @@ const tws_verb tws_verb_convert = {
         "  twinspeed convert profile rtx-4090 mine.json\n"
         "  twinspeed convert cluster aws-p5.48xlarge:4 -\n",
     .notes =
-        "tokens: a text, or JSON lines (.jsonl) with a document each, after which the tokenizer's end of text is "
-        "put.\n"
-        "Without --tokenizer every byte is a token (vocabulary 256). Written as llm.c's token files, or Megatron's.\n"
-        "config: comments and trailing commas go; duplicate keys and other faults are errors with their place.\n"
-        "checkpoint: the weights of a checkpoint of `train --save`, whatever divided it, in float32 with Hugging "
-        "Face's\n"
-        "names and shapes: next to the model's config.json, from_pretrained() loads it. DIR may also be one that "
-        "DeepSpeed\n"
-        "saved (ZeRO 0 to 3, under its module's names, as zero_to_fp32), or a pytorch_model.bin or its index.\n"
-        "Of a training with adapters (twinspeed.lora) the adapters in PEFT's names, and next to them "
+        "tokens: a text, or JSON lines (.jsonl) with a document each, after which the tokenizer's end-of-text token\n"
+        "is written. Without --tokenizer every byte is a token (vocabulary 256). Writes llm.c's token files, or\n"
+        "Megatron's.\n"
+        "config: removes comments and trailing commas; duplicate keys and other faults are errors with their\n"
+        "position.\n"
+        "checkpoint: the weights of any checkpoint of `train --save` in float32 with Hugging Face's names and\n"
+        "shapes; next to the model's config.json, from_pretrained() loads them. DIR may also be a checkpoint of\n"
+        "DeepSpeed (ZeRO 0 to 3, with its module's names, as zero_to_fp32), or a pytorch_model.bin or its index. For\n"
+        "a training with adapters (twinspeed.lora) it writes the adapters with PEFT's names, and next to them\n"
         "adapter_config.json.\n"
-        "merge: adapters of PEFT or of this program, added to the weights that they belong to, in float32.\n"
-        "topology: a node as NCCL_TOPO_DUMP_FILE (XML) or `nvidia-smi topo -m` tells it, as a cluster file.\n"
-        "nccl-tests: a log of all_reduce_perf or its siblings on one node, as a table of a profile.\n"
-        "profile, cluster: a built-in one as a file, with the published figures that it has, their confidence and "
-        "their\n"
-        "sources: to read, or to change (docs/hardware.md lists them). \"-\" prints it.\n",
+        "merge: adds adapters of PEFT or of Twinspeed to the weights of their base, in\n"
+        "float32.\n"
+        "topology: converts a node's NCCL_TOPO_DUMP_FILE (XML) or `nvidia-smi topo -m` to a cluster\n"
+        "file.\n"
+        "nccl-tests: converts a log of all_reduce_perf or a related program on one node to a table of a\n"
+        "profile.\n"
+        "profile, cluster: a built-in one as a file, with its published figures, their confidence and their sources,\n"
+        "to read or to change (docs/hardware.md lists them). \"-\" prints it.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .arguments_max = 4,

@@ -78,10 +78,10 @@ static const tws_option table[] = {TWS_LAUNCH_OPTIONS(options, flags), TWS_OPTIO
 
 const tws_verb tws_verb_doctor = {
     .name = "doctor",
-    .summary = "what this machine has, what is missing, and the remedy",
+    .summary = "checks this machine, and prints what is missing with the remedy",
     .usage = "[--hostfile FILE] [options]",
     .examples = "  twinspeed doctor\n  twinspeed doctor --json\n  twinspeed doctor --hostfile hosts\n",
-    .notes = "Each finding is OKAY, WARN or FAIL, with what mends it. Exit code 4 when one of them is FAIL.\n",
+    .notes = "Each finding is OKAY, WARN or FAIL, with the remedy. Exit code 4 if one of them is FAIL.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run_doctor,

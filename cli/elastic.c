@@ -115,14 +115,11 @@ const tws_verb tws_verb_elastic = {
         "  twinspeed elastic -c ds_config.json\n"
         "  twinspeed elastic -c ds_config.json -n 24 --json\n",
     .notes =
-        "The batch and the numbers are those of DeepSpeed's ds_elastic (compute_elastic_config). All rows have the "
-        "same\n"
-        "batch, so a job can continue with another of these numbers and train the same. With version 0.2 a number of\n"
-        "nodes that is not listed gets a batch of its own: -n N tells. \"valid_gpus\" in JSON is DeepSpeed's list; "
-        "with model\n"
-        "parallelism it has numbers of data-parallel ranks, and \"jobs\" those worlds that DeepSpeed takes. Exit code "
-        "1:\n"
-        "N GPUs cannot train.\n",
+        "The batch and the numbers are those of DeepSpeed's ds_elastic (compute_elastic_config). All rows have the\n"
+        "same batch, so a job can continue with another of these numbers with equal results. With version 0.2 a\n"
+        "number of nodes that is not listed has a batch of its own, which -n N prints. \"valid_gpus\" in JSON is\n"
+        "DeepSpeed's list; with model parallelism it has numbers of data-parallel ranks, and \"jobs\" the world sizes\n"
+        "that DeepSpeed accepts. Exit code 1: N GPUs cannot train.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .run = run_elastic,

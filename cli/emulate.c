@@ -1,4 +1,4 @@
-/* twinspeed emulate: train for real on a virtual cluster, under the simulator's clock. */
+/* twinspeed emulate: trains on a virtual cluster: real losses, simulated time. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -335,7 +335,7 @@ const tws_emulate_options tws_emulate_defaults = {
 
 const tws_verb tws_verb_emulate = {
     .name = "emulate",
-    .summary = "train for real on a virtual cluster, under the simulator's clock",
+    .summary = "trains on a virtual cluster: real losses, simulated time",
     .usage = "(-m MODEL --data FILE [-c FILE] [--cluster NAME[:NODES[xDEVICES]]] | --scenario FILE) [options]",
     .examples =
         "  twinspeed emulate -m config.json --stage 3 --cluster dgx-a100:8 --data text.txt --steps 50\n"

@@ -414,10 +414,11 @@ static const tws_option table[] = {
                "a row for each job, with lists for each combination (\"-\": on stdout)"),
     TWS_EXPORT_OPTION(options),
     TWS_FORCE_OPTION(options),
-    TWS_FLAG("no-tight", 0, options, no_tight, "exit status 1 where the fit is tight"),
-    TWS_FLAG("fit", 0, options, fit, "how many GPUs it takes, of which kind (--cluster A,B: of these), how set up"),
-    TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: so that a step takes no longer"),
-    TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: at this rate at least"),
+    TWS_FLAG("no-tight", 0, options, no_tight, "exit status 1 if the fit is tight"),
+    TWS_FLAG("fit", 0, options, fit,
+             "search the smallest number of GPUs of each kind (--cluster A,B: of these) and its settings"),
+    TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: upper limit of a step's time"),
+    TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: lower limit of the rate"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),
@@ -455,13 +456,14 @@ const tws_verb tws_verb_estimate = {
         "  twinspeed estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 "
         "--compat deepspeed\n",
     .notes =
-        "Memory is counted from the plan that the engine would execute: every byte a rank ever holds belongs to a\n"
-        "named buffer, and the arena is what the engine allocates. Time is the plan's longest path with the\n"
-        "profile's costs. Exit code 1: it does not fit. A fit is tight where what was measured of other software's\n"
-        "peaks, against what was predicted, reaches beyond the device: exit code 0 and a warning, 1 with --no-tight.\n"
-        "--fit keeps what is given (stage, recompute, micro batch, axes, batch of the configuration) and looks for\n"
-        "the rest with the tuner, for each number of GPUs that it tries: parts of a node, then whole nodes. Nothing "
-        "tight counts as fitting.\n" TWS_LISTS_NOTES,
+        "Memory is that of the plan that the engine executes: every byte of a rank belongs to a named\n"
+        "buffer, and the arena is the engine's allocation. Time is the plan's longest path with the\n"
+        "profile's costs. Exit code 1: it does not fit. A fit is tight if the interval of measured peaks of\n"
+        "other runtimes, relative to predictions, exceeds the device: exit code 0 and a warning, or 1 with\n"
+        "--no-tight.\n"
+        "--fit keeps given settings (stage, recompute, micro batch, axes, batch of the configuration) and searches\n"
+        "the others with the tuner, for each number of GPUs: fractions of a node, then whole nodes. Only fits that\n"
+        "are not tight count.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,

@@ -220,19 +220,19 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
-    TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint, saved on any number of ranks"),
-    TWS_STRING("tag", 0, "TAG", options, tag, "of this one (default: the one DIR/latest names)"),
+    TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint of any number of ranks"),
+    TWS_STRING("tag", 0, "TAG", options, tag, "its name (default: the one that DIR/latest names)"),
     TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
     TWS_STRING("prompt", 'p', "TEXT", options, prompt,
                "text to continue; without --tokenizer its bytes are the tokens"),
     TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
-    TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "tokens by their numbers; so are those that are printed"),
+    TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "prompt as token ids; prints token ids"),
     TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "a tokenizer.json: text to tokens and back"),
     TWS_INTEGER("tokens", 't', "N", options, tokens, 1, 1000000000, "how many to generate (default 100)"),
     TWS_NUMBER("temperature", 0, "T", options, temperature, 0, 1000,
-               "divides the scores (default 1; 0: the likeliest)"),
-    TWS_INTEGER("top-k", 0, "K", options, top_k, 1, 1000000000, "choose among the K likeliest"),
-    TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1, "among the fewest that have this much of the probability"),
+               "divides the logits (default 1; 0: the most probable token)"),
+    TWS_INTEGER("top-k", 0, "K", options, top_k, 1, 1000000000, "sample from the K most probable tokens"),
+    TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1, "sample from the smallest set of tokens with this probability"),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .temperature = 1, .top_p = 1};
@@ -246,9 +246,9 @@ const tws_verb tws_verb_generate = {
         "  twinspeed generate -m gpt2 --init-from model.safetensors --prompt-ids 464,2068,7586 --top-k 40 --seed 3 "
         "--json\n",
     .notes =
-        "Every token takes a forward pass over the whole sequence (--seq; the model's by default), and sees the last "
-        "so\n"
-        "many tokens. The same seed gives the same tokens. Tokens are bytes, a tokenizer's, or numbers.\n",
+        "Every token is a forward pass over the whole sequence (--seq; default: the model's), with the\n"
+        "last tokens as context. Equal seeds give equal tokens. Tokens are bytes, a tokenizer's, or\n"
+        "numbers.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -30,10 +30,10 @@
 #define TWS_STRICT_OPTION(type, field) \
   TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
 
-#define TWS_RUNTIME_OPTION(type, field)                                                             \
-  TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                            \
-             "whose software runs the plan (default: that of -c, else twinspeed; help lists all)"), \
-      TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                 \
+#define TWS_RUNTIME_OPTION(type, field)                                                                \
+  TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                               \
+             "runtime whose step is predicted (default: that of -c, else twinspeed; help lists all)"), \
+      TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                    \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
@@ -59,6 +59,6 @@
 
 #define TWS_PROGRAM_OPTION(type)                  \
   TWS_STRING("program", 0, "NAME", type, program, \
-             "what is planned: train (a step, default), evaluate, or between steps apply, select, sync")
+             "program to plan: train (a step, default), evaluate, or between steps apply, select, sync")
 
 #endif

@@ -193,7 +193,7 @@ static const tws_option table[] = {
                 "this node's number in the hostfile, from 0, with --no-ssh"),
     TWS_FLAG("bind-cores-to-rank", 0, options, bind_cores,
              "each rank runs on cores of its own, an equal part of those of its node"),
-    TWS_STRING("bind-core-list", 0, "LIST", options, core_list, "these cores are divided, and no others: 0-7,16-23"),
+    TWS_STRING("bind-core-list", 0, "LIST", options, core_list, "the cores to divide among the ranks: 0-7,16-23"),
     TWS_STRING("world-info", 0, "TEXT", options, world_info,
                "hosts and devices of all nodes in base64, in place of a hostfile (other launchers give it)"),
     TWS_INTEGER("threads", 0, "N", options, threads, 1, 1024, "threads of a rank (default: cores / ranks)"),
@@ -204,7 +204,7 @@ static const tws_option table[] = {
 
 const tws_verb tws_verb_launch = {
     .name = "launch",
-    .summary = "runs a command once per rank and watches over it",
+    .summary = "runs a command once per rank and monitors the ranks",
     .usage = "[-n N | --hostfile FILE] [options] -- COMMAND [arguments]",
     .examples =
         "  twinspeed launch -n 4 -- ./my-mpi-program --steps 10\n"
@@ -213,21 +213,16 @@ const tws_verb tws_verb_launch = {
         "  twinspeed launch --hostfile hosts --launcher pdsh --master-port 29501 -- python train.py\n"
         "  twinspeed launch --hostfile hosts --no-ssh --node-rank 1 --master-addr 10.0.0.1 -- python train.py\n",
     .notes =
-        "The command runs under mpirun, on this machine or on the hosts of a hostfile (through ssh, without a "
-        "password;\n"
-        "this program and the command at the same place everywhere), or under srun within a Slurm allocation. It "
-        "finds\n"
-        "RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment. The first "
-        "rank\n"
-        "that fails ends all others; its number is in the message and the exit code is 5. There is no deadline, since "
-        "a\n"
-        "foreign program does not say whether it still computes: `timeout 2h twinspeed launch ...` limits the job and "
-        "ends\n"
-        "all ranks. With --json the command's output goes to standard error, and where each rank ran to standard\n"
-        "output, once all have ended well.\n"
-        "With --launcher pdsh, openmpi, mpich, impi, mvapich or slurm that program starts and watches the ranks, with "
-        "the\n"
-        "command line of DeepSpeed's launcher of that name; --print-command prints it, installed or not.\n",
+        "The command runs under mpirun, on this machine or on the hosts of a hostfile (through ssh without a\n"
+        "password, with this program and the command at the same path on each), or under srun within a Slurm\n"
+        "allocation. Its environment has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and\n"
+        "MASTER_PORT. When a rank fails all others are terminated; the message has its number and the exit code is\n"
+        "5. There is no deadline, since the progress of other programs is not known: `timeout 2h twinspeed launch\n"
+        "...` limits the job and terminates all ranks. With --json the command's output goes to standard error, and\n"
+        "the mapping of ranks to standard output, after all have succeeded.\n"
+        "With --launcher pdsh, openmpi, mpich, impi, mvapich or slurm that program starts and monitors the\n"
+        "ranks, with the command line of DeepSpeed's launcher of that name; --print-command prints it, installed\n"
+        "or not.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &(const options){.node_rank = -1},

@@ -17,21 +17,21 @@ typedef struct tws_launch_flags {
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
 #define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
   TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile,                                                      \
-             "hosts and slots, one \"NAME slots=N\" a line "                                                     \
+             "hosts and slots, one \"NAME slots=N\" per line "                                                   \
              "(default: /job/hostfile, where there is one)"),                                                    \
       TWS_STRING("include", 'i', "FILTER", type, field.include,                                                  \
-                 "only these: worker-0@worker-1:0,2; without a "                                                 \
+                 "use only these: worker-0@worker-1:0,2; without a "                                             \
                  "hostfile localhost:0,2"),                                                                      \
-      TWS_STRING("exclude", 'e', "FILTER", type, field.exclude, "all but these"),                                \
+      TWS_STRING("exclude", 'e', "FILTER", type, field.exclude, "use all but these"),                            \
       TWS_STRING("num-nodes", 0, "N", type, field.num_nodes,                                                     \
-                 "the first N hosts; MIN:MAX with --restarts: up to MAX, and on while MIN are left"),            \
+                 "the first N hosts; MIN:MAX with --restarts: up to MAX, and restarts while MIN remain"),        \
       TWS_INTEGER("num-gpus", 0, "N", type, field.num_gpus, 1, TWS_MAX_SLOTS, "the first N slots of each host"), \
       TWS_STRING("launcher", 0, "NAME", type, field.launcher,                                                    \
-                 "who starts ranks: local, mpirun, ssh, srun or, "                                               \
+                 "program that starts the ranks: local, mpirun, ssh, srun or, "                                  \
                  "as in DeepSpeed, pdsh, openmpi, mpich, impi, mvapich, slurm"),                                 \
       TWS_STRING("remote-shell", 0, "PROGRAM", type, field.remote_shell,                                         \
-                 "called with a host and a command; passes its input on (default: ssh)"),                        \
-      TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the screen")
+                 "program that runs a command on a host and forwards its input (default: ssh)"),                 \
+      TWS_STRING("logs", 0, "DIR", type, field.logs, "each rank's output into DIR/rank-N.log instead of the terminal")
 
 #define TWS_DEFAULT_HOSTFILE "/job/hostfile" /* names of DeepSpeed's launcher */
 /* Reads hosts and launcher into `launch`, and determines the number of ranks. `ranks`: requested number on this

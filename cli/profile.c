@@ -139,10 +139,10 @@ const tws_verb tws_verb_profile = {
         "  twinspeed profile -m gpt2 --micro-batch 4 --cluster dgx-a100\n"
         "  twinspeed profile -m config.json -c ds_config.json --measured trace.json\n",
     .notes =
-        "A multiply-add is two flops. Products count as MACs; the causal half of attention is computed and counted\n"
-        "as the kernels do it. Times are of one micro-batch on one rank; those of a module include its exchanges\n"
-        "among tensor and sequence ranks, also what overlaps of them. Parameters of a GPU are those before ZeRO\n"
-        "divides them. A pipeline is profiled on one rank of each stage.\n",
+        "A multiply-add is two flops. Products count as MACs; of causal attention only the computed half is counted.\n"
+        "Times are of one micro-batch on one rank; those of a module include its collectives among tensor and\n"
+        "sequence ranks, overlapped ones too. Parameters of a GPU are those before ZeRO partitions them. A pipeline\n"
+        "is profiled on one rank of each stage.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -43,7 +43,7 @@ static tws_code run_remote_shell(tws_cli *cli, void *raw, int argc, char **argv,
 }
 
 const tws_verb tws_verb_remote_shell = {.name = "remote-shell",
-                                        .summary = "a remote shell that knows a job's secret (called by mpirun)",
+                                        .summary = "a remote shell that transmits a job's secret (called by mpirun)",
                                         .usage = "COUNT SHELL... HOST COMMAND...",
                                         .options = (const tws_option[]){TWS_OPTIONS_END},
                                         .arguments_max = -1,

@@ -181,16 +181,16 @@ static const options defaults = {.tolerance = -1};
 
 const tws_verb tws_verb_report = {
     .name = "report",
-    .summary = "results side by side: predicted against measured",
+    .summary = "compares saved results: predicted against measured",
     .usage = "FILE... [options]",
     .examples =
         "  twinspeed report simulate.json train.json\n"
         "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
     .notes =
-        "Files are JSON results of train, estimate, simulate, tune and validate. Results of one configuration (model,\n"
-        "runtime, type, sequence, ranks and their axes, threads, ZeRO stage, micro batch, accumulation, recomputation) "
-        "share a\n"
-        "row; a simulated time counts before an estimated one.\n",
+        "Files are JSON results of train, estimate, simulate, tune and validate. Results of one\n"
+        "configuration (model, runtime, dtype, sequence, ranks and their axes, threads, ZeRO stage, micro\n"
+        "batch, accumulation, recomputation) share a row; a simulated time takes precedence over an\n"
+        "estimated one.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -258,12 +258,13 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow, message or simgrid"),
-    TWS_STRING("scenario", 0, "FILE", options, scenario, "its slow devices, jitter and weak links (docs/emulation.md)"),
+    TWS_STRING("scenario", 0, "FILE", options, scenario,
+               "inject its slow devices, jitter and slow links (docs/emulation.md)"),
     TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV; with lists: a row for each job (\"-\": on stdout)"),
     TWS_FORCE_OPTION(options),
-    TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one for all that do the same"),
-    TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation a line"),
+    TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one representative of equal ones"),
+    TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation per line"),
     TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),
     TWS_OPTIONS_END};
 
@@ -280,9 +281,9 @@ const tws_verb tws_verb_simulate = {
         "  twinspeed simulate -m gpt2-xl --cluster dgx-a100 --stage 2,3 --micro-batch 1,2,4 --csv points.csv\n"
         "  twinspeed simulate -m gpt2 --stage 3 --cluster dgx-a100 --print-plan --rank 7\n",
     .notes =
-        "analytic: a collective takes the time of its formula or measured table. flow: its bytes share the links\n"
-        "with all that is under way. message: every step of its rings is sent. Costs come from the hardware\n"
-        "profile; host ranks that outnumber the cores share them.\n" TWS_LISTS_NOTES,
+        "analytic: a collective takes the time of its formula or measured table. flow: its bytes share links with\n"
+        "all concurrent transfers. message: every step of its rings is a message. Costs come from the hardware\n"
+        "profile; host ranks in excess of the cores share them.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,

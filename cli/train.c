@@ -631,7 +631,7 @@ static const options defaults = {
 
 const tws_verb tws_verb_train = {
     .name = "train",
-    .summary = "train for real, on this machine or on several, over one or many ranks",
+    .summary = "trains on this machine or on several, with one or many ranks",
     .usage = "-m MODEL -c ds_config.json --data FILE [-n RANKS | --hostfile FILE] [options]",
     .examples =
         "  twinspeed train -m gpt2 -c ds_config.json --data book.txt -n 4 --steps 100\n"

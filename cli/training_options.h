@@ -15,14 +15,14 @@
       TWS_INTEGER("eval-steps", 0, "K", type, run eval_steps, 1, 1000000000,                                      \
                   "global batches of an evaluation, the same each time (default: all of the file)"),              \
       TWS_STRING("save", 0, "DIR", type, save, "save checkpoints there, after the last step"),                    \
-      TWS_INTEGER("save-every", 0, "N", type, run save_every, 1, 1000000000, "and after every N-th step"),        \
+      TWS_INTEGER("save-every", 0, "N", type, run save_every, 1, 1000000000, "and save after every N-th step"),   \
       TWS_INTEGER("keep", 0, "K", type, run keep, 1, 1000000000, "keep the newest K checkpoints (default: all)"), \
       TWS_STRING("resume", 0, "DIR", type, resume,                                                                \
                  "continue from a checkpoint of any number of ranks, parallel axes and precision"),               \
       TWS_STRING("tag", 0, "TAG", type, tag,                                                                      \
                  "its name, such as global_step100 (default: the one that DIR/latest names)"),                    \
       TWS_STRING("init-from", 0, "FILE", type, init_from,                                                         \
-                 "begin with the weights of a Hugging Face model: .safetensors, its index or its folder"),        \
+                 "initial weights from a Hugging Face model: .safetensors, its index or its folder"),             \
       TWS_STRING("json-lines", 0, "FILE", type, json_lines,                                                       \
                  "write the report of every step as a line of JSON; --resume appends to it"),                     \
       TWS_STRING("prometheus", 0, "FILE", type, prometheus,                                                       \

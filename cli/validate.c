@@ -222,7 +222,7 @@ static const tws_option table[] = {
     TWS_STRING("model", 'm', "MODEL", tws_validate_options, job.model, "Hugging Face config.json, or a built-in name"),
     TWS_STRING("config", 'c', "FILE", tws_validate_options, job.config, "ds_config.json"),
     TWS_STRING("profile", 0, "FILE", tws_validate_options, job.profile,
-               "calibrated profile (--sweep calibrates by itself when there is none)"),
+               "calibrated profile (--sweep calibrates if there is none)"),
     TWS_INTEGER("stage", 0, "0..3", tws_validate_options, job.stage, 0, 3, "ZeRO stage"),
     TWS_AXIS_OPTIONS(tws_validate_options, job),
     TWS_INTEGER("seq", 0, "TOKENS", tws_validate_options, job.sequence, 1, 16777216, "sequence length"),
@@ -243,18 +243,18 @@ static const tws_option table[] = {
     TWS_STRING("trace", 0, "FILE", tws_validate_options, trace, "Chrome trace of both steps"),
     TWS_STRING("figures", 0, "DIR", tws_validate_options, figures, "gnuplot figures, PNG and SVG"),
     TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,
-               "status 1 when the error (with --sweep: the median, with --cases: the mean) is larger"),
+               "exit status 1 if the error (with --sweep: the median, with --cases: the mean) is larger"),
     TWS_STRING("cases", 0, "FILE", tws_validate_options, cases,
                "predict the measured runs of a file instead of measuring"),
     TWS_LIST("group", 0, "NAME", tws_validate_options, group, "with --cases: runs of this group"),
-    TWS_INTEGER("worst", 0, "N", tws_validate_options, worst, 1, 100000, "with --cases: list the N farthest off"),
-    TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --cases: simulate, do not estimate"),
+    TWS_INTEGER("worst", 0, "N", tws_validate_options, worst, 1, 100000, "with --cases: list the N largest errors"),
+    TWS_FLAG("simulate", 0, tws_validate_options, simulate, "with --cases: simulate instead of estimating"),
     TWS_FLAG("sweep", 0, tws_validate_options, sweep, "the accuracy experiment: 14 configurations, interleaved"),
     TWS_INTEGER("rounds", 0, "N", tws_validate_options, rounds, 1, 100, "with --sweep: rounds over all (default 3)"),
     TWS_INTEGER("global-batch", 'b', "N", tws_validate_options, global_batch, 1, 1e6,
                 "with --sweep: sequences a step (default: the configuration's, else 32)"),
     TWS_STRING("save-profile", 0, "FILE", tws_validate_options, save_profile,
-               "with --sweep: keep the profile that was calibrated"),
+               "with --sweep: save the calibrated profile"),
     TWS_FORCE_OPTION(tws_validate_options),
     TWS_OPTIONS_END};
 
@@ -271,13 +271,13 @@ const tws_verb tws_verb_validate = {
         "  twinspeed validate --sweep -m config.json -c ds_config.json --data book.txt --figures figures\n"
         "  twinspeed validate --cases scenarios/published/measured_runs.json --worst 10\n",
     .notes =
-        "One run: step time, phases, streams, operations and memory of the two, side by side. --sweep: stages,\n"
-        "micro batches and rank counts (the ranks divided as --pp, --tp, --sp or the configuration say), measured in "
-        "interleaved rounds, with a calibration in every round unless\n"
-        "--profile is given; medians, quartiles, the median error, and the tuner's pick against the best measured.\n"
-        "--cases: each run of the file is planned and predicted, nothing is trained; runs that cannot be "
-        "predicted\n"
-        "are listed with the reason.\n",
+        "One run: step time, phases, streams, operations and memory of both, in one table. --sweep: stages,\n"
+        "micro batches and numbers of ranks (with the axes of --pp, --tp, --sp or the configuration),\n"
+        "measured in interleaved rounds, with a calibration in every round unless --profile is given;\n"
+        "prints medians, quartiles, the median error, and the tuner's pick against the best measured\n"
+        "configuration.\n"
+        "--cases: each run of the file is planned and predicted, without training; runs that cannot be predicted are\n"
+        "listed with the reason.\n",
     .options = table,
     .options_bytes = sizeof(tws_validate_options),
     .defaults = &defaults,
