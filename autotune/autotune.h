@@ -40,6 +40,7 @@ typedef struct tws_tune_space {
   int threads[TWS_TUNE_LIST];
   int threads_count; /* hosts: divisors of the number of cores that one rank can use alone */
   int oversubscribe; /* hosts: also rank counts beyond the cores (powers of two up to twice the cores) */
+  int every_feature; /* also points that the job's runtime cannot run (job/features.h) */
   /* Parallel axes other than data parallelism. An empty list keeps the configuration's value, or, if `axes` is set,
    * stands for: every legal number of pipeline stages; tensor ranks within a node, with and without
    * sequence_parallel; sequence ranks within a node together with the tensor ranks, for sequences of 8192 tokens or
@@ -66,6 +67,7 @@ typedef struct tws_tune_space {
   /* Empty: the configuration's value. */
   int overlap[2], overlap_count;                 /* tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* tws_variant.offload */
+  int offload_unsaid; /* the list was not named: the configuration offloads, and the search tries it without */
   int64_t reduce_bucket[TWS_TUNE_LIST];
   int reduce_bucket_count;
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT][TWS_TUNE_LIST]; /* tws_variant.zero3 */

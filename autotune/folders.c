@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "autotune/experiment.h"
+#include "job/features.h"
 
 enum { PATH_SIZE = 4096, LONGEST_FOLDER = 2048 };
 
@@ -43,12 +44,22 @@ cJSON *tws_tune_variant_json(const tws_variant *variant) {
   return json;
 }
 
+/* DeepSpeed counts all ranks as replicas unless a model says otherwise (runtime/config.py), and asserts that the batch
+ * is micro batch x accumulation x replicas: of a job whose ranks share a model the other two say all. */
+static tws_code leave_batch(const tws_job *job, tws_config *config, tws_error *err) {
+  const char *family = tws_runtime_family(tws_profile_runtime(job->profile), job->backend);
+  if (!strstr(family, "DeepSpeed") || tws_config_model_ranks(config) < 2 || tws_config_is_elastic(config))
+    return TWS_OK;
+  return tws_config_set(config, "train_batch_size", "null", err);
+}
+
 tws_code tws_tune_write_config(const tws_tune_request *request, const tws_variant *variant, const char *path,
                                tws_error *err) {
   tws_config *config;
   tws_text text = {0};
   TWS_TRY(tws_variant_config(request->job->config, request->job->network, variant, &config, err));
-  tws_code code = tws_config_print_given(config, &text, err);
+  tws_code code = leave_batch(request->job, config, err);
+  if (code == TWS_OK) code = tws_config_print_given(config, &text, err);
   tws_config_destroy(config);
   if (code == TWS_OK && text.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a configuration");
   if (code == TWS_OK) code = tws_write_file(path, text.data, text.length, err);

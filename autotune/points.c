@@ -2,9 +2,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "autotune/deepspeed_space.h"
 #include "base/fingerprint.h"
+#include "models/hardware/runtime.h"
 
 /* ---- lists ---- */
 
@@ -212,7 +214,12 @@ static tws_code fill_product(tws_points *p, tws_error *err) {
 }
 
 tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_error *err) {
-  *p = (tws_points){.request = request, .points = 1, .knobs = 1};
+  const tws_job *job = request->job;
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  *p = (tws_points){.request = request, .points = 1, .knobs = 1, .features = ~UINT64_C(0)};
+  /* of this program's own engine what is named is planned, and its answer says what its backend lacks */
+  if (strcmp(runtime->name, "twinspeed") != 0 && !request->space.every_feature)
+    p->features = tws_runtime_features(runtime, job->backend);
   if (!tws_tune_is_deepspeeds(request)) return fill_product(p, err);
   int count;
   TWS_TRY(tws_tune_deepspeeds(request, &p->listed, &count, err));
@@ -350,6 +357,7 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   const int offloads = v->offload ? tws_variant_offloads(v, 0) : z->offload_optimizer != 0;
   const int parameters = v->offload ? tws_variant_offloads(v, 1) : z->offload_param != 0;
   if (v->pipeline > 1 && v->stage > 1) return TWS_POINT_ILLEGAL;
+  if (tws_variant_features(p->request->job->config, v) & ~p->features) return TWS_POINT_ILLEGAL;
   if (has_idle_exchange(v, d)) return TWS_POINT_EQUAL;
   if (!tws_axes_knobs_legal(&p->axes, v)) return TWS_POINT_ILLEGAL;
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* limits of gathered or fetched parameters */
@@ -452,10 +460,38 @@ static tws_code explain_elastic(const tws_points *p, tws_error *err) {
                   code == TWS_OK ? "elasticity chooses no batch for these divisions of ranks" : why.message);
 }
 
+tws_features tws_points_lack(const tws_points *p) {
+  tws_features used = 0;
+  int first[TWS_DIGITS] = {0};
+  if (p->listed) return 0;
+  const int last[] = {TWS_DIGIT_PIPELINE, TWS_DIGIT_TENSOR, TWS_DIGIT_SEQUENCE, TWS_DIGIT_EXPERT, TWS_DIGIT_STAGE};
+  for (size_t i = 0; i < sizeof last / sizeof *last; i++) first[last[i]] = p->count[last[i]] - 1;
+  for (int i = 0; i < TWS_DIGITS; i++)
+    for (int value = 0; value < p->count[i]; value++) {
+      int digit[TWS_DIGITS];
+      memcpy(digit, first, sizeof digit);
+      digit[i] = value;
+      const tws_variant v = variant_of(p, digit);
+      if (v.pipeline < 2 || v.stage < 2) used |= tws_variant_features(p->request->job->config, &v);
+    }
+  return used & ~p->features;
+}
+
 tws_code tws_points_explain_none(const tws_points *p, tws_error *err) {
   char why[160], hint[128];
+  const tws_features lacked = tws_points_lack(p);
   if (tws_axes_explain(&p->axes, p->ranks, p->count[TWS_DIGIT_RANKS], why, sizeof why))
     return tws_fail(err, TWS_INVALID, "name other --tp, --pp, --sp or -n", "the search space is empty: %s", why);
+  if (lacked) {
+    const tws_runtime *runtime = tws_profile_runtime(p->request->job->profile);
+    tws_text text = {0};
+    tws_features_text(lacked, &text);
+    const tws_code code = tws_fail(err, TWS_INVALID, "name what it has, or another --runtime",
+                                   "the search space is empty: runtime %s (%s) %s", runtime->name,
+                                   tws_runtime_family(runtime, p->request->job->backend), text.data ? text.data : "");
+    tws_text_free(&text);
+    return code;
+  }
   if (p->elastic) return explain_elastic(p, err);
   nearest_batches(p, hint, sizeof hint);
   return tws_fail(err, TWS_INVALID, hint,

@@ -10,6 +10,7 @@
 
 #include "autotune/autotune.h"
 #include "autotune/space_axes.h"
+#include "job/features.h"
 
 enum { TWS_POINTS_MICROS = 2048, TWS_POINTS_THREADS = 64 };
 
@@ -51,6 +52,7 @@ typedef struct tws_points {
   tws_elastic_point *elastic; /* replaces all other batches; NULL: the configuration is not elastic */
   int elastic_count;
   tws_variant *listed; /* DeepSpeed's experiments; NULL: the product */
+  tws_features features; /* features that the job's runtime has: points that use another are illegal */
   int64_t points;      /* number of points of the product, or of the list */
   int64_t knobs;       /* combinations of knobs per division */
 } tws_points;
@@ -61,6 +63,9 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *points, tw
 void tws_points_free(tws_points *points);
 /* Fails with TWS_INVALID and the reason why no point of the space is a legal configuration. */
 tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
+
+/* Returns the features that values of the lists use and the job's runtime cannot run: their points are left out. */
+tws_features tws_points_lack(const tws_points *points);
 
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
 /* Sequences per step of the whole job. */

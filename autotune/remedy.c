@@ -5,6 +5,7 @@
 
 #include "autotune/space_changes.h"
 #include "base/units.h"
+#include "job/features.h"
 #include "job/measured.h"
 
 /* A changed job: its bytes, and its seconds per token. */
@@ -16,12 +17,22 @@ static double token_seconds(const tws_estimate *estimate) {
   return estimate->tokens_per_s > 0 ? 1 / estimate->tokens_per_s : 0;
 }
 
+/* Returns 1 if the job uses features that its runtime lacks and the given job does not use. */
+static int lacks_more(const tws_job *job, const tws_job *given) {
+  const int own = strcmp(tws_profile_runtime(job->profile)->name, "twinspeed") == 0;
+  return !own && (tws_job_lacks(job) & ~tws_job_lacks(given)) != 0;
+}
+
 /* Returns 1 if the job fits with this change; an error counts as 0. */
-static int fits_with(const tws_job_spec *spec, tws_program program, trial *out) {
+static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out) {
   tws_job *job;
   tws_estimate estimate = {.step_s = 0};
   if (tws_measured_load(spec, &job, NULL) != TWS_OK) return 0;
-  job->program = program;
+  if (lacks_more(job, given)) {
+    tws_job_destroy(job);
+    return 0;
+  }
+  job->program = given->program;
   tws_ledger live;
   tws_fit fit = {0};
   if (tws_job_live(job, &live, NULL) == TWS_OK) fit = tws_job_fit(job, &live);
@@ -44,7 +55,7 @@ static void largest_micro(const tws_job_spec *given, const tws_change *c, const 
     const int middle = (low + high) / 2;
     tws_changed other;
     trial one;
-    if (tws_change_apply(given, c, job, divisors[middle], &other) && fits_with(&other.spec, job->program, &one)) {
+    if (tws_change_apply(given, c, job, divisors[middle], &other) && fits_with(&other.spec, job, &one)) {
       low = middle;
       *best = one;
       snprintf(flags, size, "%s", other.flags);
@@ -79,7 +90,7 @@ static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *tex
   char rest[128];
   if (!job->assumed_dtype || job->config->dtype != TWS_F32) return 0;
   spec.dtype = "bf16";
-  if (!fits_with(&spec, job->program, &with)) return 0;
+  if (!fits_with(&spec, job, &with)) return 0;
   describe(job, &with, 0, rest, sizeof rest);
   snprintf(text, size, "it fits with --dtype bf16: %s", rest);
   return 1;
@@ -96,7 +107,7 @@ int tws_remedy_find(const tws_job_spec *given, tws_program program, char *text, 
       tws_changed with;
       trial one;
       char rest[128];
-      found = tws_change_apply(given, c, job, 1, &with) && fits_with(&with.spec, program, &one);
+      found = tws_change_apply(given, c, job, 1, &with) && fits_with(&with.spec, job, &one);
       if (found && c->micro_one) largest_micro(given, c, job, &one, with.flags, sizeof with.flags);
       if (!found) continue;
       describe(job, &one, c->offload, rest, sizeof rest);

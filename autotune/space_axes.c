@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job/features.h"
 #include "plan/sequence_rules.h"
 #include "plan/shard.h"
 
@@ -58,7 +59,7 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
 /* Returns 1 if the user gives lists of ZeRO knobs. The space is large then, so that sequence ranks, exchanges and
  * experts are restricted to listed values. */
 static int names_knobs(const tws_tune_space *space) {
-  int named = space->overlap_count + space->offload_count + space->reduce_bucket_count;
+  int named = space->overlap_count + space->reduce_bucket_count + (space->offload_unsaid ? 0 : space->offload_count);
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
   return named > 0;
 }
@@ -86,6 +87,15 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
       axes->expert[axes->expert_count++] = degree;
 }
 
+/* Software that always splits tokens among tensor ranks, or never does, is searched so alone. */
+static void fill_tokens(const tws_job *job, tws_axes_space *axes) {
+  const tws_features has = tws_runtime_features(tws_profile_runtime(job->profile), job->backend);
+  const int whole = tws_features_have(has, TWS_FEATURE_WHOLE_TOKENS);
+  if (whole == tws_features_have(has, TWS_FEATURE_SPLIT_TOKENS)) return;
+  axes->sequence_parallel[0] = !whole;
+  axes->sequence_parallel_count = 1;
+}
+
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   const tws_tune_space *space = &request->space;
   const tws_config *config = request->job->config;
@@ -107,6 +117,8 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
   if (space->sequence_parallel_count)
     axes->sequence_parallel_count =
         copy_degrees(axes->sequence_parallel, space->sequence_parallel, space->sequence_parallel_count);
+  else
+    fill_tokens(request->job, axes);
   if (space->expert_count) axes->expert_count = copy_degrees(axes->expert, space->expert, space->expert_count);
   if (space->capacity_count) {
     axes->capacity_count = space->capacity_count;

@@ -3,9 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "autotune/deepspeed_space.h"
 #include "base/system.h"
 #include "base/units.h"
 #include "config/autotuning.h"
+#include "job/features.h"
 #include "job/measured.h"
 #include "launch/launch.h"
 
@@ -66,12 +68,24 @@ static void keep_margin(tws_tuning *t) {
   t->search.memory_bytes = t->memory > 0 ? t->memory / high : all;
 }
 
+/* A configuration that offloads, and no list of places: it may fit without, and be faster. */
+static void try_without_offload(tws_tune_request *search) {
+  const tws_config *config = search->job->config;
+  tws_tune_space *space = &search->space;
+  if (space->offload_count || search->job->backend == TWS_BACKEND_HOST) return;
+  if (!tws_config_offloads(config) || tws_config_updates_late(config) || tws_tune_is_deepspeeds(search)) return;
+  space->offload[space->offload_count++] = 0; /* the configuration's */
+  space->offload[space->offload_count++] = 1; /* none */
+  space->offload_unsaid = 1;
+}
+
 tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   tws_tune_request *search = &t->search;
   tws_config *config = search->job->config;
   take_section(t);
   if (!t->spec->config && !search->space.global_batch) config->micro_batch_size = 0;
   TWS_TRY(take_batch(t, err));
+  try_without_offload(search);
   /* a rank count that the user lists is used even if it oversubscribes cores */
   search->space.oversubscribe |= search->space.ranks_count > 0;
   search->tuner = t->validate ? TWS_TUNER_MODEL_BASED : t->tuner;

@@ -161,6 +161,10 @@ static tws_code parse_option(const tws_verb *verb, tws_cli *cli, void *options, 
                       it.option->name, it.option->argument);
     value = argv[++*i];
   }
+  if (strcmp(it.option->name, "runtime") == 0 && strcmp(value, "help") == 0) {
+    *help = TWS_HELP_RUNTIMES;
+    return TWS_OK;
+  }
   return set_option(verb, cli, &it, value, err);
 }
 

@@ -166,7 +166,7 @@ static const tws_option table[] = {
                 "verify at most N ranks (default: as many as take a few seconds)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .max_ranks = 0};
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED, .max_ranks = 0};
 
 const tws_verb tws_verb_check = {
     .name = "check",

@@ -109,7 +109,8 @@ TWS_VERBS(X)
 const tws_option *tws_global_options(void); /* understood by every verb; offsets into tws_cli */
 
 /* Parse argv (without program and verb) into options and positional arguments (moved to the front of argv; *count).
- * *help is set, and nothing else done, when --help was met. */
+ * *help is set, and nothing else done, when --help was met, or --runtime help (TWS_HELP_RUNTIMES). */
+enum { TWS_HELP_VERB = 1, TWS_HELP_RUNTIMES };
 tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *count, int *help,
                         tws_error *err);
 void tws_print_help(const tws_verb *verb);

@@ -4,6 +4,7 @@
 #include "cli/version.h"
 #include "config/cluster.h"
 #include "models/hardware/profile.h"
+#include "models/hardware/runtime.h"
 #include "models/network/network.h"
 
 /* Options whose value is a file: file names are completed. */
@@ -33,6 +34,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"device", "host cuda"},
                {"launcher", "local mpirun ssh srun pdsh openmpi mpich impi mvapich slurm"},
                {"compat", "deepspeed deepspeed-0.3"},
+               {"export", "deepspeed megatron torchtitan accelerate megatron-bridge"},
                {"stage", "0 1 2 3"},
                {"recomputes", "none selective full operations"},
                {"stages", "0 1 2 3"},
@@ -41,6 +43,10 @@ static void add_choices(const tws_option *row, tws_text *words) {
   if (!row->argument) return;
   if (strcmp(row->name, "model") == 0) add_names(tws_network_builtin_names(), words);
   if (strcmp(row->name, "cluster") == 0) add_names(tws_cluster_builtin_names(), words);
+  if (strcmp(row->name, "runtime") == 0) {
+    add_names(tws_runtime_names(), words);
+    tws_text_add(words, " help");
+  }
   if (strcmp(row->name, "profile") == 0) add_names(tws_profile_builtin_names(), words);
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strcmp(known[i].option, row->name) == 0) tws_text_add(words, "%s", known[i].words);

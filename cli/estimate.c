@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/deepspeed_view.h"
+#include "cli/export_view.h"
 #include "cli/fit_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -22,6 +23,7 @@ typedef struct options {
   int zero2, zero3, fit, no_tight, force;
   double total_params, largest_layer_params, factor, within, tokens_per_second;
   int64_t gpus_per_node, nodes;
+  const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
   tws_option_lists sweep;
 } options;
@@ -274,7 +276,11 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   const tws_evidence evidence = tws_evidence_of_job(job, e.step_s);
   tws_deepspeed_comparison compared = {0};
   if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
-  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
+  tws_other_runtime others[TWS_OTHER_RUNTIMES];
+  tws_advice advice[TWS_ADVICES];
+  const int advised = tws_advice_find(&o->job, job, estimate, fit.fits, plan->op_count, advice);
+  const int other_count = tws_other_runtimes(job, &o->job, o->program, others);
   if (cli->json) {
     cJSON *root = tws_job_json(job);
     cJSON_AddStringToObject(root, "schema", "twinspeed-estimate-1");
@@ -282,6 +288,8 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "verdict", tws_fit_json(&fit));
     cJSON_AddItemToObject(root, "time", time_json(&e, &evidence));
     tws_own_engine_json(&own, root);
+    tws_advice_json(advice, advised, root);
+    tws_other_runtimes_json(others, other_count, root);
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
     if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_deepspeed_comparison_json(&compared));
@@ -297,6 +305,8 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e, &evidence);
     tws_own_engine_print(&own, e.step_s, fit.device_need);
+    tws_other_runtimes_print(others, other_count);
+    tws_advice_print(cli, advice, advised);
     tws_evidence_print(cli, &evidence);
   }
   if (o->ledger_csv) {
@@ -330,14 +340,27 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   return code;
 }
 
+/* The kinds of GPUs that are tried share the runtime that reads the configuration. */
+static tws_code choose_runtime(tws_job_spec *spec, tws_error *err) {
+  tws_config *config;
+  tws_runtime_choice choice;
+  TWS_TRY(tws_job_spec_config(spec, &config, err));
+  const tws_code code = tws_runtime_choose(spec, config, NULL, &choice, err);
+  tws_config_destroy(config);
+  if (code == TWS_OK && strcmp(choice.runtime->name, "twinspeed") != 0) spec->runtime = choice.runtime->name;
+  return code;
+}
+
 static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
   tws_progress progress = tws_cli_progress(cli);
   if (o->program || o->ledger_csv)
     return tws_fail(err, TWS_USAGE, "leave out --program and --ledger-csv", "--fit asks about a training step alone");
+  tws_job_spec spec = o->job;
+  if (!spec.runtime && spec.config) TWS_TRY(choose_runtime(&spec, err));
   return tws_fit_answer(
       cli,
       &(tws_smallest_request){
-          .spec = &o->job, .within_s = o->within, .tokens_per_s = o->tokens_per_second, .progress = &progress},
+          .spec = &spec, .within_s = o->within, .tokens_per_s = o->tokens_per_second, .progress = &progress},
       err);
 }
 
@@ -359,8 +382,8 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
 
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
-  (void)argc;
-  (void)argv;
+  const char *exported;
+  TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &exported, err));
   if (o->compat && strcmp(o->compat, "deepspeed") != 0 && !is_03(o))
     return tws_fail(err, TWS_USAGE, "use deepspeed or deepspeed-0.3", "--compat: unknown program \"%.40s\"", o->compat);
   const int fits = o->fit || o->within > 0 || o->tokens_per_second > 0;
@@ -380,6 +403,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   tws_job_remarks(cli, o->job.model, job);
   tws_code code = tws_job_choose_program(job, o->program, err);
   if (code == TWS_OK) code = estimate_job(cli, o, job, err);
+  if (code == TWS_OK && exported) code = tws_export_write(cli, job, o->export_as, exported, err);
   tws_job_destroy(job);
   return code;
 }
@@ -392,6 +416,7 @@ static const tws_option table[] = {
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_STRING("csv", 0, "FILE", options, csv,
                "a row for each job, with lists for each combination (\"-\": on stdout)"),
+    TWS_EXPORT_OPTION(options),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("no-tight", 0, options, no_tight, "exit status 1 if the fit is tight"),
     TWS_FLAG("fit", 0, options, fit,
@@ -412,7 +437,7 @@ static const tws_option table[] = {
         "DeepSpeed's table to the letter, or for a job next to its ledger: deepspeed, deepspeed-0.3 (its manual)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .total_params = -1,
                                  .largest_layer_params = -1,
                                  .factor = 1.5,
@@ -447,6 +472,7 @@ const tws_verb tws_verb_estimate = {
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,
     .sweep_offset = offsetof(options, sweep),
+    .arguments_max = 1, /* --export FORMAT FILE */
     .defaults = &defaults,
     .run = run_estimate,
 };

@@ -30,16 +30,17 @@
 #define TWS_STRICT_OPTION(type, field) \
   TWS_FLAG("strict", 0, type, field.strict, "warnings of the configuration are errors")
 
-#define TWS_RUNTIME_OPTION(type, field)                                                               \
-  TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                              \
-             "runtime whose step is predicted: twinspeed (default), megatron, deepspeed, fsdp, ..."), \
-      TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                   \
+#define TWS_RUNTIME_OPTION(type, field)                                                                \
+  TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                               \
+             "runtime whose step is predicted (default: that of -c, else twinspeed; help lists all)"), \
+      TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                    \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 
 /* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
-      TWS_STRING("config", 'c', "FILE", type, field.config, "ds_config.json (\"-\": standard input)"),                \
+      TWS_STRING("config", 'c', "FILE", type, field.config,                                                           \
+                 "ds_config.json, or Megatron's, torchtitan's, accelerate's, ... (\"-\": standard input)"),           \
       TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", type, field.cluster,                                         \
                  "cluster file or built-in name (default: host)"),                                                    \
       TWS_STRING("profile", 0, "NAME", type, field.profile, "hardware profile: built-in name or a calibrated file"),  \

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/units.h"
+#include "job/features.h"
 #include "job/software_memory.h"
 #include "plan/pipeline_schedule.h"
 
@@ -61,6 +62,33 @@ static void job_assumed_print(const tws_cli *cli, const tws_job *job) {
   tws_assumptions_print(cli, list, tws_job_assumed(job, list));
 }
 
+void tws_runtime_print(const tws_cli *cli, const tws_job *job) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  tws_text line = {0};
+  char bytes[32];
+  if (job->backend == TWS_BACKEND_HOST) return;
+  tws_text_add(&line, "%sRuntime%s  %s, %s: %s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+               runtime->name, *job->runtime_why ? job->runtime_why : "as the job says", runtime->about);
+  if (runtime->attention != TWS_ATTENTION_AS_PROFILE && job->ranks > 0) {
+    const double software = tws_job_software_bytes(job);
+    tws_text_add(&line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
+                 software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
+  }
+  print_line_of(&line);
+}
+
+static void lacks_print(const tws_cli *cli, const tws_job *job) {
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const tws_features lacked = tws_job_lacks(job);
+  tws_text text = {0};
+  if (!lacked) return;
+  tws_features_text(lacked, &text);
+  tws_out_wrapped(9, "%sMissing%s  %s (%s) cannot run this job: it %s", tws_style(cli, TWS_BOLD),
+                  tws_style(cli, TWS_PLAIN_OUTPUT), runtime->name, tws_runtime_family(runtime, job->backend),
+                  text.data ? text.data : "");
+  tws_text_free(&text);
+}
+
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
@@ -69,6 +97,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
   char count[32], bytes[32];
   tws_text line = {0};
   tws_job_remark(cli, job);
+  tws_runtime_print(cli, job);
   int64_t params = tws_network_params(n, 0);
   tws_text_add(&line, "%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
                tws_format_count((double)params, count, sizeof count));
@@ -92,16 +121,6 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     tws_text_add(&line, " of %d %s with %s each", c->devices_per_node, tws_profile_name(job->profile),
                  tws_format_bytes(memory, bytes, sizeof bytes));
   print_line_of(&line);
-  if (job->backend != TWS_BACKEND_HOST) {
-    const tws_runtime *runtime = tws_profile_runtime(job->profile);
-    tws_text_add(&line, "%sRuntime%s  %s: %s", bold, plain, runtime->name, runtime->about);
-    const double software = tws_job_software_bytes(job);
-    if (runtime->attention != TWS_ATTENTION_AS_PROFILE)
-      tws_text_add(
-          &line, "; holds %s %s", tws_format_bytes(fabs(software), bytes, sizeof bytes),
-          software < 0 ? "less than the plan, without the context" : "in addition to the plan and the context");
-    print_line_of(&line);
-  }
   tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
     tws_text_add(&line, " of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
@@ -114,6 +133,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
                tws_recompute_name(config->recompute));
   print_line_of(&line);
+  lacks_print(cli, job);
   job_assumed_print(cli, job);
 }
 
@@ -162,6 +182,19 @@ static void add_measured(const tws_job *job, cJSON *json) {
   for (int i = 0; i < TWS_SCALE_COUNT; i++) cJSON_AddNumberToObject(measured, tws_scale_name(i), r->factor[i]);
 }
 
+/* Adds "missing": the features of the job that the runtime cannot run. */
+static void add_lacks(const tws_job *job, cJSON *json) {
+  const tws_features lacked = tws_job_lacks(job);
+  cJSON *list = lacked ? cJSON_AddArrayToObject(json, "missing") : NULL;
+  for (int i = 0; list && i < TWS_FEATURE_COUNT; i++) {
+    if (!tws_features_have(lacked, (tws_feature)i)) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "feature", tws_feature_words((tws_feature)i));
+    cJSON_AddStringToObject(one, "remedy", tws_feature_remedy((tws_feature)i));
+    cJSON_AddItemToArray(list, one);
+  }
+}
+
 cJSON *tws_job_json(const tws_job *job) {
   cJSON *json = cJSON_CreateObject();
   if (!json) return NULL;
@@ -172,7 +205,9 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddStringToObject(json, "cluster", job->cluster.name);
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
+  if (*job->runtime_why) cJSON_AddStringToObject(json, "runtime_reason", job->runtime_why);
   cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
+  add_lacks(job, json);
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
   cJSON_AddNumberToObject(json, "ranks", job->ranks);
   cJSON_AddNumberToObject(json, "threads", job->threads);

@@ -11,7 +11,9 @@ void tws_job_remark(const tws_cli *cli, const tws_job *job);
 /* Prints the assumptions as a paragraph, or nothing if there are none; the second form prints those of a job. Included
  * in tws_job_print(). */
 void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int count);
-/* Prints model, cluster, runtime, job and assumptions. */
+/* The first line of an answer: whose software runs the plan, and why; nothing on a host. */
+void tws_runtime_print(const tws_cli *cli, const tws_job *job);
+/* Prints runtime, model, cluster, job and assumptions. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* Returns {"model": ..., "ranks": ..., ...}, the settings of the job, for the --json results. */
 cJSON *tws_job_json(const tws_job *job);

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/system.h"
 #include "cli/cli.h"
+#include "cli/runtime_view.h"
 #include "cli/signals.h"
 #include "launch/launch.h"
 #include "job/modules.h"
@@ -86,7 +87,9 @@ static tws_code run_verb(tws_cli *cli, const tws_verb *verb, int argc, char **ar
   tws_code code = tws_args_parse(verb, cli, options, argc, argv, &count, &help, err);
   if (code == TWS_OK) {
     cli->log.level = cli->verbose ? TWS_LOG_DEBUG : cli->quiet ? TWS_LOG_WARNING : TWS_LOG_INFO;
-    if (help)
+    if (help == TWS_HELP_RUNTIMES)
+      tws_runtimes_print();
+    else if (help)
       tws_print_help(verb);
     else
       code = verb->run(cli, options, count, argv, err);

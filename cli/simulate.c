@@ -139,7 +139,7 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
   }
   TWS_TRY(print_shares(cli, s, err));
   tws_bottleneck_print(cli, &s->of_job.result.path);
-  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
   const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
   tws_own_engine_print(&own, s->estimate.step_s, fit.device_need);
   tws_fit_warn(cli, &fit);
@@ -198,7 +198,7 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
-  const tws_own_engine own = tws_own_engine_find(&o->job, o->program);
+  const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
   tws_own_engine_json(&own, root);
   return tws_out_json(root, err);
 }
@@ -272,7 +272,7 @@ static const tws_option table[] = {
     TWS_INTEGER("rank", 0, "R", options, rank, 0, 65535, "with --print-plan: which rank (default 0)"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .rank = -1};
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED, .rank = -1};
 
 const tws_verb tws_verb_simulate = {
     .name = "simulate",

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "autotune/tuning.h"
 #include "base/units.h"
+#include "cli/export_view.h"
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -19,6 +20,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
+  const char *export_as, *exported;
   const char *experiments, *objective, *sweep, *csv;
   const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
@@ -227,6 +229,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
+  o->job.planned = o->validate == 0; /* what is trained is trained by this program's own engine */
   TWS_TRY(tws_measured_open(&o->job, &s->job, err));
   TWS_TRY(read_words(o, s->job->config, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
@@ -292,11 +295,12 @@ static tws_code print_result(void *user, const tws_tune_report *report, tws_erro
   }
   char params[32];
   tws_assumption assumed[TWS_ASSUMPTIONS];
+  tws_runtime_print(cli, s->job);
   tws_out("%s, %s parameters, on %s (%s)\n", s->job->network->name,
           tws_format_count((double)tws_network_params(s->job->network, 0), params, sizeof params), s->job->cluster.name,
           tws_profile_name(s->job->profile));
-  tws_out("runtime %s, %s, sequences of %s tokens\n", tws_profile_runtime(s->job->profile)->name,
-          tws_dtype_name(s->job->config->dtype), tws_thousands(tws_job_sequence(s->job)));
+  tws_out("%s, sequences of %s tokens\n", tws_dtype_name(s->job->config->dtype),
+          tws_thousands(tws_job_sequence(s->job)));
   tws_assumptions_print(cli, assumed, tws_tune_assumed(report->request, assumed));
   tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, report->request, (int)s->o->rows, err));
@@ -329,14 +333,20 @@ static tws_code tell(void *user, const tws_tune_report *report, tws_error *err) 
   const session *s = user;
   const char *csv = s->o->csv;
   if (csv) TWS_TRY(tws_tune_csv_write(csv, report->result, report->request, err));
-  return csv && strcmp(csv, "-") == 0 ? TWS_OK : print_result(user, report, err);
+  if (!csv || strcmp(csv, "-") != 0) TWS_TRY(print_result(user, report, err));
+  const tws_variant *best = s->o->exported ? tws_tune_best(report, NULL) : NULL;
+  tws_job *winner;
+  if (!best) return TWS_OK;
+  TWS_TRY(tws_job_derive(s->job, best, &winner, err));
+  const tws_code code = tws_export_write(s->cli, winner, s->o->export_as, s->o->exported, err);
+  tws_job_destroy(winner);
+  return code;
 }
 
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
-  const options *o = raw;
-  (void)argc;
-  (void)argv;
+  options *o = raw;
+  TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
@@ -427,6 +437,7 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "analytic (default), flow, message or simgrid"),
     TWS_FLAG("no-simulation", 0, options, no_simulation, "rank candidates by the longest path alone"),
     TWS_STRING("results", 'o', "DIR", options, results, "where experiments are written (default autotuning_results)"),
+    TWS_EXPORT_OPTION(options),
     TWS_FLAG("force", 0, options, force, "overwrite the results of an earlier search"),
     TWS_STRING("csv", 0, "FILE", options, csv, "all points that were planned, best first, as CSV (\"-\": on stdout)"),
     TWS_INTEGER("rows", 0, "N", options, rows, 1, 100000, "rows of the table (default 10)"),
@@ -458,7 +469,7 @@ static const tws_option table[] = {
              "continue from the folder's records: runs, bounds and plans in them are not repeated"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .results = TWS_TUNING_RESULTS,
                                  .memory = -1,
                                  .rounds = 2,
@@ -488,4 +499,5 @@ const tws_verb tws_verb_tune = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
+    .arguments_max = 1, /* --export FORMAT FILE */
     .run = run_tune};

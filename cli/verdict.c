@@ -110,3 +110,28 @@ void tws_evidence_print(const tws_cli *cli, const tws_evidence *evidence) {
     tws_out_wrapped(9, "%sEvidence%s %s", tws_style(cli, red ? TWS_RED : TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
                     text);
 }
+
+void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count) {
+  for (int i = 0; i < count; i++) {
+    char bytes[32];
+    const tws_advice *a = &list[i];
+    tws_out_wrapped(9, "%s%s%s%s: fits, %+.0f %% tokens/s, %s a device%s (%s)", tws_style(cli, TWS_BOLD),
+                    i ? "         " : "Advice   ", tws_style(cli, TWS_PLAIN_OUTPUT), a->words, 100 * a->gain,
+                    tws_format_bytes(a->device_bytes, bytes, sizeof bytes),
+                    a->changes_results ? "; it changes the training" : "", a->arguments);
+  }
+}
+
+void tws_advice_json(const tws_advice *list, int count, cJSON *root) {
+  cJSON *advice = cJSON_AddArrayToObject(root, "advice");
+  for (int i = 0; i < count; i++) {
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "change", list[i].words);
+    cJSON_AddStringToObject(one, "arguments", list[i].arguments);
+    cJSON_AddBoolToObject(one, "changes_training", list[i].changes_results);
+    cJSON_AddNumberToObject(one, "gain", list[i].gain);
+    cJSON_AddNumberToObject(one, "tokens_per_s", list[i].tokens_per_s);
+    cJSON_AddNumberToObject(one, "device_bytes", list[i].device_bytes);
+    cJSON_AddItemToArray(advice, one);
+  }
+}

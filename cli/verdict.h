@@ -2,10 +2,15 @@
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 
+#include "autotune/advice.h"
 #include "cli/cli.h"
 #include "job/fit.h"
 #include "validation/evidence.h"
 
+/* Three lines at most: a change, how much faster or slower it is, what it needs of a device, the flags. */
+void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
+/* Adds "advice" to a result. */
+void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
 /* Prints a warning if the job does not fit, for a verb whose own result is the step's time. */

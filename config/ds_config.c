@@ -7,6 +7,7 @@
 
 #include "config/check.h"
 #include "config/foreign.h"
+#include "config/formats.h"
 #include "config/store.h"
 
 static tws_code no_memory(tws_error *err) {
@@ -44,6 +45,7 @@ static void store_destroy(struct tws_config_store *store) {
     tws_free(store->overrides[i].path);
   }
   tws_free(store->overrides);
+  tws_free(store->unread);
   source_drop(store->origin);
   tws_free(store);
 }
@@ -109,6 +111,34 @@ static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *er
   return TWS_OK;
 }
 
+/* A file of another program, as a configuration of the same settings; *read stays 0 where it is none. */
+static tws_code load_foreign(const char *text, size_t length, const char *name, int *read, tws_config **out,
+                             tws_error *err) {
+  tws_config_format format;
+  tws_settings *settings = tws_calloc(1, sizeof *settings);
+  tws_text unread = {0}, same = {0};
+  tws_json *json = NULL;
+  if (!settings) return no_memory(err);
+  tws_code code = tws_format_read(text, length, name, &format, settings, &unread, err);
+  *read = code != TWS_OK || format != TWS_FORMAT_NONE;
+  if (code == TWS_OK && *read) code = tws_settings_config(settings, &same, err);
+  tws_text as = {0};
+  tws_text_add(&as, "%s, as a ds_config.json", name);
+  if (code == TWS_OK && *read)
+    code = as.failed ? no_memory(err) : tws_json_parse(same.data, same.length, as.data, &json, err);
+  tws_text_free(&as);
+  if (code == TWS_OK && *read) code = create_from_json(json, out, err);
+  if (code == TWS_OK && *read) {
+    (*out)->format = format;
+    (*out)->store->unread = unread.data ? copy_text(unread.data) : NULL;
+    if (unread.data && !(*out)->store->unread) code = no_memory(err);
+  }
+  tws_text_free(&same);
+  tws_text_free(&unread);
+  tws_free(settings);
+  return code;
+}
+
 tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
   const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
   tws_json *json = NULL;
@@ -117,7 +147,13 @@ tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
   size_t length;
   *out = NULL;
   TWS_TRY(tws_read_file(path, 0, &text, &length, err));
-  tws_code code = tws_json_parse_hjson(text, length, name, &json, err);
+  int read = 0;
+  tws_code code = load_foreign(text, length, name, &read, out, err);
+  if (read) {
+    tws_free(text);
+    return code;
+  }
+  code = tws_json_parse_hjson(text, length, name, &json, err);
   if ((code == TWS_OK || code == TWS_INVALID) && tws_config_refuse_foreign(text, name, json, &foreign) != TWS_OK) {
     code = TWS_INVALID;
     if (err) *err = foreign;
@@ -125,7 +161,25 @@ tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
     json = NULL;
   }
   tws_free(text);
-  return code == TWS_OK ? create_from_json(json, out, err) : code;
+  if (code == TWS_OK) code = create_from_json(json, out, err);
+  if (code == TWS_OK) (*out)->format = TWS_FORMAT_DEEPSPEED;
+  return code;
+}
+
+/* DeepSpeed knows an "auto" of its own in these sections. */
+static int has_own_auto(const char *path) {
+  static const char *const sections[] = {"zero_optimization.zenflow.", "autotuning.", "expert_parallel.", "twinspeed."};
+  for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+    if (strncmp(path, sections[i], strlen(sections[i])) == 0) return 1;
+  return 0;
+}
+
+tws_config_format tws_config_format_of(const tws_config *config) {
+  if (config->format != TWS_FORMAT_DEEPSPEED) return config->format;
+  for (size_t i = 0; i < tws_key_count; i++)
+    if (!has_own_auto(tws_keys[i].path) && tws_given_auto(tws_store_get(config->store, &tws_keys[i])))
+      return TWS_FORMAT_HUGGING_FACE;
+  return TWS_FORMAT_DEEPSPEED;
 }
 
 tws_code tws_config_from_json(const tws_json *json, tws_config **out, tws_error *err) {
@@ -159,6 +213,7 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
   copy->store = store;
   store->origin = source_share(from->origin);
   store->overrides = overrides;
+  store->unread = from->unread ? copy_text(from->unread) : NULL;
   store->capacity = from->count;
   for (store->count = 0; store->count < from->count; store->count++) {
     tws_override *o = &overrides[store->count];

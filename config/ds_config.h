@@ -26,6 +26,21 @@ typedef enum tws_matmul_dtype {
   TWS_MATMUL_COUNT
 } tws_matmul_dtype;
 const char *tws_matmul_dtype_name(tws_matmul_dtype dtype);
+/* Whose configuration a file is. */
+typedef enum tws_config_format {
+  TWS_FORMAT_NONE, /* there is no file */
+  TWS_FORMAT_DEEPSPEED,
+  TWS_FORMAT_HUGGING_FACE, /* a ds_config.json with "auto" for Hugging Face's Trainer */
+  TWS_FORMAT_MEGATRON,
+  TWS_FORMAT_BRIDGE,
+  TWS_FORMAT_TORCHTITAN,
+  TWS_FORMAT_ACCELERATE,
+  TWS_FORMAT_ACCELERATE_FSDP,
+  TWS_FORMAT_TRAINER,
+  TWS_FORMAT_AXOLOTL,
+  TWS_FORMAT_LLAMA_FACTORY,
+  TWS_FORMAT_COUNT
+} tws_config_format;
 typedef enum tws_recompute {
   TWS_RECOMPUTE_NONE,
   TWS_RECOMPUTE_SELECTIVE,
@@ -237,6 +252,7 @@ typedef struct tws_config {
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;
+  tws_config_format format; /* of the file that was loaded: tws_config_format_of() */
 } tws_config;
 
 /* Properties of the model from which "auto" may be resolved (specification 01 section 4). */
@@ -257,6 +273,9 @@ int tws_config_gives(const tws_config *config, const char *path);
 /* Returns 1 if the configuration says that the model is of this type, or that it is of another one. "auto" says
  * neither; "bf16 off" says only that the model is not bf16. */
 int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
+
+/* Returns the format of the file that was loaded. DEEPSPEED is HUGGING_FACE where a value is "auto". */
+tws_config_format tws_config_format_of(const tws_config *config);
 
 /* Sets one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"), with the same
  * validation; errors name "command line" as position. A bare word is a string; an object sets each of its members. All

@@ -40,38 +40,12 @@ static int has_value(const char *text, const char *key, char value[VALUE]) {
 
 /* ---- accelerate ---- */
 
-/* Appends the command-line flags that have the same meaning as a configuration of Hugging Face's accelerate. */
-static void accelerate_flags(const char *text, tws_text *flags) {
-  static const struct {
-    const char *key, *flag;
-  } rows[] = {{"num_processes", "-n "},
-              {"zero_stage", "--stage "},
-              {"gradient_accumulation_steps", "--accumulation "},
-              {"offload_optimizer_device", "--set zero_optimization.offload_optimizer.device="},
-              {"offload_param_device", "--set zero_optimization.offload_param.device="}};
-  char value[VALUE];
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (has_value(text, rows[i].key, value)) tws_text_add(flags, " %s%.24s", rows[i].flag, value);
-  if (has_value(text, "mixed_precision", value) && tws_key_word("bf16|fp16", value, 0) >= 0)
-    tws_text_add(flags, " --dtype %s", value);
-  if (!has_value(text, "fsdp_sharding_strategy", value)) return;
-  const int all = tws_key_word("FULL_SHARD|1", value, 0) >= 0, some = tws_key_word("SHARD_GRAD_OP|2", value, 0) >= 0;
-  if (all || some) tws_text_add(flags, " --stage %d", all ? 3 : 2);
-}
-
 static void accelerate_hint(const char *text, char *hint, size_t size) {
   char file[VALUE];
-  tws_text flags = {0};
-  if (has_value(text, "deepspeed_config_file", file)) {
+  if (has_value(text, "deepspeed_config_file", file))
     snprintf(hint, size, "give the file that its deepspeed_config_file names: -c %s", file);
-    return;
-  }
-  accelerate_flags(text, &flags);
-  if (flags.length)
-    snprintf(hint, size, "leave it out, and give what it says as flags:%s", flags.data);
   else
-    snprintf(hint, size, "leave it out, and write what it says as a ds_config.json or as flags (--stage, --dtype)");
-  tws_text_free(&flags);
+    snprintf(hint, size, "leave it out, and write its settings as a ds_config.json or as flags (--stage, --dtype)");
 }
 
 /* ---- recognized files of other programs ---- */

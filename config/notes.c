@@ -88,6 +88,10 @@ tws_code tws_config_notes(const tws_config *config, tws_text *out, int *count, t
   tws_walk walk = {.store = config->store, .err = err, .visit = note_key, .user = &n};
   tws_code code = tws_store_walk_all(&walk);
   if (code == TWS_OK) finish_auto(&n);
+  if (code == TWS_OK && config->store->unread) {
+    tws_text_add(out, "%s\n", config->store->unread);
+    n.count++;
+  }
   cJSON_Delete(n.effective);
   const int failed = out->failed || n.automatic.failed;
   tws_text_free(&n.automatic);

@@ -25,6 +25,7 @@ struct tws_config_store {
   size_t count, capacity;
   int64_t derived[3]; /* train, micro, accumulation as tws_config_resolve() derived them; 0: given */
   int overlap_derived;
+  char *unread; /* a sentence with keys of another program's file that have no row; NULL: none */
 };
 
 typedef struct tws_given {

@@ -109,9 +109,11 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (spec->nodes > 0 && spec->nodes < job->cluster.nodes) job->cluster.nodes = spec->nodes;
   if (spec->collectives) TWS_TRY(tws_cluster_collectives(spec->collectives, &job->cluster, err));
   TWS_TRY(tws_profile_load(spec->profile ? spec->profile : job->cluster.profile, &own->profile, err));
-  const tws_runtime *runtime;
-  job->assumed_runtime = !spec->runtime;
-  TWS_TRY(tws_runtime_parse(spec->runtime ? spec->runtime : "twinspeed", &runtime, err));
+  tws_runtime_choice choice;
+  TWS_TRY(tws_runtime_choose(spec, job->config, own->profile, &choice, err));
+  job->assumed_runtime = !choice.given;
+  memcpy(job->runtime_why, choice.why, sizeof job->runtime_why);
+  const tws_runtime *runtime = choice.runtime;
   const tws_objective objective = job->network->objective;
   if (runtime->masked && (objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES))
     runtime = tws_runtime_find(runtime->masked);
@@ -251,6 +253,7 @@ static tws_code fill_derived(tws_job *base, const tws_variant *variant, tws_job 
   job->assumed_dtype = base->assumed_dtype;
   job->assumed_runtime = base->assumed_runtime;
   job->rescaling = base->rescaling;
+  memcpy(job->runtime_why, base->runtime_why, sizeof job->runtime_why);
   job->assumed_sequence = base->assumed_sequence || !base->config->sequence_length;
   use_machine(job, base->profile);
   TWS_TRY(tws_variant_config(base->config, base->network, variant, &job->config, err));

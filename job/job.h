@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "estimators/estimators.h"
 #include "job/rescaling.h"
+#include "job/runtime_choice.h"
 #include "job/spec.h"
 #include "job/variant.h"
 #include "plan/representatives.h"
@@ -29,6 +30,7 @@ typedef struct tws_job {
   /* 1: neither a flag nor a file states the type (the model's file, or else float32, decides), the runtime, or the
    * sequence length (job/assumed.h). */
   int assumed_dtype, assumed_runtime, assumed_sequence;
+  char runtime_why[TWS_RUNTIME_WHY]; /* why it has its runtime; empty: a caller assembled the job */
   tws_rescaling rescaling;     /* by the measurements of its spec */
   struct tws_job_parts *parts; /* what the job owns */
 } tws_job;

@@ -17,6 +17,8 @@ typedef struct tws_job_spec {
   int64_t warmup_steps;                                                                /* 0: not given */
   double learning_rate;                                                                /* 0: not given */
   int sequence_parallel, strict;
+  int planned;     /* of a verb that plans and does not run the job: without `runtime` the configuration's format says
+                      it (job/runtime_choice.h) */
   int nodes;       /* number of nodes to use of the cluster; 0: all. No flag sets it: recovery does, to continue
                       without failed nodes */
   tws_strings set; /* KEY=VALUE */
@@ -24,6 +26,8 @@ typedef struct tws_job_spec {
 } tws_job_spec;
 #define TWS_JOB_SPEC_DEFAULTS \
   { .stage = -1, .seed = -1 }
+#define TWS_JOB_SPEC_PLANNED \
+  { .stage = -1, .seed = -1, .planned = 1 }
 
 /* Changes the spec to that of a job that generates tokens: one rank, one sample. Only the model's keys of a training
  * configuration have an effect. */

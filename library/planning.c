@@ -46,7 +46,8 @@ static twinspeed_status read_spec(const twinspeed_options *given, tws_job_spec *
   twinspeed_options o;
   const twinspeed_status status = read_options(given, &o, why);
   if (status != TWINSPEED_OK) return status;
-  *spec = (tws_job_spec){.model = o.model,
+  *spec = (tws_job_spec){.planned = 1,
+                         .model = o.model,
                          .config = o.config,
                          .cluster = o.cluster,
                          .profile = o.profile,

@@ -70,7 +70,8 @@ typedef struct twinspeed_options {
   const char *config;     /* path of a ds_config.json */
   const char *cluster;    /* "dgx-h100:4", a device's name, or the path of a cluster file; NULL: this machine */
   const char *profile;    /* profile of the devices: a name or a file; NULL: the cluster's */
-  const char *runtime;    /* software whose memory and time are predicted: "twinspeed", "deepspeed", ... */
+  const char *runtime;    /* software whose memory and time are predicted: "twinspeed", "megatron", ...;
+                              NULL: that of the format of `config` */
   const char *dtype;      /* "float32", "bf16", "fp16", "fp8" */
   const char *recompute;  /* "none", "selective", "full" */
   const char *schedule;   /* pipeline schedule: "1f1b", "gpipe", "interleaved", "zb-h1" ... */

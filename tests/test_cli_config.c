@@ -25,15 +25,9 @@ START_TEST(files_of_other_programs) {
   static const struct {
     const char *text, *says, *hint;
   } cases[] = {
-      {accelerate, "ds.json:1:1: \"compute_environment\": this is a configuration of Hugging Face's accelerate",
-       "-n 16 --stage 3 --accumulation 4 --set zero_optimization.offload_optimizer.device=cpu --dtype bf16"},
       {"{\n  \"compute_environment\": \"LOCAL_MACHINE\",\n  \"deepspeed_config\": {\n    \"deepspeed_config_file\": "
        "\"conf/zero3.json\",\n    \"zero3_init_flag\": true\n  }\n}\n",
        "ds.json:2:3: \"compute_environment\": this is", "names: -c conf/zero3.json"},
-      {"debug: false\ndistributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\nnum_processes: 4\n",
-       "ds.json:2:1: \"distributed_type\": this is", "-n 4 --stage 3"},
-      {"compute_environment: LOCAL_MACHINE\nmain_training_function: main\nnames:\n  - one\n  - two\n", /* no Hjson */
-       "ds.json:1:1: \"compute_environment\": this is", "as a ds_config.json or as flags"},
       {"{\"per_device_train_batch_size\": 2, \"bf16\": true, \"deepspeed\": \"zero2.json\"}",
        "arguments of Hugging Face's Trainer", "names: -c zero2.json"},
       {"base_model: some/model\ndatasets:\n  - path: data\ndeepspeed: zero1.json\n",
@@ -56,14 +50,11 @@ START_TEST(files_of_other_programs) {
 }
 END_TEST
 
-/* The flags of the hint are taken, and plan what the file says. */
-START_TEST(the_hint_is_a_command) {
+/* A configuration of accelerate plans the job that it describes. */
+START_TEST(accelerate_is_read) {
   write_text(in_folder("ds.json"), accelerate);
-  command_result r = twinspeed("estimate -m gpt2 -c %s", in_folder("ds.json"));
-  const char *flags = strstr(r.err, "flags: ");
-  ck_assert_msg(flags != NULL, "%s", r.err);
-  flags += strlen("flags: ");
-  command_result done = twinspeed("check -m gpt2 --cluster dgx-a100:2 --json %.*s", (int)strcspn(flags, "\n"), flags);
+  command_result done =
+      twinspeed("check -m gpt2 --cluster dgx-a100:2 --micro-batch 1 --json -c %s", in_folder("ds.json"));
   ck_assert_msg(done.status == 0, "%s", done.err);
   cJSON *json = assert_json(&done, "twinspeed-check-1");
   const cJSON *config = cJSON_GetObjectItem(json, "config");
@@ -75,6 +66,8 @@ START_TEST(the_hint_is_a_command) {
   ck_assert_int_eq(cJSON_GetObjectItem(json, "ranks")->valueint, 16);
   cJSON_Delete(json);
   command_free(&done);
+  command_result r = twinspeed("check -m gpt2 -c %s", in_folder("ds.json")); /* the launch line has the batch */
+  assert_one_error(&r, 3, "train_micro_batch_size_per_gpu is needed");
   command_free(&r);
 }
 END_TEST
@@ -287,7 +280,7 @@ int main(void) {
   TCase *tests = tcase_create("cli_config");
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   tcase_add_test(tests, files_of_other_programs);
-  tcase_add_test(tests, the_hint_is_a_command);
+  tcase_add_test(tests, accelerate_is_read);
   tcase_add_test(tests, keys_of_other_programs);
   tcase_add_test(tests, elasticity_without_a_file);
   tcase_add_test(tests, tune_leaves_batches_to_elasticity);

@@ -46,7 +46,7 @@ START_TEST(hints_and_comparisons) {
   char line[512];
   assert_same(model, model_file, "estimate -m %s --cluster dgx1-v100 --dtype fp16 --micro-batch 4 --stage 0 -q", 1,
               "hint: it fits with --recompute selective: 30.53 GiB");
-  snprintf(line, sizeof line, "estimate -m %s -c %%s --cluster dgx1-v100 -q", model_file);
+  snprintf(line, sizeof line, "estimate -m %s -c %%s --cluster dgx1-v100 --runtime twinspeed -q", model_file);
   assert_same(config, config_file, line, 1, "hint: it fits with --recompute selective: 30.53 GiB");
   snprintf(line, sizeof line, "estimate -m %%s -c %s --stage 2 --cluster dgx-a100 --runtime megatron -q", config_file);
   assert_same(model, model_file, line, 0, "against this program's own engine");

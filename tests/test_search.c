@@ -65,7 +65,7 @@ static tws_job *open_job(uint64_t seed) {
 static void draw_space(uint64_t seed, tws_tune_space *s) {
   static const tws_variant_schedule schedules[] = {
       {TWS_PIPELINE_1F1B, 1}, {TWS_PIPELINE_INTERLEAVED, 2}, {TWS_PIPELINE_ZB_H1, 1}, {TWS_PIPELINE_GPIPE, 1}};
-  *s = (tws_tune_space){.global_batch = 8 << draw(seed, 10, 0, 1), .axes = 1};
+  *s = (tws_tune_space){.global_batch = 8 << draw(seed, 10, 0, 1), .axes = 1, .every_feature = 1};
   const int alone = seed % 5 == 3, parameters = alone || seed % 4 == 2; /* on the host, too */
   s->ranks[s->ranks_count++] = alone ? 1 : draw(seed, 11, 0, 1) ? 8 : 4;
   for (int i = 0; i < 4; i++)

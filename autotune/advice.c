@@ -1,0 +1,158 @@
+#include "autotune/advice.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "job/features.h"
+
+/* Plans of more operations take seconds to try ten times. */
+#define MOST_OPERATIONS 120000
+#define LEAST_GAIN 0.02
+#define NO_OPTIMIZER_PLACE "zero_optimization.offload_optimizer.device=none"
+#define NO_PARAMETER_PLACE "zero_optimization.offload_param.device=none"
+#define ADAPTERS "twinspeed.lora.r=16", "twinspeed.lora.target_modules=all-linear"
+
+/* One change: settings, or a flag. */
+typedef struct change {
+  const char *words, *set[3], *recompute;
+  int stage;         /* 1 + the stage; 0: as it is */
+  int grow, shrink;  /* micro batch times, or through, with the accumulation steps against it */
+  int offloading;    /* of jobs that do not fit */
+  int offloads;      /* of jobs that offload alone: 1 the optimizer, 2 parameters */
+  int adapts, types; /* of jobs that do not fit: adapters; of float32 that was assumed: bf16 */
+} change;
+
+static const change changes[] = {
+    {.words = "optimizer off the host", .set = {NO_OPTIMIZER_PLACE, NO_PARAMETER_PLACE}, .offloads = 1},
+    {.words = "parameters off the host", .set = {NO_PARAMETER_PLACE}, .offloads = 2},
+    {.words = "no recomputation", .recompute = "none"},
+    {.words = "selective recomputation", .recompute = "selective"},
+    {.words = "recomputation of whole layers", .recompute = "full"},
+    {.words = "twice the micro batch", .grow = 2},
+    {.words = "four times the micro batch", .grow = 4},
+    {.words = "eight times the micro batch", .grow = 8},
+    {.words = "half the micro batch", .shrink = 2},
+    {.words = "a quarter of the micro batch", .shrink = 4},
+    {.words = "ZeRO stage 1", .stage = 2},
+    {.words = "ZeRO stage 2", .stage = 3},
+    {.words = "ZeRO stage 3", .stage = 4},
+    {.words = "ZeRO stage 2 with the optimizer on the host",
+     .set = {"zero_optimization.offload_optimizer.device=cpu"},
+     .stage = 3,
+     .offloading = 1},
+    {.words = "reductions that overlap with the backward pass", .set = {"zero_optimization.overlap_comm=true"}},
+    {.words = "bf16", .types = 1},
+    {.words = "adapters of rank 16 (LoRA)", .set = {ADAPTERS}, .adapts = 1},
+    {.words = "adapters of rank 16 over weights in NF4",
+     .set = {ADAPTERS, "twinspeed.frozen_quantization.type=nf4"},
+     .adapts = 1},
+};
+
+static void add_flag(tws_advice *a, const char *format, const char *value) {
+  const size_t used = strlen(a->arguments);
+  snprintf(a->arguments + used, sizeof a->arguments - used, "%s", used ? " " : "");
+  const size_t now = strlen(a->arguments);
+  snprintf(a->arguments + now, sizeof a->arguments - now, format, value); /* NOLINT: the formats are those below */
+}
+
+static void add_number(tws_advice *a, const char *flag, int64_t value) {
+  char text[64];
+  snprintf(text, sizeof text, "%s %lld", flag, (long long)value);
+  add_flag(a, "%s", text);
+}
+
+/* Another micro batch of the same global batch; 0: it cannot be divided so. */
+static int set_micro(const change *c, const tws_job *job, tws_job_spec *spec, tws_advice *a) {
+  const int64_t micro = job->config->micro_batch_size, steps = job->config->accumulation_steps;
+  if (c->grow && (steps % c->grow || tws_config_is_elastic(job->config))) return 0;
+  if (c->shrink && (micro % c->shrink || tws_config_is_elastic(job->config))) return 0;
+  spec->micro_batch = c->grow ? micro * c->grow : micro / c->shrink;
+  spec->accumulation = c->grow ? steps / c->grow : steps * c->shrink;
+  add_number(a, "--micro-batch", spec->micro_batch);
+  add_number(a, "--accumulation", spec->accumulation);
+  return 1;
+}
+
+/* The job with a change; 0: the change is none, or does not concern it. */
+static int apply(const change *c, const tws_job *job, int fits, tws_job_spec *spec, tws_advice *a) {
+  const tws_config *config = job->config;
+  const tws_features used = tws_config_features(config);
+  const int places[] = {
+      tws_features_have(used, TWS_FEATURE_OFFLOAD_OPTIMIZER) || tws_features_have(used, TWS_FEATURE_OFFLOAD_PARAMETERS),
+      tws_features_have(used, TWS_FEATURE_OFFLOAD_PARAMETERS)};
+  *a = (tws_advice){.changes_results = c->adapts};
+  snprintf(a->words, sizeof a->words, "%s", c->words);
+  if (c->offloads && (!places[c->offloads - 1] || tws_config_updates_late(config))) return 0;
+  if (c->offloading && (fits || places[0])) return 0;
+  if (c->adapts && (fits || tws_features_have(used, TWS_FEATURE_LORA))) return 0;
+  if (c->types && (!job->assumed_dtype || config->dtype != TWS_F32)) return 0;
+  if (c->types) spec->dtype = "bf16";
+  if (c->types) add_flag(a, "--dtype %s", "bf16");
+  if (c->stage && c->stage - 1 == tws_job_variant(job).stage) return 0;
+  if (c->stage) spec->stage = c->stage - 1;
+  if (c->stage) add_number(a, "--stage", spec->stage);
+  if (c->recompute && strcmp(c->recompute, tws_recompute_name(config->recompute)) == 0) return 0;
+  if (c->recompute) spec->recompute = c->recompute;
+  if (c->recompute) add_flag(a, "--recompute %s", c->recompute);
+  if ((c->grow || c->shrink) && !set_micro(c, job, spec, a)) return 0;
+  for (int i = 0; i < 3 && c->set[i]; i++) {
+    if (spec->set.count == TWS_MAX_STRINGS) return 0;
+    spec->set.item[spec->set.count++] = c->set[i];
+    add_flag(a, "--set %s", c->set[i]);
+  }
+  return 1;
+}
+
+/* Plans the job with its change: 0 where it does not fit, or its runtime cannot run it. */
+static int try_job(const tws_job_spec *spec, const tws_job *given, tws_advice *a) {
+  tws_job *job;
+  tws_ledger live;
+  tws_estimate estimate;
+  tws_fit fit = {0};
+  if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
+  job->program = given->program;
+  const int runs = (tws_job_lacks(job) & ~tws_job_lacks(given)) == 0;
+  if (runs && tws_job_live(job, &live, NULL) == TWS_OK) fit = tws_job_fit(job, &live);
+  if (fit.fits && tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK)
+    fit = tws_job_fit(job, &estimate.ledger);
+  else
+    fit.fits = 0;
+  if (fit.fits) {
+    a->tokens_per_s = estimate.tokens_per_s;
+    a->device_bytes = fit.device_need;
+  }
+  tws_job_destroy(job);
+  return fit.fits;
+}
+
+/* Returns 1 if the first is better: the same training before another, then the faster. */
+static int is_better(const tws_advice *a, const tws_advice *b) {
+  if (a->changes_results != b->changes_results) return b->changes_results;
+  return a->tokens_per_s > b->tokens_per_s;
+}
+
+/* Keeps the best, in order. */
+static void keep(const tws_advice *a, tws_advice list[TWS_ADVICES], int *count) {
+  int at = *count;
+  while (at > 0 && is_better(a, &list[at - 1])) at--;
+  if (at == TWS_ADVICES) return;
+  if (*count < TWS_ADVICES) (*count)++;
+  for (int i = *count - 1; i > at; i--) list[i] = list[i - 1];
+  list[at] = *a;
+}
+
+int tws_advice_find(const tws_job_spec *spec, const tws_job *job, const tws_estimate *estimate, int fits,
+                    uint64_t operations, tws_advice list[TWS_ADVICES]) {
+  int count = 0;
+  const uint64_t all = operations * (uint64_t)tws_job_stages(job);
+  if (job->backend == TWS_BACKEND_HOST || all > MOST_OPERATIONS || !(estimate->tokens_per_s > 0)) return 0;
+  if (job->program != TWS_PROGRAM_TRAIN) return 0;
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    tws_job_spec with = *spec;
+    tws_advice a;
+    if (!apply(&changes[i], job, fits, &with, &a) || !try_job(&with, job, &a)) continue;
+    a.gain = a.tokens_per_s / estimate->tokens_per_s - 1;
+    if (!fits || a.gain >= LEAST_GAIN) keep(&a, list, &count);
+  }
+  return count;
+}

@@ -1,0 +1,18 @@
+/* --export FORMAT FILE: a job as a configuration of other software, and the lines that launch it. */
+#ifndef TWS_CLI_EXPORT_VIEW_H
+#define TWS_CLI_EXPORT_VIEW_H
+
+#include "cli/cli.h"
+#include "job/export.h"
+
+#define TWS_EXPORT_OPTION(type)                      \
+  TWS_STRING("export", 0, "FORMAT", type, export_as, \
+             "with FILE: write the job for " TWS_EXPORT_WORDS ", and FILE.sbatch for Slurm")
+
+/* Checks the option and its file before the work: argc, argv are the verb's arguments. *path is NULL without the
+ * option. TWS_USAGE: a file without a format or the reverse, or one that is there. */
+tws_code tws_export_file(const char *format, int argc, char **argv, int force, const char **path, tws_error *err);
+/* Writes the two files, and prints what they are and how the job is launched. */
+tws_code tws_export_write(const tws_cli *cli, const tws_job *job, const char *format, const char *path, tws_error *err);
+
+#endif

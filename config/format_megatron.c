@@ -1,0 +1,244 @@
+/* Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and Megatron-Bridge's configuration. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/format_rows.h"
+
+#define OPTIMIZERS "AdamW=adam|SGD=sgd"
+#define ALGORITHMS "ring=p2p|ulysses=a2a"
+
+static const tws_format_row arguments[] = {
+    {TWS_SETTING_TENSOR, "tensor_model_parallel_size", NULL},
+    {TWS_SETTING_PIPELINE, "pipeline_model_parallel_size", NULL},
+    {TWS_SETTING_CHUNKS, "num_virtual_stages_per_pipeline_rank", NULL},
+    {TWS_SETTING_SHARERS, "context_parallel_size", NULL},
+    {TWS_SETTING_ALGORITHM, "cp_comm_type", ALGORITHMS},
+    {TWS_SETTING_EXPERTS, "expert_model_parallel_size", NULL},
+    {TWS_SETTING_TOKENS, "sequence_parallel", NULL},
+    {TWS_SETTING_TENSOR_OVERLAP, "tp_comm_overlap", NULL},
+    {TWS_SETTING_MICRO, "micro_batch_size", NULL},
+    {TWS_SETTING_BATCH, "global_batch_size", NULL},
+    {TWS_SETTING_SEQUENCE, "seq_length", NULL},
+    {TWS_SETTING_OVERLAP, "overlap_grad_reduce", NULL},
+    {TWS_SETTING_OPTIMIZER, "optimizer", OPTIMIZERS},
+    {TWS_SETTING_RATE, "lr", NULL},
+    {TWS_SETTING_EPSILON, "adam_eps", NULL},
+    {TWS_SETTING_DECAY, "weight_decay", NULL},
+    {TWS_SETTING_CLIPPING, "clip_grad", NULL},
+    {TWS_SETTING_RECOMPUTE, "recompute_granularity", "full=full|selective=selective"},
+    {TWS_SETTING_OPTIMIZER_PLACE, "optimizer_cpu_offload", "cpu=true|none=false"},
+};
+
+static const tws_format_row bridge[] = {
+    {TWS_SETTING_TENSOR, "model.tensor_model_parallel_size", NULL},
+    {TWS_SETTING_PIPELINE, "model.pipeline_model_parallel_size", NULL},
+    {TWS_SETTING_CHUNKS, "model.virtual_pipeline_model_parallel_size", NULL},
+    {TWS_SETTING_SHARERS, "model.context_parallel_size", NULL},
+    {TWS_SETTING_ALGORITHM, "model.cp_comm_type", ALGORITHMS},
+    {TWS_SETTING_EXPERTS, "model.expert_model_parallel_size", NULL},
+    {TWS_SETTING_TOKENS, "model.sequence_parallel", NULL},
+    {TWS_SETTING_TENSOR_OVERLAP, "comm_overlap.tp_comm_overlap", NULL},
+    {TWS_SETTING_MICRO, "train.micro_batch_size", NULL},
+    {TWS_SETTING_BATCH, "train.global_batch_size", NULL},
+    {TWS_SETTING_SEQUENCE, "model.seq_length", NULL},
+    {TWS_SETTING_OVERLAP, "ddp.overlap_grad_reduce", NULL},
+    {TWS_SETTING_OPTIMIZER, "optimizer.optimizer", OPTIMIZERS},
+    {TWS_SETTING_RATE, "optimizer.lr", NULL},
+    {TWS_SETTING_EPSILON, "optimizer.adam_eps", NULL},
+    {TWS_SETTING_DECAY, "optimizer.weight_decay", NULL},
+    {TWS_SETTING_CLIPPING, "optimizer.clip_grad", NULL},
+    {TWS_SETTING_RECOMPUTE, "model.recompute_granularity", "full=full|selective=selective"},
+    {TWS_SETTING_OPTIMIZER_PLACE, "optimizer.optimizer_cpu_offload", "cpu=true|none=false"},
+    {TWS_SETTING_TYPE, "mixed_precision", "bf16=bf16_mixed|fp16=fp16_mixed"},
+};
+
+/* The paths that rules use, of both. */
+typedef struct paths {
+  const char *distributed, *fsdp, *strategy, *format, *beta[2], *method, *layers, *aware, *fp8, *recipe, *fp4;
+} paths;
+static const paths of_arguments = {"use_distributed_optimizer",
+                                   "use_megatron_fsdp",
+                                   "data_parallel_sharding_strategy",
+                                   "ckpt_format",
+                                   {"adam_beta1", "adam_beta2"},
+                                   "recompute_method",
+                                   "recompute_num_layers",
+                                   "use_precision_aware_optimizer",
+                                   "fp8_format",
+                                   "fp8_recipe",
+                                   "fp4_format"};
+static const paths of_bridge = {"ddp.use_distributed_optimizer",
+                                "ddp.use_megatron_fsdp",
+                                "ddp.data_parallel_sharding_strategy",
+                                "checkpoint.ckpt_format",
+                                {"optimizer.adam_beta1", "optimizer.adam_beta2"},
+                                "model.recompute_method",
+                                "model.recompute_num_layers",
+                                "optimizer.use_precision_aware_optimizer",
+                                "model.fp8",
+                                "model.fp8_recipe",
+                                "model.fp4"};
+
+static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+
+static void write_rules(const tws_settings *s, const paths *p, cJSON *root) {
+  static const char *const recipes[] = {"fp8", "tensorwise", "mxfp8", "mxfp8"};
+  const int64_t stage = tws_setting_integer(s, TWS_SETTING_STAGE, 0);
+  double betas[2];
+  if (stage == 1) tws_tree_put_text(root, p->distributed, "true");
+  if (stage > 1) {
+    tws_tree_put_text(root, p->fsdp, "true");
+    tws_tree_put_text(root, p->strategy, strategies[stage]);
+    tws_tree_put_text(root, p->format, "fsdp_dtensor");
+  }
+  if (tws_setting_pair(s, TWS_SETTING_BETAS, betas))
+    for (int i = 0; i < 2; i++) {
+      char text[40];
+      snprintf(text, sizeof text, "%.9g", betas[i]);
+      tws_tree_put_text(root, p->beta[i], text);
+    }
+  if (tws_setting_is(s, TWS_SETTING_RECOMPUTE, "full")) {
+    tws_tree_put_text(root, p->method, "uniform");
+    tws_tree_put_text(root, p->layers, "1");
+  }
+  if (tws_setting_is(s, TWS_SETTING_OPTIMIZER_PLACE, "cpu")) tws_tree_put_text(root, p->aware, "true");
+  for (int i = 0; i < 4; i += 2)
+    if (tws_setting_is(s, TWS_SETTING_MATMUL, recipes[i])) {
+      tws_tree_put_text(root, p->fp8, "hybrid");
+      tws_tree_put_text(root, p->recipe, recipes[i + 1]);
+    }
+  if (tws_setting_is(s, TWS_SETTING_MATMUL, "nvfp4")) tws_tree_put_text(root, p->fp4, "e2m1");
+}
+
+static void put_shape(const tws_format_shape *shape, const char *before, int described, cJSON *root) {
+  const struct {
+    const char *key;
+    int64_t value;
+  } numbers[] = {{"num_layers", shape->layers},         {"hidden_size", shape->hidden},
+                 {"num_attention_heads", shape->heads}, {"ffn_hidden_size", shape->intermediate},
+                 {"num_query_groups", shape->kv_heads}, {"max_position_embeddings", shape->positions},
+                 {"num_experts", shape->experts}};
+  for (size_t i = 0; described && i < sizeof numbers / sizeof *numbers; i++) {
+    char path[96], value[32];
+    snprintf(path, sizeof path, "%s%s", before, numbers[i].key);
+    snprintf(value, sizeof value, "%lld", (long long)numbers[i].value);
+    if (numbers[i].value > 0) tws_tree_put_text(root, path, value);
+  }
+  if (described && shape->kv_heads != shape->heads) tws_tree_put_text(root, "group_query_attention", "true");
+  if (described && shape->gated) tws_tree_put_text(root, "swiglu", "true");
+}
+
+static void write_arguments(const tws_settings *s, const tws_format_shape *shape, cJSON *root) {
+  if (tws_setting_is(s, TWS_SETTING_TYPE, "bf16")) tws_tree_put_text(root, "bf16", "true");
+  if (tws_setting_is(s, TWS_SETTING_TYPE, "fp16")) tws_tree_put_text(root, "fp16", "true");
+  write_rules(s, &of_arguments, root);
+  put_shape(shape, "", 1, root);
+}
+
+static void write_bridge(const tws_settings *s, const tws_format_shape *shape, cJSON *root) {
+  write_rules(s, &of_bridge, root);
+  put_shape(shape, "", 0, root);
+}
+
+static int is_true(const cJSON *root, const char *path) {
+  return cJSON_IsTrue(tws_tree_at(root, path));
+}
+
+static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
+  char text[64], beta[2][64];
+  int stage = is_true(root, p->distributed);
+  for (int i = 0; i < 4 && tws_tree_text(root, p->strategy, text, sizeof text) && is_true(root, p->fsdp); i++)
+    if (strcmp(text, strategies[i]) == 0) stage = i;
+  tws_setting_put(s, TWS_SETTING_STAGE, "%d", stage);
+  if (tws_tree_text(root, p->beta[0], beta[0], sizeof beta[0]) &&
+      tws_tree_text(root, p->beta[1], beta[1], sizeof beta[1]))
+    tws_setting_put(s, TWS_SETTING_BETAS, "[%s,%s]", beta[0], beta[1]);
+  if (tws_tree_text(root, p->fp8, text, sizeof text)) {
+    tws_tree_text(root, p->recipe, text, sizeof text);
+    tws_setting_put(s, TWS_SETTING_MATMUL, "%s", strcmp(text, "mxfp8") == 0 ? "mxfp8" : "fp8");
+  }
+  if (tws_tree_text(root, p->fp4, text, sizeof text)) tws_setting_put(s, TWS_SETTING_MATMUL, "nvfp4");
+  if (tws_setting_integer(s, TWS_SETTING_PIPELINE, 1) > 1) {
+    const int chunks = tws_setting_integer(s, TWS_SETTING_CHUNKS, 1) > 1;
+    tws_setting_put(s, TWS_SETTING_SCHEDULE, "%s", chunks ? "interleaved" : "1f1b");
+    if (!chunks) s->text[TWS_SETTING_CHUNKS][0] = '\0';
+  } else {
+    s->text[TWS_SETTING_CHUNKS][0] = '\0';
+  }
+  /* p2p is the default of context parallelism */
+  const int shared = tws_setting_integer(s, TWS_SETTING_SHARERS, 1) > 1;
+  if (shared && !s->text[TWS_SETTING_ALGORITHM][0]) tws_setting_put(s, TWS_SETTING_ALGORITHM, "ring");
+  /* without gradients in parts nothing reduces in buckets of ZeRO */
+  if (stage == 0)
+    s->text[TWS_SETTING_OVERLAP][0] = '\0';
+  else if (!s->text[TWS_SETTING_OVERLAP][0])
+    tws_setting_put(s, TWS_SETTING_OVERLAP, "false");
+}
+
+static void read_arguments(const cJSON *root, tws_settings *s) {
+  char text[16];
+  if (tws_tree_text(root, "recompute_activations", text, sizeof text) && strcmp(text, "true") == 0)
+    tws_setting_put(s, TWS_SETTING_RECOMPUTE, "selective");
+  tws_setting_put(s, TWS_SETTING_TYPE, "%s", is_true(root, "bf16") ? "bf16" : is_true(root, "fp16") ? "fp16" : "fp32");
+  read_rules(root, &of_arguments, s);
+}
+
+static void read_bridge(const cJSON *root, tws_settings *s) {
+  if (!s->text[TWS_SETTING_TYPE][0]) tws_setting_put(s, TWS_SETTING_TYPE, "fp32");
+  read_rules(root, &of_bridge, s);
+}
+
+static int holds(const tws_settings *s, tws_setting setting) {
+  const char *value = s->text[setting];
+  switch (setting) {
+    case TWS_SETTING_STAGE:
+    case TWS_SETTING_TYPE:
+    case TWS_SETTING_BETAS:
+    case TWS_SETTING_CHUNKS:
+    case TWS_SETTING_STEPS: /* follow from the global batch */
+      return 1;
+    case TWS_SETTING_SCHEDULE:
+      return strcmp(value, "1f1b") == 0 || strcmp(value, "interleaved") == 0;
+    case TWS_SETTING_MATMUL:
+      return strcmp(value, "fp8-rowwise") != 0;
+    case TWS_SETTING_RECOMPUTE:
+      return strcmp(value, "operations") != 0;
+    default:
+      return -1;
+  }
+}
+
+static const char *const known_arguments[] = {"use_distributed_optimizer",
+                                              "use_megatron_fsdp",
+                                              "data_parallel_sharding_strategy",
+                                              "ckpt_format",
+                                              "adam_beta1",
+                                              "adam_beta2",
+                                              "recompute_method",
+                                              "recompute_num_layers",
+                                              "recompute_activations",
+                                              "use_precision_aware_optimizer",
+                                              "fp8_format",
+                                              "fp8_recipe",
+                                              "fp4_format",
+                                              "bf16",
+                                              "fp16",
+                                              NULL};
+static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
+                                           "ddp.use_megatron_fsdp",
+                                           "ddp.data_parallel_sharding_strategy",
+                                           "checkpoint.ckpt_format",
+                                           "optimizer.adam_beta1",
+                                           "optimizer.adam_beta2",
+                                           "model.recompute_method",
+                                           "model.recompute_num_layers",
+                                           "optimizer.use_precision_aware_optimizer",
+                                           "model.fp8",
+                                           "model.fp8_recipe",
+                                           "model.fp4",
+                                           NULL};
+
+const tws_format_table tws_format_megatron = {
+    arguments, sizeof arguments / sizeof *arguments, write_arguments, read_arguments, holds, known_arguments};
+const tws_format_table tws_format_bridge = {
+    bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge};

@@ -1,0 +1,112 @@
+/* Advice after an estimate: what it says is what the changed job gives, and no change that it tries is better. */
+#include <check.h>
+
+#include "tests/answers.h"
+#include "tests/members.h"
+#include "tests/suite.h"
+
+static cJSON *estimate(const char *line, const char *more, int status) {
+  command_result r = twinspeed("estimate %s %s --json", line, more);
+  ck_assert_msg(r.status == status, "%s %s: %d %s", line, more, r.status, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert(json != NULL);
+  command_free(&r);
+  return json;
+}
+
+static double tokens(const cJSON *json) {
+  return number(member(json, "time"), "tokens_per_s");
+}
+
+/* Each line is the job with its flags, and the gain is of what the job gives. */
+static void assert_true(const char *line, const cJSON *json) {
+  const cJSON *one;
+  double last = 0;
+  int changed = 0;
+  cJSON_ArrayForEach(one, member(json, "advice")) {
+    cJSON *with = estimate(line, member(one, "arguments")->valuestring, 0);
+    ck_assert_double_eq(tokens(with), number(one, "tokens_per_s"));
+    ck_assert_double_eq_tol(number(one, "gain"), tokens(with) / tokens(json) - 1, 1e-12);
+    ck_assert_double_eq(number(member(with, "verdict"), "device_need_bytes"), number(one, "device_bytes"));
+    const int changes = is_true(one, "changes_training");
+    ck_assert(changes >= changed);
+    ck_assert(changes > changed || last == 0 || number(one, "tokens_per_s") <= last);
+    last = number(one, "tokens_per_s");
+    changed = changes;
+    cJSON_Delete(with);
+  }
+}
+
+START_TEST(advice_is_computed) {
+  static const char *const lines[] = {
+      "-m gpt2-xl --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 1 --accumulation 4 --recompute full "
+      "--runtime deepspeed-flash --set zero_optimization.offload_optimizer.device=cpu",
+      "-m gpt2-xl --cluster dgx-h100:2 --stage 3 --dtype bf16 --recompute full --accumulation 8",
+      "-m llama-3-8b --cluster dgx-a100 -n 8 --stage 3 --dtype bf16 --seq 2048 --accumulation 2 --runtime fsdp"};
+  static const char *const others[] = {"--recompute none",
+                                       "--recompute full",
+                                       "--stage 1",
+                                       "--stage 2",
+                                       "--micro-batch 2 --accumulation 2",
+                                       "--micro-batch 2 --accumulation 4",
+                                       "--set zero_optimization.offload_optimizer.device=none"};
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    cJSON *json = estimate(lines[i], "", 0);
+    const cJSON *advice = member(json, "advice");
+    const cJSON *first = cJSON_GetArrayItem(advice, 0);
+    assert_true(lines[i], json);
+    ck_assert_int_le(cJSON_GetArraySize(advice), 3);
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) { /* none of the same batch that fits is faster */
+      command_result r = twinspeed("estimate %s %s --json", lines[i], others[k]);
+      cJSON *with = cJSON_Parse(r.out);
+      const int same = with && number(with, "train_batch") == number(json, "train_batch");
+      if (r.status == 0 && same && !cJSON_GetObjectItem(with, "missing"))
+        ck_assert_msg(tokens(with) <= (first ? number(first, "tokens_per_s") : 1.02 * tokens(json)), "%s %s", lines[i],
+                      others[k]);
+      cJSON_Delete(with);
+      command_free(&r);
+    }
+    cJSON_Delete(json);
+  }
+}
+END_TEST
+
+START_TEST(a_bottleneck_on_the_host_is_first) {
+  command_result r = twinspeed(
+      "estimate -m llama-3-8b --cluster dgx-a100 -n 8 --stage 2 --dtype bf16 --seq 2048 "
+      "--runtime deepspeed-flash --set zero_optimization.offload_optimizer.device=cpu");
+  ck_assert_msg(strstr(r.out, "\nAdvice   optimizer off the host: fits, +"), "%s", r.out);
+  command_free(&r);
+}
+END_TEST
+
+/* A job that does not fit: what does, adapters last and named as another training. */
+START_TEST(what_does_not_fit) {
+  static const char line[] = "-m llama-3-8b --cluster dgx-a100 -n 1 --dtype bf16 --seq 1024 --runtime transformers";
+  cJSON *json = estimate(line, "", 1);
+  const cJSON *advice = member(json, "advice"), *one;
+  int adapters = 0;
+  ck_assert_int_gt(cJSON_GetArraySize(advice), 0);
+  assert_true(line, json);
+  cJSON_ArrayForEach(one, advice) adapters += is_true(one, "changes_training");
+  ck_assert_int_gt(adapters, 0);
+  ck_assert(!is_true(cJSON_GetArrayItem(advice, 0), "changes_training"));
+  cJSON_Delete(json);
+  command_result host = twinspeed("estimate -m tiny-gpt2 -n 2 --json");
+  json = cJSON_Parse(host.out);
+  ck_assert_int_eq(cJSON_GetArraySize(member(json, "advice")), 0);
+  cJSON_Delete(json);
+  command_free(&host);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("advice");
+  TCase *tcase = tcase_create("advice");
+  tcase_set_timeout(tcase, 300);
+  tcase_add_test(tcase, advice_is_computed);
+  tcase_add_test(tcase, a_bottleneck_on_the_host_is_first);
+  tcase_add_test(tcase, what_does_not_fit);
+  suite_add_tcase(suite, tcase);
+  return run_suite(suite);
+}
