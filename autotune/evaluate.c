@@ -122,10 +122,6 @@ tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
-double tws_tune_predicted(const tws_tune_candidate *c) {
-  return c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s;
-}
-
 double tws_tune_throughput(const tws_tune_candidate *c) {
   const double seconds = tws_tune_predicted(c);
   return seconds > 0 ? c->samples / seconds : 0;

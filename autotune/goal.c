@@ -25,6 +25,10 @@ double tws_goal_score(tws_goal objective, const tws_scored *s) {
   }
 }
 
+double tws_tune_predicted(const tws_tune_candidate *c) {
+  return c->simulated_s > 0 ? c->simulated_s : c->estimate.step_s;
+}
+
 tws_scored tws_candidate_scored(const tws_tune_candidate *c) {
   return (tws_scored){.step_s = tws_tune_predicted(c),
                       .samples = c->samples,

@@ -16,7 +16,7 @@ set(TWS_PUBLIC_HEADERS
     traces/compare.h traces/csv.h traces/marks.h traces/measurements.h traces/plot.h traces/step_report.h traces/step_values.def traces/timeline.h
     estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h real/sample.h
     job/assumed.h job/deepspeed_comparison.h job/export.h job/features.def job/features.h job/fit.h job/job.h job/modules.h job/notes.h job/own_engine.h job/recovery.h job/rescaling.h job/runtime_choice.h job/saving.h job/simulate.h job/software_memory.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h launch/supervise.h
-    calibration/calibration.h checkpoint/folder.h validation/cases.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h
+    calibration/calibration.h checkpoint/folder.h validation/cases.h validation/evidence.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h
     autotune/advice.h autotune/analysis.h autotune/autotune.h autotune/experiment.h autotune/folders.h autotune/goal.h autotune/goodput.h autotune/knee.h autotune/measure.h autotune/next_trial.h autotune/remedy.h autotune/results.h autotune/tuning.h)
 foreach(header ${TWS_PUBLIC_HEADERS})
   get_filename_component(folder ${header} DIRECTORY)

@@ -129,7 +129,7 @@ END_TEST
 START_TEST(bad_models) {
   static const struct {
     const char *from, *to, *says;
-  } cases[] = {{"gpt2", "resnet", "gpt2"},
+  } cases[] = {{"gpt2", "resnet", "convert list architectures"},
                {"\"n_embd\": 32", "\"n_embd\": 33", "hidden size 33"},
                {"\"n_embd\": 32", "\"n_embd\": -32", "n_embd"},
                {"\"n_embd\": 32", "\"n_embd\": 1e15", "n_embd"},

@@ -49,7 +49,7 @@ START_TEST(distance_from_evidence) {
   command_free(&r);
   r = twinspeed(
       "tune -m llama-2-7b --dtype bf16 --stages 2,3 -n 8 --tp 1 --cluster dgx-a100 --no-simulation --micro-batches 1 "
-      "--runtime megatron-2021 -o %s",
+      "--runtime fsdp-2022 -o %s",
       in_folder("two"));
   ck_assert_msg(strstr(r.out, "  evidence ") && strstr(r.out, "  near ") && strstr(r.out, "  far "), "%s", r.out);
   command_free(&r);

@@ -7,12 +7,6 @@
 #include "traces/measurements.h"
 #include "validation/cases.h"
 
-int tws_case_is_for_fitting(const char *id) {
-  uint8_t digest[32];
-  tws_sha256(id, strlen(id), digest);
-  return digest[0] % 2 == 0;
-}
-
 const char *tws_case_half_name(int fitting) {
   return fitting ? "fitting" : "reported";
 }
