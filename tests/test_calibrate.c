@@ -534,7 +534,7 @@ START_TEST(a_killed_run_leaves_a_profile) {
 END_TEST
 
 /* With the profile of a GPU alone: the best are trained on it, and its measured steps correct the profile. Without a
- * or with fewer than are looked at, the search says so before it begins. */
+ * GPU, or with fewer than the search includes, the search says so before it begins. */
 static void tune_on_device(const char *profile) {
   char text[256], command[1024];
   FILE *file = fopen(in_folder("text.txt"), "w");
