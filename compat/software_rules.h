@@ -9,9 +9,11 @@
 #include "base/json.h"
 #include "base/status.h"
 
-/* A ds_config.json; world: all ranks. TWS_INVALID with the rule that it breaks. */
+/* Checks a ds_config.json by DeepSpeed's rules; world: number of all ranks. Fails with TWS_INVALID, and with the rule
+ * that it breaks. */
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err);
-/* Megatron's arguments as keys: {"tensor_model_parallel_size": 2, "bf16": true}. */
+/* Checks Megatron's arguments, given as keys such as {"tensor_model_parallel_size": 2, "bf16": true}, in the same
+ * way. */
 tws_code tws_megatron_check(const cJSON *arguments, int64_t world, tws_error *err);
 
 #endif
