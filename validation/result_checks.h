@@ -4,7 +4,8 @@
 
 #include "base/json.h"
 
-/* Every member of a known name has the type and the range that results give it. TWS_INVALID with the place. */
+/* Checks that every member with a known name has the type and the range of that member in results. Fails with
+ * TWS_INVALID and the position. */
 tws_code tws_result_check(const tws_json *json, tws_error *err);
 
 #endif

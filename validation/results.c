@@ -47,7 +47,7 @@ void tws_result_title(const char *model, char *title, size_t size) {
   size_t length = strlen(model);
   while (length > 1 && model[length - 1] == '/') length--;
   const char *name = last_part(model, length);
-  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* its folder says more */
+  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* a file config.json is named by its folder */
     length = (size_t)(name - model) - 1;
     name = last_part(model, length);
   }
