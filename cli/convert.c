@@ -1,5 +1,5 @@
-/* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers, a
- * checkpoint to weights, descriptions of nodes to clusters and profiles. */
+/* twinspeed convert: converts text to token files, configurations to strict JSON, a model to its sizes, a checkpoint to
+ * files of weights, and descriptions of nodes to clusters and profiles. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,10 +18,10 @@ typedef struct options {
   int force;
   int64_t vocabulary_multiple;
   const char *tag;
-  const char *tokenizer, *field, *eval; /* tokens */
+  const char *tokenizer, *field, *eval; /* for conversion to token files */
   double eval_share;
   int megatron;
-  const char *profile; /* topology, nccl-tests */
+  const char *profile; /* for conversion of a topology or of a log of nccl-tests */
   int64_t nodes;
 } options;
 

@@ -10,8 +10,9 @@
 typedef struct options {
   int64_t ranks, threads;
   tws_launch_flags flags;
-  const char *world_info; /* all hosts of a job whose other ranks are started by launchers on the other nodes */
-  int64_t node_rank;      /* -1: not given */
+  const char
+      *world_info;   /* all hosts of the job, if a launcher on each other node starts the ranks there; NULL: none */
+  int64_t node_rank; /* number of this node in the job; -1: not given */
   const char *master_address, *core_list;
   int64_t master_port;
   int no_ssh, bind_cores;
@@ -55,7 +56,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   return o->core_list ? tws_cores_parse(o->core_list, &cores, err) : TWS_OK;
 }
 
-/* Arguments of `twinspeed rank-worker`: this verb again, with the settings that the ranks need. */
+/* Adds the arguments of `twinspeed rank-worker`: this subcommand again, with the settings that the ranks need. */
 static tws_code add_arguments(tws_launch_options *launch, const tws_command_job *job, char **command, int argc,
                               tws_arena *arena, tws_error *err) {
   const char **words = tws_arena_alloc(arena, (size_t)argc + 16, sizeof *words);

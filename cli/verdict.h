@@ -7,7 +7,8 @@
 #include "job/fit.h"
 #include "validation/evidence.h"
 
-/* Three lines at most: a change, how much faster or slower it is, what it needs of a device, the flags. */
+/* Prints at most three lines, one for each change that helps most: the change, how much faster or slower it is, the
+ * memory of a device that it needs, and its flags. */
 void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
 /* Adds "advice" to a result. */
 void tws_advice_json(const tws_advice *list, int count, cJSON *root);

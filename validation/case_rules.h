@@ -11,7 +11,7 @@
  * following tests, all of which hold:
  *   contains, begins, ends, lacks   a text, or a list of texts of which one (lacks: none) does
  *   above, at_least, at_most        a number; an absent member counts as 0
- *   before                          a text that follows the member's beginning in the alphabet: releases such as "26.02"
+ *   before                          a text that follows the start of the member in the alphabet: releases ("26.02")
  *   same_as                         a reference to a member with an equal number
  *   is_false, is_text               true: the member is present and false, or is a text
  *   has                             a text; the member is a list that contains it, or one of a list of texts
