@@ -62,9 +62,8 @@ typedef struct printer {
   int ids;            /* 1: tokens are printed as numbers */
   const char *prompt; /* text that is printed before the first token; NULL: none is requested, or it was printed */
   tws_tokenizer *tokenizer;
-  tokens
-      all; /* all generated tokens; with a tokenizer also the prompt's, since decoding a token depends on those before
-            * it */
+  /* all generated tokens; with a tokenizer also the prompt's, since decoding a token depends on those before it */
+  tokens all;
   size_t shown; /* number of bytes of the text that were printed */
   tokens made;
   cJSON *log_probabilities;

@@ -10,8 +10,8 @@
 typedef struct options {
   int64_t ranks, threads;
   tws_launch_flags flags;
-  const char
-      *world_info;   /* all hosts of the job, if a launcher on each other node starts the ranks there; NULL: none */
+  /* all hosts of the job, if a launcher on each other node starts the ranks there; NULL: none */
+  const char *world_info;
   int64_t node_rank; /* number of this node in the job; -1: not given */
   const char *master_address, *core_list;
   int64_t master_port;

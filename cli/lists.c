@@ -23,9 +23,8 @@ static const char *const status_words[] = {"fits", "does not fit", "refused"};
 
 typedef struct point {
   status status;
-  int64_t
-      axes[AXIS_VALUES]; /* the job's values of the options; 0 (stage: -1): the job was refused and the option is not
-                      * given */
+  /* the job's values of the options; 0 (stage: -1): the job was refused and the option is not given */
+  int64_t axes[AXIS_VALUES];
   double step_s, tokens_per_s, mfu, exposed_s, longest_s, device_need, device_limit, node_need;
   char reason[512], hint[256], assumed[1024];
 } point;

@@ -104,8 +104,8 @@ void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *ne
   const ssize_t got = read(fd, head, sizeof head);
   close(fd);
   const uint32_t magic = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 | (uint32_t)head[3] << 24;
-  if (got > 0 && magic != 20240520 &&
-      magic != 20240801) /* the numbers with which llm.c's token files begin (real/data.h) */
+  /* the numbers with which llm.c's token files begin (real/data.h) */
+  if (got > 0 && magic != 20240520 && magic != 20240801)
     tws_say(cli, "note: the tokens are the bytes of %s: ids up to 255 of a vocabulary of %lld", path,
             (long long)network->vocabulary);
 }

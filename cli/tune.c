@@ -157,8 +157,8 @@ static tws_code read_limits(const options *o, tws_tune_space *space, tws_error *
     if (!given[i]) continue;
     TWS_TRY(
         tws_parse_list(given[i], flags[i], 0, 1LL << 48, space->zero3[i], TWS_TUNE_LIST, &space->zero3_count[i], err));
-    for (int k = 0; k < space->zero3_count[i]; k++)
-      space->zero3[i][k]++; /* the space stores 1 + the value, since 0 stands for a value that is not given */
+    /* the space stores 1 + the value, since 0 stands for a value that is not given */
+    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++;
   }
   return TWS_OK;
 }

@@ -7,14 +7,14 @@
 
 #include "validation/cases.h"
 
-const cJSON *tws_case_member(const cJSON *row, const char *section,
-                             const char *key); /* returns the member; NULL: it is absent or null */
-double tws_case_number(const cJSON *row, const char *section,
-                       const char *key); /* returns the number; 0: it is absent, or above 1e15 */
-int tws_case_int(const cJSON *row, const char *section,
-                 const char *key); /* returns the integer; 0: it is absent, or above 1e9 */
-const char *tws_case_text(const cJSON *row, const char *section,
-                          const char *key); /* returns the text; "": it is absent */
+/* Returns the member; NULL: it is absent or null */
+const cJSON *tws_case_member(const cJSON *row, const char *section, const char *key);
+/* Returns the number; 0: it is absent, or above 1e15 */
+double tws_case_number(const cJSON *row, const char *section, const char *key);
+/* Returns the integer; 0: it is absent, or above 1e9 */
+int tws_case_int(const cJSON *row, const char *section, const char *key);
+/* Returns the text; "": it is absent */
+const char *tws_case_text(const cJSON *row, const char *section, const char *key);
 int tws_case_flag(const cJSON *row, const char *section, const char *key);
 
 /* Return a property of the run by the name that a rule of scenarios/published/sources.json gives it; NULL, 0 or "" if

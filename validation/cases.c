@@ -69,10 +69,10 @@ static int was_measured(const cJSON *row) {
 static void read_verdict(const cJSON *row, tws_case *one) {
   const cJSON *verdict = tws_case_member(row, "result", "oom");
   one->out_of_memory = cJSON_IsBool(verdict) ? cJSON_IsTrue(verdict)
-                       : cJSON_IsString(verdict)
-                           ? 1 /* a text such as "fragmentation": the run failed for lack of memory, too */
-                       : was_measured(row) ? 0
-                                           : -1;
+                       /* a text such as "fragmentation": the run failed for lack of memory, too */
+                       : cJSON_IsString(verdict) ? 1
+                       : was_measured(row)       ? 0
+                                                 : -1;
 }
 
 static tws_code read_case(const tws_cases *cases, const cJSON *row, tws_case *one, tws_error *err) {

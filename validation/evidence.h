@@ -43,8 +43,8 @@ typedef struct tws_evidence_run {
   tws_evidence_part part;
 } tws_evidence_run;
 const tws_evidence_run *tws_evidence_runs(int *count);
-double tws_evidence_error(
-    const tws_evidence_run *run); /* returns the relative error of the predicted step: -0.2 means a fifth too short */
+/* Returns the relative error of the predicted step: -0.2 means a fifth too short */
+double tws_evidence_error(const tws_evidence_run *run);
 
 typedef enum tws_evidence_kind {
   TWS_EVIDENCE_OWN, /* no run is compared: the profile is that of this machine's processor, calibrated or guessed as its
@@ -59,9 +59,8 @@ typedef enum tws_evidence_kind {
 typedef struct tws_evidence {
   tws_evidence_kind kind;
   const tws_evidence_run *nearest; /* the nearest run; NULL: the kind is OWN */
-  int other_runtime, other_gpu,
-      other_stage; /* 1: the nearest run has another runtime, another GPU, ZeRO-3 where the job has not or the
-                    * reverse */
+  /* 1: the nearest run has another runtime, another GPU, ZeRO-3 where the job has not or the reverse */
+  int other_runtime, other_gpu, other_stage;
   double gpus_factor, parameters_factor; /* the job's GPUs and parameters divided by those of the nearest run */
   /* Interval in which nine of ten measured steps of similar jobs lie, divided by the predicted step; both 0: the kind
    * is OWN. runs: sum of the weights of the runs that determine it. */

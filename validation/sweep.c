@@ -57,10 +57,8 @@ static void choose_points(tws_sweep *s, int64_t batch, tws_error *refusal) {
                                    {1, 0, TWS_RECOMPUTE_NONE}, {3, 1, TWS_RECOMPUTE_NONE}, {1, 1, TWS_RECOMPUTE_FULL}};
   for (int n = 0; n < s->request->ranks_count; n++) {
     const int64_t ranks = s->request->ranks[n];
-    const int more =
-        ranks > 1 &&
-        ranks <=
-            tws_launch_cores(); /* the usual numbers of ranks, from 2 to the number of cores, get the most points */
+    /* the usual numbers of ranks, from 2 to the number of cores, get the most points */
+    const int more = ranks > 1 && ranks <= tws_launch_cores();
     for (int i = 0; i < (more ? 6 : 4); i++) add_point(s, &choices[i], ranks, batch, refusal);
   }
 }
@@ -72,9 +70,8 @@ static void choose_runs(tws_sweep *s) {
     s->runs[s->run_count++] = s->request->ranks[i];
     full |= s->request->ranks[i] == cores;
   }
-  if (!full)
-    s->runs[s->run_count++] =
-        cores; /* calibrates kernels while every core is busy, for runs with more ranks than cores */
+  /* calibrates kernels while every core is busy, for runs with more ranks than cores */
+  if (!full) s->runs[s->run_count++] = cores;
 }
 
 tws_code tws_sweep_open(const tws_sweep_request *request, tws_job *job, tws_sweep *out, tws_error *err) {

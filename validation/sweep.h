@@ -15,8 +15,8 @@ typedef struct tws_sweep_request {
   const char *data;
   int64_t ranks[TWS_SWEEP_RANKS]; /* numbers of ranks with which the variants are trained */
   int ranks_count;
-  int64_t steps, rounds,
-      global_batch; /* steps of a run; rounds of runs; sequences per step, 0: the configuration's value, else 32 */
+  /* steps of a run; rounds of runs; sequences per step, 0: the configuration's value, else 32 */
+  int64_t steps, rounds, global_batch;
   const char *save_profile; /* file for the calibrated profile, or NULL */
   const tws_sim_api *sim;
   tws_fidelity fidelity;

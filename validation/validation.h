@@ -21,8 +21,8 @@ typedef struct tws_validation {
   tws_timeline *simulated, *measured;
   tws_comparison *comparison; /* compares the two timelines */
   tws_trial trial;
-  double predicted_s, measured_s, low_s,
-      high_s;           /* seconds of a step: the predicted ones; median and quartiles of the measured ones */
+  /* seconds of a step: the predicted ones; median and quartiles of the measured ones */
+  double predicted_s, measured_s, low_s, high_s;
   tws_path_result path; /* predicted longest path of rank 0 */
   double ledger_bytes;  /* predicted memory, summed over all ranks and tiers */
   const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
