@@ -19,7 +19,7 @@ typedef struct tws_search {
   const tws_points *points;
   tws_search_state *state;
   tws_divisions *divisions; /* NULL: every point is listed */
-  int wanted;               /* number of best points to find; if every == 1: all */
+  int wanted;               /* number of best points to find; ignored if `every` is 1 */
   int every;
   int workers;
   double until_s; /* start no work after this time; 0: no limit */

@@ -20,7 +20,7 @@ typedef struct tws_trial_point {
 typedef struct tws_trial_rule {
   tws_tuner tuner;
   uint64_t seed;
-  int trials;         /* at most */
+  int trials;         /* maximum number of trials */
   int early_stopping; /* stop after this many trials without an improvement; 0: never */
 } tws_trial_rule;
 
