@@ -54,8 +54,8 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
 }
 
 /* Builds the tuner's request. If the job states no axes and the states exceed a device, pipelines and tensor ranks are
- * searched; sequence parallelism is not, and only the default schedule is used: the verb tune offers more for a given
- * machine. */
+ * searched; sequence parallelism is not, and only the default schedule is used: the subcommand tune offers more for a
+ * given machine. */
 static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   tws_tune_request ask = {.job = s->job, .seed = 1};
   tws_tune_space *space = &ask.space;

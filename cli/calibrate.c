@@ -1,5 +1,5 @@
-/* twinspeed calibrate: measures this machine and writes a hardware profile. The verb starts one measuring run for each
- * number of ranks (the same verb in each rank) and merges their results into one profile. */
+/* twinspeed calibrate: measures this machine and writes a hardware profile. The subcommand starts one measuring run for
+ * each number of ranks (the same subcommand in each rank) and merges their results into one profile. */
 #include <string.h>
 #include "base/failure.h"
 #include "base/units.h"

@@ -1,6 +1,6 @@
 /* The command line: the only place that prints, reads argv and picks exit codes.
  *
- * A verb is a constant: a name, help texts, a table of options and a function. Each cli/<verb>.c defines one
+ * A subcommand is a constant: a name, help texts, a table of options and a function. Each cli/<name>.c defines one
  *     const tws_verb tws_verb_<name> = {...};
  * and its name stands in TWS_VERBS below. main.c parses the options into a zeroed (or defaulted) struct by the table,
  * prints --help, and calls run(), so that help, completion and the manual page come from the same rows.
@@ -46,7 +46,7 @@ typedef struct tws_option {
   char letter;          /* letter of the short form; 0: none */
   const char *argument; /* "FILE" for the help; NULL for a flag */
   tws_option_type type;
-  size_t offset; /* offset of the target in the verb's options struct */
+  size_t offset; /* offset of the target in the subcommand's options struct */
   double low, high;
   const char *help;
 } tws_option;
@@ -69,11 +69,11 @@ typedef struct tws_option {
   { NULL, 0, NULL, TWS_OPTION_FLAG, 0, 0, 0, NULL }
 /* The parser does not record which options were given: use defaults that are not legal values to tell them apart. */
 
-/* Lists given for options that accept them; the verb runs one job for each combination (cli/lists.h). */
+/* Lists given for options that accept them; the subcommand runs one job for each combination (cli/lists.h). */
 enum { TWS_LISTS = 9, TWS_LIST_VALUES = 64 };
 typedef struct tws_option_list {
   const char *name;
-  size_t offset; /* offset of the option's int64_t in the verb's options struct */
+  size_t offset; /* offset of the option's int64_t in the subcommand's options struct */
   int count;     /* 0: no list was given */
   int64_t values[TWS_LIST_VALUES];
 } tws_option_list;

@@ -1,4 +1,4 @@
-/* twinspeed completion: shell completion, generated from the option tables of the verbs. */
+/* twinspeed completion: shell completion, generated from the option tables of the subcommands. */
 #include <string.h>
 #include "cli/cli.h"
 #include "cli/version.h"

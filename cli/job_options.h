@@ -36,7 +36,7 @@
       TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                    \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 
-/* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
+/* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
       TWS_STRING("config", 'c', "FILE", type, field.config,                                                           \

@@ -9,11 +9,11 @@ typedef struct tws_launch_flags {
   const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
   int64_t num_gpus;                                                                      /* 0: not given */
   int elastic;     /* 1: elastic MIN:MAX is accepted */
-  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own verbs need
-                    * `ours` */
+  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own subcommands
+                    * need `ours` */
 } tws_launch_flags;
 
-/* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
+/* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
 #define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
   TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile,                                                      \
              "hosts and slots, one \"NAME slots=N\" per line "                                                   \

@@ -1,4 +1,5 @@
-/* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
+/* twinspeed: finds the subcommand, parses its options by its table, runs it, reports its error and picks the exit
+ * code. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ static int wants_color(int fd) {
 }
 
 /* A full disk is an error of standard output, not a silent loss. A reader that has closed the pipe (`| head`) is no
- * error: the remaining output is dropped, and the exit code is the verb's own. */
+ * error: the remaining output is dropped, and the exit code is the subcommand's own. */
 tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};

@@ -1,5 +1,5 @@
-/* Checks the files that a verb will write before its work starts: a run of minutes must not end with "no such folder",
- * replace an earlier result, or overwrite one of its inputs. */
+/* Checks the files that a subcommand will write before its work starts: a run of minutes must not end with "no such
+ * folder", replace an earlier result, or overwrite one of its inputs. */
 #ifndef TWS_CLI_OUTPUTS_H
 #define TWS_CLI_OUTPUTS_H
 
@@ -10,11 +10,11 @@ typedef struct tws_output {
   const char *flag; /* the output's option, "--trace", for messages */
   const char *path; /* path of the output; NULL: it is not requested */
   /* NULL: `path` is a file. Otherwise it is a folder, created if it does not exist, for these files (NULL-terminated;
-   * an empty list: the verb checks for earlier results itself). */
+   * an empty list: the subcommand checks for earlier results itself). */
   const char *const *members;
 } tws_output;
 
-/* Files that the verb reads; paths may be NULL, names of built-in models and clusters, or "-". */
+/* Files that the subcommand reads; paths may be NULL, names of built-in models and clusters, or "-". */
 enum { TWS_MAX_INPUTS = 16 };
 typedef struct tws_inputs {
   int count;

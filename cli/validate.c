@@ -153,7 +153,7 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
   return TWS_OK;
 }
 
-/* ---- the verb ---- */
+/* ---- the subcommand ---- */
 
 static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
   const tws_job *job = r->job;

@@ -19,7 +19,7 @@ tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, t
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_measured(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
- * verb. */
+ * subcommand. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
 /* Returns the folder of the gnuplot scripts; "": it is not found. */
 const char *tws_validate_scripts(char *buffer, int size);

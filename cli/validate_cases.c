@@ -285,7 +285,7 @@ static tws_code draw_scatter(const tws_cli *cli, const cases_report *r, tws_erro
   return TWS_OK;
 }
 
-/* ---- the verb ---- */
+/* ---- the subcommand ---- */
 
 static tws_code validate_cases(const tws_cli *cli, cases_report *r, tws_error *err) {
   const tws_validate_options *o = r->o;

@@ -14,7 +14,7 @@ void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
 void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
-/* Prints a warning if the job does not fit, for a verb whose own result is the step's time. */
+/* Prints a warning if the job does not fit, for a subcommand whose own result is the step's time. */
 void tws_fit_warn(const tws_cli *cli, const tws_fit *fit);
 /* Prints three lines: the bottleneck, its share of the step, and the gain without it. */
 void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path);

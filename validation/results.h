@@ -1,4 +1,4 @@
-/* Reads the JSON results of several verbs and joins those of one configuration to one entry. */
+/* Reads the JSON results of several subcommands and joins those of one configuration to one entry. */
 #ifndef TWS_VALIDATION_RESULTS_H
 #define TWS_VALIDATION_RESULTS_H
 
