@@ -52,7 +52,8 @@ static void add_flag(tws_advice *a, const char *format, const char *value) {
   const size_t used = strlen(a->arguments);
   snprintf(a->arguments + used, sizeof a->arguments - used, "%s", used ? " " : "");
   const size_t now = strlen(a->arguments);
-  snprintf(a->arguments + now, sizeof a->arguments - now, format, value); /* NOLINT: the formats are those below */
+  /* NOLINT: all formats are literals of this file */
+  snprintf(a->arguments + now, sizeof a->arguments - now, format, value);
 }
 
 static void add_number(tws_advice *a, const char *flag, int64_t value) {

@@ -114,7 +114,7 @@ typedef enum tws_goal {
   TWS_GOAL_LATENCY,    /* seconds per step */
   TWS_GOAL_FLOPS,      /* model FLOPs per second and device */
   TWS_GOAL_MEMORY,     /* peak bytes of the fullest rank */
-  TWS_GOAL_COST,       /* money per token, by the cluster's price of a device-hour */
+  TWS_GOAL_COST,       /* money per token, by the price of a device-hour in the cluster file */
   TWS_GOALS
 } tws_goal;
 
@@ -151,13 +151,13 @@ typedef struct tws_tune_rejection {
 /* Counts of the points of a space by outcome: `considered` is the sum of the members from `illegal` to `left`. */
 typedef struct tws_tune_swept {
   int64_t considered;
-  int64_t illegal;       /* not a legal division, batch or combination, or excluded from the defaults */
-  int64_t equal;         /* a knob without effect: another point has the same plan */
-  int64_t refused;       /* refused by the plan */
-  int64_t too_large;     /* exceeds the device, its host or the disk */
-  int64_t ruled_out;     /* excluded by a bound: not better than the best plan */
-  int64_t planned;       /* fits, and its plan gives the step's time */
-  int64_t left;          /* not evaluated within the budget */
+  int64_t illegal;       /* the division, batch or combination is not legal, or the defaults exclude it */
+  int64_t equal;         /* a knob has no effect, so that another point has the same plan */
+  int64_t refused;       /* the plan refuses the point */
+  int64_t too_large;     /* the point exceeds the memory of the device or its host, or the disk */
+  int64_t ruled_out;     /* a bound shows that the point is not better than the best plan */
+  int64_t planned;       /* the point fits, and its plan gives the step's time */
+  int64_t left;          /* the point was not evaluated within the time limit */
   double left_better;    /* upper bound of the relative improvement among points left (0.1: 10 %); -1: not known */
   int64_t bounds, plans; /* number of bounds, and of plans, that were computed */
   double search_s, plan_s;

@@ -22,7 +22,7 @@ typedef struct tws_crew {
 } tws_crew;
 /* Starts `count` worker processes; process number `index` runs body(user, index). */
 tws_code tws_crew_start(tws_crew *crew, int count, void (*body)(void *user, int index), void *user, tws_error *err);
-int tws_crew_left(const tws_crew *crew); /* number of workers that are still running */
+int tws_crew_left(const tws_crew *crew); /* returns the number of workers that are still running */
 /* Waits for all workers; if `stop` is set, terminates them first. Adds their CPU seconds to *cpu_s. TWS_ENVIRONMENT: a
  * worker exited before its work was done and was not stopped. */
 tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err);

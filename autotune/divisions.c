@@ -250,7 +250,7 @@ static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, i
   const tws_division_bound *record = &w->d->records[division];
   tws_tune_candidate c;
   TWS_TRY(judge_point(w->d, v, NULL, &c, err));
-  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division with a smaller micro batch was too large */
+  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division that has a smaller micro batch was too large */
     c.verdict = TWS_TUNE_NO_DEVICE_MEMORY;
     snprintf(c.reason, sizeof c.reason, "device memory: mostly %s", tws_category_name(TWS_CATEGORY_ACTIVATION));
   } else if (c.verdict == TWS_TUNE_FITS) {

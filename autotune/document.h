@@ -27,7 +27,7 @@ void tws_document_figure(tws_document *document, const char *svg, const char *fi
 typedef struct tws_mark {
   double x, y;
   int strong;        /* highlighted, and connected to the other highlighted marks by a line */
-  const char *label; /* NULL: none; omitted where it would overlap another */
+  const char *label; /* text next to the mark; NULL: none; it is omitted if it would overlap another */
   const char *tip;   /* tooltip; NULL: none */
   int line_only;     /* the line passes through this point, but no mark is drawn */
 } tws_mark;

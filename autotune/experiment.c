@@ -283,8 +283,8 @@ static tws_outcome judge(const tws_child_end *end, int64_t killed, char *reason,
   }
   if (!*said) snprintf(reason, size, "exited with status %d without output", end->status);
   if (end->status == tws_code_exit(TWS_HANG)) return TWS_OUTCOME_HUNG;
-  /* The engine exits with TWS_NO if a training would not fit; a rank whose allocation fails exits with an error that
-   * says so. */
+  /* The engine exits with TWS_NO if a training would not fit; a rank whose allocation fails exits with a message about
+   * memory. */
   const int of_memory =
       end->status == tws_code_exit(TWS_NO) || strstr(said, "cannot allocate") || strstr(said, "out of memory");
   return of_memory ? TWS_OUTCOME_OUT_OF_MEMORY : TWS_OUTCOME_FAILED;

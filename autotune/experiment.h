@@ -15,11 +15,11 @@ typedef enum tws_outcome {
   TWS_OUTCOME_NONE, /* the configuration was not run */
   TWS_OUTCOME_MEASURED,
   TWS_OUTCOME_OUT_OF_MEMORY,
-  TWS_OUTCOME_HUNG, /* a step, or the whole run, exceeded the time limit */
+  TWS_OUTCOME_HUNG, /* a step, or the whole run, exceeded its time limit */
   TWS_OUTCOME_FAILED,
   TWS_OUTCOMES
 } tws_outcome;
-const char *tws_outcome_name(tws_outcome outcome); /* "measured", "out_of_memory", ... */
+const char *tws_outcome_name(tws_outcome outcome); /* returns "measured", "out_of_memory", ... */
 
 enum { TWS_EXPERIMENT_KINDS = TWS_KERNEL_COUNT + TWS_COLLECTIVE_COUNT };
 typedef struct tws_experiment {

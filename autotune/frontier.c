@@ -174,7 +174,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   (void)stop;
   memcpy(&c, answer, sizeof c); /* the pointer is from another process, so it is set again: */
   c.estimate.path.bottleneck = c.estimate.path.text;
-  if (e->level == DIVISION) { /* this bound says nothing on memory; whether the plan refuses is decided per point */
+  if (e->level == DIVISION) { /* this bound does not cover memory; each point's plan may still refuse it */
     c.needed_bytes = 0;
     const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
                                 ? e->score
@@ -186,7 +186,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   s->swept->bounds += e->level == POINT;
   if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
   if (e->level == BOUNDED) return add_fit(s, &c, err);
-  /* in a requested order a bound must not change an entry's position */
+  /* if an order is requested, a bound must not change an entry's position */
   const double score = tws_tune_score(s->request, &c);
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
   return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, c.print, BOUNDED}, err);

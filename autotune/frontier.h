@@ -35,7 +35,7 @@ typedef struct tws_search {
 
 /* Searches the points of the divisions that may fit, or those of a list. */
 tws_code tws_frontier_search(tws_search *search, tws_error *err);
-/* If nothing fits: plans the candidates closest to fitting, so that a message can state the missing bytes. */
+/* Plans the candidates closest to fitting, if nothing fits, so that a message can state the missing bytes. */
 tws_code tws_frontier_plan_closest(tws_search *search, tws_error *err);
 
 #endif

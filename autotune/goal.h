@@ -4,7 +4,7 @@
 
 #include "autotune/autotune.h"
 
-const char *tws_goal_name(tws_goal objective); /* "throughput", "latency", ... */
+const char *tws_goal_name(tws_goal objective); /* returns "throughput", "latency", ... */
 
 /* The figures from which a score is computed, predicted or measured. */
 typedef struct tws_scored {

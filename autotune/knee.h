@@ -7,8 +7,8 @@
 
 enum { TWS_KNEE_POINTS = 64 };
 typedef struct tws_knee_sweep {
-  const char *parameter; /* a row of the table in knee.c */
-  double low, high;      /* in the parameter's own units */
+  const char *parameter; /* name of the figure, a row of the table in knee.c */
+  double low, high;      /* range of values, in the parameter's own units */
   int count;             /* number of values, evenly spaced in the logarithm */
 } tws_knee_sweep;
 

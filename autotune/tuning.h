@@ -10,8 +10,7 @@
 #define TWS_TUNING_RESULTS "autotuning_results"
 #define TWS_TUNING_EXPERIMENTS "autotuning_exps"
 
-typedef enum tws_tuning_axes {                       /* which parallel axes are tried in addition to those of the
-                                                      * lists */
+typedef enum tws_tuning_axes { /* the parallel axes that are tried in addition to those in the lists of the space */
                                TWS_TUNING_AXES_AUTO, /* if the states exceed one device */
                                TWS_TUNING_AXES_ON,
                                TWS_TUNING_AXES_OFF,
@@ -27,12 +26,12 @@ typedef struct tws_tuning {
   tws_tuner tuner; /* tuner of the runs; without runs that of the simulations */
   tws_tuning_axes axes;
   int64_t trials,
-      early_stopping;      /* maximum number of simulations, and of those without an improvement; 0: the configuration's
-                            * value, or that of tws_tune() */
-  double memory;           /* bytes of one device; below 0: the device's own */
-  int keeps_margin;        /* tight candidates do not count as fitting */
-  double budget_s;         /* time limit of the runs, or without runs of the search; 0: no limit */
-  const char *results;     /* folder of the results */
+      early_stopping;  /* maximum number of simulations, and of successive simulations without an improvement; 0: the
+                       * configuration's value, or that of tws_tune() */
+  double memory;       /* bytes of one device; below 0: the device's own */
+  int keeps_margin;    /* tight candidates do not count as fitting */
+  double budget_s;     /* time limit of the runs, or without runs of the search; 0: no limit */
+  const char *results; /* folder of the results */
   const char *experiments; /* folder; NULL: DeepSpeed's default name, in a folder inside `results` */
   tws_tune_earlier earlier;
   /* settings of the runs */

@@ -26,8 +26,8 @@ typedef struct tws_cli {
   int quiet;           /* --quiet: no narration, no progress */
   int verbose;         /* --verbose: debug narration */
   int color_out, color_err;
-  int exit_code;                       /* exit status if run() returns TWS_OK, such as a child's; 0: that of the code */
-  tws_log log;                         /* receives the library's messages and writes them to standard error */
+  int exit_code; /* exit status of the program if run() returns TWS_OK, such as a child's; 0: tws_code_exit(TWS_OK) */
+  tws_log log;   /* receives the library's messages and writes them to standard error */
   const struct tws_verb *const *verbs; /* all subcommands of the program, ended by NULL */
 } tws_cli;
 

@@ -18,10 +18,10 @@ typedef struct options {
   int force;
   int64_t vocabulary_multiple;
   const char *tag;
-  const char *tokenizer, *field, *eval; /* for conversion to token files */
+  const char *tokenizer, *field, *eval; /* options of the conversion to token files */
   double eval_share;
   int megatron;
-  const char *profile; /* for conversion of a topology or of a log of nccl-tests */
+  const char *profile; /* name of the profile, for the conversion of a topology or of a log of nccl-tests */
   int64_t nodes;
 } options;
 
@@ -236,7 +236,8 @@ static tws_code convert_saved(tws_cli *cli, const options *o, const char *path, 
   return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
 }
 
-/* A running job with --keep may remove the checkpoint while it is read; then the newest one is read instead. */
+/* Converts a checkpoint. A running job with --keep may remove it while it is read; then the newest one is read
+ * instead. */
 static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
   enum { TRIES = 20 };
   char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];

@@ -149,7 +149,7 @@ static void print_skipped(const tws_step_report *r) {
     tws_out(", which is kept\n");
 }
 
-/* With several losses, prints the name of each, or its value in a report. */
+/* Prints, for a model with several losses, the name of each, or its value in a report. */
 static void print_losses(const tws_network *network, const tws_step_report *r) {
   if (tws_network_losses(network) < 2) return;
   for (uint32_t m = 0, h = 0; m < network->module_count; m++) {
@@ -443,7 +443,8 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   return TWS_OK;
 }
 
-/* Under torchrun on one machine the first process starts all ranks, and the other processes exit. */
+/* Reads torchrun's environment. On one machine the first process starts all ranks, and the other processes, for which
+ * *idle is set, exit. */
 static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *err) {
   const char *rank = getenv("LOCAL_RANK"), *world = getenv("WORLD_SIZE"), *here = getenv("LOCAL_WORLD_SIZE");
   *idle = 0;

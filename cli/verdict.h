@@ -1,4 +1,5 @@
-/* Prints whether a job fits its cluster, the bottleneck of its step, and the measured accuracy of such predictions. */
+/* Prints whether a job fits its cluster, the bottleneck of its step, and the measured accuracy of similar
+ * predictions. */
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 

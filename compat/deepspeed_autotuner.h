@@ -19,10 +19,10 @@ double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, i
 int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation,
                          int gpus, int model_parallel, int64_t *list, int capacity);
 
-/* Limits and inputs of the fast mode of DeepSpeed's autotuner (tune(), tune_space()), which runs, at each stage, the
- * smallest and the largest micro-batch, the list of those between, and then smaller ones than the largest while each is
- * 5 % faster. Stages that hold no larger micro-batch than an earlier one are left out. A limit of 0 stands for
- * DeepSpeed's own (1, 1024, none). */
+/* Limits and inputs of the fast mode of DeepSpeed's autotuner (tune(), tune_space()). At each stage it runs the
+ * smallest and the largest micro-batch, a list of those between, and then smaller ones than the largest while each is 5
+ * % faster than the one before it. Stages that hold no larger micro-batch than an earlier one are left out. A limit of
+ * 0 stands for DeepSpeed's own (1, 1024, none). */
 typedef struct tws_ds_tuning {
   double params, activation_bytes, device_bytes; /* activations of one sequence; memory of one GPU */
   int gpus_per_node, nodes, model_parallel, fp16;

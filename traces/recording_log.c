@@ -68,7 +68,7 @@ static int field_of(const char *text, size_t length) {
 }
 
 typedef struct row {
-  double value[FIELDS]; /* the values of a line by their fields; NaN: absent */
+  double value[FIELDS]; /* values of a row, indexed by field; NaN: the row lacks the field */
 } row;
 
 static tws_code add_row(tws_recording *r, const row *one, tws_error *err) {

@@ -155,7 +155,7 @@ void tws_case_choices_free(tws_case_choices *choices);
 /* Returns 1 if constants may be fitted on the run: its id has a SHA-256 with an even first byte
  * (scenarios/published/split.sh). The other runs are only reported. */
 int tws_case_is_for_fitting(const char *id);
-const char *tws_case_half_name(int fitting); /* "fitting", "reported" */
+const char *tws_case_half_name(int fitting); /* returns "fitting" or "reported" */
 
 typedef struct tws_case_half {
   int for_fitting, runs;

@@ -15,7 +15,7 @@ typedef enum tws_evidence_model {
   TWS_EVIDENCE_ADAPTERS,
   TWS_EVIDENCE_MODELS
 } tws_evidence_model;
-const char *tws_evidence_model_name(tws_evidence_model model); /* "dense", "experts", ... */
+const char *tws_evidence_model_name(tws_evidence_model model); /* returns "dense", "experts", ... */
 
 /* The properties by which published runs and jobs are compared. */
 typedef struct tws_evidence_key {

@@ -1,4 +1,4 @@
-/* Checks of result files, which a user may have edited, before their members are read. */
+/* Checks the form of result files, which a user may have edited, before their members are read. */
 #ifndef TWS_VALIDATION_RESULT_CHECKS_H
 #define TWS_VALIDATION_RESULT_CHECKS_H
 

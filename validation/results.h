@@ -24,7 +24,8 @@ typedef struct tws_results {
   size_t count, capacity;
   const char *file; /* file that is being read, and its fingerprint */
   tws_fingerprint fingerprint;
-  const tws_result_entry *clash; /* entry of the same configuration whose fingerprint has another model or plan */
+  /* an earlier entry of this configuration whose fingerprint has another model or plan; NULL: none */
+  const tws_result_entry *clash;
 } tws_results;
 
 /* Adds the results in a file. TWS_INVALID if it is no result of train, estimate, simulate, tune or validate, or if its

@@ -47,8 +47,8 @@ static void add_point(tws_sweep *s, const choice *c, int64_t ranks, int64_t batc
   p->variant.threads =
       tws_launch_threads(s->request->spec->threads ? s->request->spec->threads : config->threads, (int)ranks);
   tws_variant_name(&p->variant, p->name, sizeof p->name);
-  for (int i = 0; i < s->count; i++)
-    if (strcmp(s->points[i].name, p->name) == 0) return; /* with a small batch two choices may be equal */
+  for (int i = 0; i < s->count; i++) /* the point exists already: with a small batch two choices may be equal */
+    if (strcmp(s->points[i].name, p->name) == 0) return;
   s->count += has_plan(s, &p->variant, refusal);
 }
 
@@ -117,7 +117,8 @@ static tws_code measure_points(tws_sweep *s, tws_error *err) {
   for (int round = 0; round < r->rounds; round++) {
     if (!r->spec->profile) TWS_TRY(calibrate_once(s, round, err));
     for (int i = 0; i < s->count; i++) {
-      tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* in each round another point precedes this one */
+      /* the order is rotated, so that in each round another point precedes this one */
+      tws_sweep_point *p = &s->points[(i + round * 5) % s->count];
       tws_variant_text text;
       const tws_job_spec spec = tws_variant_spec(r->spec, &p->variant, &text);
       const tws_trial_request trial = {.spec = &spec,

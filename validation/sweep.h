@@ -1,5 +1,5 @@
-/* The accuracy experiment: many variants of a job, measured in interleaved rounds and predicted from a calibration of
- * the same minutes. */
+/* The accuracy experiment: measures many variants of a job in interleaved rounds, and predicts them from a calibration
+ * that was measured in the same minutes. */
 #ifndef TWS_VALIDATION_SWEEP_H
 #define TWS_VALIDATION_SWEEP_H
 
