@@ -91,14 +91,15 @@ typedef struct tws_tune_candidate {
   tws_tune_verdict verdict;
   /* reason of the rejection, with the same text for similar candidates, so that they can be counted */
   char reason[160];
-  int implied;                          /* rejected without a plan: needed_bytes is a lower bound */
-  int rough;                            /* step_s and the ledger of the estimate are lower bounds */
+  int implied;                          /* 1: rejected without a plan, so that needed_bytes is a lower bound */
+  int rough;                            /* 1: step_s and the ledger of the estimate are lower bounds */
   double needed_bytes, available_bytes; /* memory of one rank, in the tier that is exceeded */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
   double samples;                       /* sequences per step of the whole job */
-  double simulated_s;                   /* 0: not simulated */
+  double simulated_s;                   /* simulated seconds of a step; 0: not simulated */
   tws_sim_result simulation;
-  double measured_s, measured_spread_s; /* 0: not measured (autotune/measure.h) */
+  /* measured seconds of a step, median and spread; 0: not measured (autotune/measure.h) */
+  double measured_s, measured_spread_s;
 } tws_tune_candidate;
 
 typedef enum tws_tuner {

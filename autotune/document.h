@@ -26,10 +26,10 @@ void tws_document_figure(tws_document *document, const char *svg, const char *fi
 /* ---- figures ---- */
 typedef struct tws_mark {
   double x, y;
-  int strong;        /* highlighted, and connected to the other highlighted marks by a line */
+  int strong;        /* 1: highlighted, and connected to the other highlighted marks by a line */
   const char *label; /* text next to the mark; NULL: none; it is omitted if it would overlap another */
   const char *tip;   /* tooltip; NULL: none */
-  int line_only;     /* the line passes through this point, but no mark is drawn */
+  int line_only;     /* 1: the line passes through this point, but no mark is drawn */
 } tws_mark;
 /* Draws a scatter plot; highlighted marks are connected in their order. Axes begin at 0 unless all values are far from
  * it. */

@@ -25,7 +25,7 @@ enum { TWS_EXPERIMENT_KINDS = TWS_KERNEL_COUNT + TWS_COLLECTIVE_COUNT };
 typedef struct tws_experiment {
   tws_outcome outcome;
   char reason[256]; /* reason why it is not measured, in one line */
-  int runs;         /* successful runs */
+  int runs;         /* number of successful runs */
   double *step_s;   /* the measured steps of all runs */
   size_t count, capacity;
   double *run_s; /* median step of each run */

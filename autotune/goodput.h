@@ -8,7 +8,7 @@
 
 enum { TWS_GOODPUT_ROWS = 5 };
 typedef struct tws_goodput_row {
-  const tws_tune_candidate *of; /* a candidate of the result */
+  const tws_tune_candidate *of; /* the candidate of the result to which the row belongs */
   double step_s;                /* seconds of its step, simulated, or else by the longest path */
   tws_saving_advice advice;
   double tokens_per_s; /* goodput of the whole job */

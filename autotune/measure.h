@@ -27,7 +27,7 @@ typedef struct tws_tune_trial {
   double samples;                  /* sequences per step of the whole job */
   double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not predicted */
   double step_s, spread_s;         /* measured: median and interquartile range; 0: not measured */
-  int reused;                      /* read from the record of an earlier search */
+  int reused;                      /* 1: the result was read from the record of an earlier search */
   tws_experiment experiment;
 } tws_tune_trial;
 

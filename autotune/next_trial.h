@@ -13,8 +13,8 @@
 
 typedef struct tws_trial_point {
   const tws_variant *variant;
-  double predicted; /* scores: larger is better (autotune/goal.h) */
-  double measured;  /* 0: a trial that failed, or no trial yet */
+  double predicted; /* predicted score; larger is better (autotune/goal.h) */
+  double measured;  /* measured score; 0: the trial failed, or there was none yet */
 } tws_trial_point;
 
 typedef struct tws_trial_rule {

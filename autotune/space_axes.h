@@ -10,8 +10,9 @@ typedef struct tws_axes_space {
   int64_t sequence_length;
   int devices;     /* number of devices of a node */
   int thorough;    /* the value of tws_tune_space.axes */
-  int every_stage; /* the user listed ZeRO stages: stages that partition nothing are kept */
-  int every_batch; /* the user listed accumulations: pipelines may have fewer micro-batches than stages */
+  int every_stage; /* 1: the user listed ZeRO stages, so that stages that partition nothing are kept */
+  int every_batch; /* 1: the user listed accumulation steps, so that pipelines may have fewer micro-batches than
+                    * stages */
   int tensor_named, schedules_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;

@@ -23,23 +23,24 @@ typedef struct tws_tuning {
    * seed, memory_bytes and unset fields of the space. Parts are set by the launcher that started this process; the
    * budget and the state file are set from the members below. */
   tws_tune_request search;
-  tws_tuner tuner; /* tuner of the runs; without runs that of the simulations */
+  tws_tuner tuner; /* tuner that orders the runs; if none are requested, the one that orders the simulations */
   tws_tuning_axes axes;
   int64_t trials,
       early_stopping;  /* maximum number of simulations, and of successive simulations without an improvement; 0: the
                        * configuration's value, or that of tws_tune() */
   double memory;       /* bytes of one device; below 0: the device's own */
   int keeps_margin;    /* tight candidates do not count as fitting */
-  double budget_s;     /* time limit of the runs, or without runs of the search; 0: no limit */
+  double budget_s;     /* time limit of the runs, or of the search if no runs are requested; 0: no limit */
   const char *results; /* folder of the results */
   const char *experiments; /* folder; NULL: DeepSpeed's default name, in a folder inside `results` */
   tws_tune_earlier earlier;
   /* settings of the runs */
-  int64_t validate; /* maximum number of trials that are run; 0: none */
+  int64_t validate; /* maximum number of trials that are run; 0: no run is requested */
   const char *data;
-  int64_t first_step, last_step; /* measured steps; 0: the configuration's, else 3 to 5 */
-  int64_t rounds, race;          /* as in tws_tune_measuring */
-  double limit_s;                /* time limit of a run */
+  /* first and last measured step of a run; 0: the configuration's values, else 3 and 5 */
+  int64_t first_step, last_step;
+  int64_t rounds, race; /* as in tws_tune_measuring */
+  double limit_s;       /* time limit of a run */
 } tws_tuning;
 
 /* Sets the settings that no option states from the configuration's section autotuning or its batch keys. Fails with

@@ -170,7 +170,8 @@ static tws_code run_launch(tws_cli *cli, void *raw, int argc, char **argv, tws_e
     return tws_fail(err, TWS_USAGE, "twinspeed launch -n 4 -- COMMAND ...", "launch: no command was given");
   TWS_TRY(check_options(o, err));
   tws_arena *arena = tws_arena_create();
-  char **command = arena ? tws_arena_alloc(arena, (size_t)argc + 1, sizeof *command) : NULL; /* ends with NULL */
+  /* the list of words ends with NULL */
+  char **command = arena ? tws_arena_alloc(arena, (size_t)argc + 1, sizeof *command) : NULL;
   tws_code code = command ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (command) memcpy(command, argv, (size_t)argc * sizeof *command);
   const int is_rank = tws_worker_is() || (o->world_info && o->node_rank < 0);

@@ -83,7 +83,7 @@ typedef struct tws_case_result {
   int doubts_time, doubts_memory;  /* 1: the exclusion concerns the errors of time, of memory */
   int for_fitting;                 /* tws_case_is_for_fitting() */
   tws_evidence_key key;            /* properties of the job, for the evidence */
-  tws_evidence_part part;          /* use of the run for the intervals */
+  tws_evidence_part part;          /* half of the run: its residual determines intervals or is only reported */
   double low_s, high_s;            /* interval in which nine of ten measured steps of similar runs lie; 0: not known */
 } tws_case_result;
 

@@ -155,7 +155,7 @@ static int read_train(tws_results *r, const cJSON *root) {
   double *sorted = n ? tws_calloc(n, sizeof *sorted) : NULL;
   cJSON_ArrayForEach(one, times) if (sorted && cJSON_IsNumber(one)) sorted[kept++] = one->valuedouble;
   if (kept > 3) {
-    tws_sample_median(sorted, kept); /* sorts */
+    tws_sample_median(sorted, kept); /* tws_sample_median() sorts the values */
     e->low_s = sorted[kept / 4];
     e->high_s = sorted[kept - 1 - kept / 4];
   }
