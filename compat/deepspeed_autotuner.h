@@ -33,8 +33,7 @@ typedef struct tws_ds_tuning {
 } tws_ds_tuning;
 /* Runs one experiment. Returns its samples per second; 0: it cannot run; below 0: the search shall end. */
 typedef double (*tws_ds_experiment)(void *user, int stage, int64_t micro, int64_t accumulation);
-/* Calls `run` with the experiments of the fast mode, in its order. Returns 0, or -1 if an experiment ended the
- * search. */
+/* Calls `run` with the experiments of the fast mode in order. Returns 0, or -1 if an experiment ended the search. */
 int tws_ds_tune(const tws_ds_tuning *tuning, tws_ds_experiment run, void *user);
 
 /* One tuned key of an experiment, with its value. */

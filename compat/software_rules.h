@@ -9,11 +9,9 @@
 #include "base/json.h"
 #include "base/status.h"
 
-/* Checks a ds_config.json by DeepSpeed's rules; world: number of all ranks. Fails with TWS_INVALID, and with the rule
- * that it breaks. */
+/* Fails with TWS_INVALID, and the rule, if a ds_config.json breaks a rule of DeepSpeed. world: number of all ranks. */
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err);
-/* Checks Megatron's arguments, given as keys such as {"tensor_model_parallel_size": 2, "bf16": true}, in the same
- * way. */
+/* Checks Megatron's arguments in the same way: {"tensor_model_parallel_size": 2, "bf16": true}. */
 tws_code tws_megatron_check(const cJSON *arguments, int64_t world, tws_error *err);
 
 #endif
