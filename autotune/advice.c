@@ -5,21 +5,21 @@
 
 #include "job/features.h"
 
-/* Plans of more operations take seconds to try ten times. */
+/* No change is tried for plans with more operations, since ten of them take seconds. */
 #define MOST_OPERATIONS 120000
 #define LEAST_GAIN 0.02
 #define NO_OPTIMIZER_PLACE "zero_optimization.offload_optimizer.device=none"
 #define NO_PARAMETER_PLACE "zero_optimization.offload_param.device=none"
 #define ADAPTERS "twinspeed.lora.r=16", "twinspeed.lora.target_modules=all-linear"
 
-/* One change: settings, or a flag. */
+/* One change of a job: settings of its configuration, or an option. */
 typedef struct change {
   const char *words, *set[3], *recompute;
-  int stage;         /* 1 + the stage; 0: as it is */
-  int grow, shrink;  /* micro batch times, or through, with the accumulation steps against it */
-  int offloading;    /* of jobs that do not fit */
-  int offloads;      /* of jobs that offload alone: 1 the optimizer, 2 parameters */
-  int adapts, types; /* of jobs that do not fit: adapters; of float32 that was assumed: bf16 */
+  int stage;         /* 1 + the ZeRO stage; 0: the stage stays */
+  int grow, shrink;  /* the micro batch is multiplied or divided by this, and the accumulation steps the reverse */
+  int offloading;    /* 1: the change is tried only for jobs that do not fit */
+  int offloads;      /* the change is tried only for jobs that offload: 1 the optimizer, 2 the parameters */
+  int adapts, types; /* adapts: adapters, only for jobs that do not fit; types: bf16, for an assumed float32 */
 } change;
 
 static const change changes[] = {
@@ -52,7 +52,8 @@ static void add_flag(tws_advice *a, const char *format, const char *value) {
   const size_t used = strlen(a->arguments);
   snprintf(a->arguments + used, sizeof a->arguments - used, "%s", used ? " " : "");
   const size_t now = strlen(a->arguments);
-  snprintf(a->arguments + now, sizeof a->arguments - now, format, value); /* NOLINT: the formats are those below */
+  /* NOLINT: all formats are literals of this file */
+  snprintf(a->arguments + now, sizeof a->arguments - now, format, value);
 }
 
 static void add_number(tws_advice *a, const char *flag, int64_t value) {
@@ -61,7 +62,7 @@ static void add_number(tws_advice *a, const char *flag, int64_t value) {
   add_flag(a, "%s", text);
 }
 
-/* Another micro batch of the same global batch; 0: it cannot be divided so. */
+/* Sets another micro batch, with the same global batch. Returns 0 if the batch cannot be divided in that way. */
 static int set_micro(const change *c, const tws_job *job, tws_job_spec *spec, tws_advice *a) {
   const int64_t micro = job->config->micro_batch_size, steps = job->config->accumulation_steps;
   if (c->grow && (steps % c->grow || tws_config_is_elastic(job->config))) return 0;
@@ -73,7 +74,8 @@ static int set_micro(const change *c, const tws_job *job, tws_job_spec *spec, tw
   return 1;
 }
 
-/* The job with a change; 0: the change is none, or does not concern it. */
+/* Applies a change to the specification and describes it in *a. Returns 0 if it has no effect, or is not meant for this
+ * job. */
 static int apply(const change *c, const tws_job *job, int fits, tws_job_spec *spec, tws_advice *a) {
   const tws_config *config = job->config;
   const tws_features used = tws_config_features(config);
@@ -103,7 +105,7 @@ static int apply(const change *c, const tws_job *job, int fits, tws_job_spec *sp
   return 1;
 }
 
-/* Plans the job with its change: 0 where it does not fit, or its runtime cannot run it. */
+/* Plans the changed job and adds its figures to *a. Returns 0 if it does not fit, or its runtime cannot run it. */
 static int try_job(const tws_job_spec *spec, const tws_job *given, tws_advice *a) {
   tws_job *job;
   tws_ledger live;
@@ -125,13 +127,14 @@ static int try_job(const tws_job_spec *spec, const tws_job *given, tws_advice *a
   return fit.fits;
 }
 
-/* Returns 1 if the first is better: the same training before another, then the faster. */
+/* Returns 1 if `a` is better: a change that does not affect the trained model precedes one that does, then the faster
+ * one. */
 static int is_better(const tws_advice *a, const tws_advice *b) {
   if (a->changes_results != b->changes_results) return b->changes_results;
   return a->tokens_per_s > b->tokens_per_s;
 }
 
-/* Keeps the best, in order. */
+/* Inserts a change into the list of the best, which is sorted. */
 static void keep(const tws_advice *a, tws_advice list[TWS_ADVICES], int *count) {
   int at = *count;
   while (at > 0 && is_better(a, &list[at - 1])) at--;

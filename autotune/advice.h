@@ -1,4 +1,4 @@
-/* The changes of a job that help most, found by trying: each is planned and estimated, none is guessed. */
+/* Finds the changes of a job that help most. Each change is tried: its job is planned and estimated. */
 #ifndef TWS_AUTOTUNE_ADVICE_H
 #define TWS_AUTOTUNE_ADVICE_H
 
@@ -6,16 +6,18 @@
 
 enum { TWS_ADVICES = 3 };
 typedef struct tws_advice {
-  char words[96];            /* "optimizer off the host" */
-  char arguments[192];       /* "--set zero_optimization.offload_optimizer.device=none" */
-  int changes_results;       /* it changes what is trained */
-  double tokens_per_s, gain; /* gain: 0.34 is 34 % more tokens a second than the job, were there memory for it */
+  char words[96];      /* the change in words: "optimizer off the host" */
+  char arguments[192]; /* its flags: "--set zero_optimization.offload_optimizer.device=none" */
+  int changes_results; /* 1: the change affects the trained model, as adapters do */
+  /* gain: 0.34 means 34 % more tokens per second than the unchanged job on devices with enough memory */
+  double tokens_per_s, gain;
   double device_bytes;
 } tws_advice;
 
-/* Changes of the job with which it fits, the fastest first: of a job that fits those that are faster by 2 % at least;
- * of one that does not also those that change what is trained (adapters). The global batch stays. estimate and fits
- * are the job's own. Returns their number; 0 on a host, and for plans that take seconds to try. */
+/* Lists changes of the job with which it fits, the fastest first: for a job that fits, those that are faster by at
+ * least 2 %; for one that does not, also those that affect the trained model (adapters). The global batch stays the
+ * same. `estimate` and `fits` are those of the unchanged job. Returns the number of changes; 0 on a host, and for plans
+ * that take seconds to try. */
 int tws_advice_find(const tws_job_spec *spec, const tws_job *job, const tws_estimate *estimate, int fits,
                     uint64_t operations, tws_advice list[TWS_ADVICES]);
 

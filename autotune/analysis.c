@@ -97,7 +97,7 @@ static void turn_axis(turner *t, const char *name, size_t offset) {
   }
 }
 
-/* Varies the expert-parallel degree to half and to double. */
+/* Varies the expert-parallel degree to half and to double its value. */
 static void turn_experts(turner *t) {
   const tws_variant *w = &t->out->winner.variant;
   const int given = at_least_one(w->expert);
@@ -159,7 +159,8 @@ static int beats(const tws_tune_request *request, const tws_tune_candidate *a, c
   const double x = tws_tune_throughput(a), y = tws_tune_throughput(b);
   const double p = tws_tune_cost(request, &a->variant, x), q = tws_tune_cost(request, &b->variant, y);
   if (x < y || a->needed_bytes > b->needed_bytes || p > q) return 0;
-  return x > y || a->needed_bytes < b->needed_bytes || p < q || a < b; /* among equal candidates the first */
+  /* among equal candidates the first one is kept */
+  return x > y || a->needed_bytes < b->needed_bytes || p < q || a < b;
 }
 
 static tws_code find_pareto(const tws_tune_request *request, const tws_tune_result *result, tws_tune_analysis *out,
@@ -179,7 +180,7 @@ static tws_code find_pareto(const tws_tune_request *request, const tws_tune_resu
   return TWS_OK;
 }
 
-/* ---- all ---- */
+/* ---- the whole analysis ---- */
 
 tws_code tws_tune_analyse(const tws_tune_request *request, const tws_tune_result *result, const tws_variant *winner,
                           const tws_variant *own, tws_tune_analysis **out, tws_error *err) {

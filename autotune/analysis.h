@@ -8,19 +8,19 @@
 /* One variant with the estimate of its plan. */
 typedef struct tws_tune_point {
   tws_variant variant;
-  double step_s;     /* longest path; 0: the variant has no plan */
-  double throughput; /* samples/s */
-  double bytes;      /* peak of the fullest rank */
+  double step_s;     /* seconds of a step by the longest path; 0: the variant has no plan */
+  double throughput; /* samples/s of the whole job */
+  double bytes;      /* peak memory of the rank that uses the most */
   double cost;       /* money for a million tokens; 0: no price */
   int fits;
   char reason[160]; /* why the variant does not fit or has no plan */
 } tws_tune_point;
 
 enum { TWS_TUNE_KNOBS = 48 };
-/* The winner with one knob changed; the global batch stays the same. */
+/* The winner with the value of one knob changed; the global batch stays the same. */
 typedef struct tws_tune_knob {
-  const char *name;           /* "ZeRO stage" */
-  char winner[32], value[32]; /* value of the winner, and the changed value */
+  const char *name;           /* name of the knob: "ZeRO stage" */
+  char winner[32], value[32]; /* the winner's value of the knob, and the changed value, as text */
   tws_tune_point point;
 } tws_tune_knob;
 
@@ -38,11 +38,11 @@ typedef struct tws_tune_analysis {
  * *out with tws_tune_analysis_destroy(). */
 tws_code tws_tune_analyse(const tws_tune_request *request, const tws_tune_result *result, const tws_variant *winner,
                           const tws_variant *own, tws_tune_analysis **out, tws_error *err);
-void tws_tune_analysis_destroy(tws_tune_analysis *analysis); /* NULL is allowed */
+void tws_tune_analysis_destroy(tws_tune_analysis *analysis); /* does nothing for NULL */
 
-/* Money for a million tokens; 0 where the cluster file has no price. */
+/* Returns the money for a million tokens; 0: the cluster file has no price. */
 double tws_tune_cost(const tws_tune_request *request, const tws_variant *variant, double samples_per_s);
-/* Appends one line for each setting that differs between two variants: "micro batch: 4 -> 8". */
+/* Appends one line for each setting that differs between two variants, such as "micro batch: 4 -> 8". */
 void tws_variant_difference(const tws_variant *from, const tws_variant *to, tws_text *out);
 
 #endif

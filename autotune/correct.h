@@ -1,4 +1,5 @@
-/* Correction of a profile by trials: for each kind of operation the ratio of its measured to its simulated seconds. */
+/* Corrects a profile by trials: the correction is, for each kind of operation, the ratio of its measured to its
+ * simulated seconds. */
 #ifndef TWS_AUTOTUNE_CORRECT_H
 #define TWS_AUTOTUNE_CORRECT_H
 
@@ -9,12 +10,12 @@
 tws_code tws_simulated_kinds(const tws_job *job, const tws_sim_api *sim, tws_fidelity fidelity,
                              double kinds[TWS_EXPERIMENT_KINDS], double *step_s, tws_error *err);
 
-/* Sums over trials. */
+/* Seconds by kind of operation, summed over trials. */
 typedef struct tws_kind_sums {
   double simulated[TWS_EXPERIMENT_KINDS], measured[TWS_EXPERIMENT_KINDS];
 } tws_kind_sums;
-/* Sets the ratio measured / simulated of each kind that took at least a thousandth of the total, clamped to 1/8 .. 8.
- * Returns the number of kinds that were set. */
+/* Sets *out to the ratio measured / simulated of each kind of operation that took at least a thousandth of the total,
+ * clamped to 1/8 .. 8. Returns the number of kinds that were set. */
 int tws_correction_of(const tws_kind_sums *sums, tws_profile_correction *out);
 
 #endif

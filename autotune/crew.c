@@ -83,7 +83,7 @@ tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err) {
 
 /* ---- a list ---- */
 
-typedef struct slot { /* header of a slot; the answer's bytes follow it in memory */
+typedef struct slot { /* header of an item's slot; the answer's bytes follow it in memory */
   _Alignas(16) atomic_int done;
   tws_code code;
   tws_error err;

@@ -20,9 +20,9 @@ typedef struct tws_crew {
   pid_t pids[TWS_CREW_MOST];
   int count;
 } tws_crew;
-/* body(user, index) runs in process number index. */
+/* Starts `count` worker processes; process number `index` runs body(user, index). */
 tws_code tws_crew_start(tws_crew *crew, int count, void (*body)(void *user, int index), void *user, tws_error *err);
-int tws_crew_left(const tws_crew *crew); /* number of workers that are still running */
+int tws_crew_left(const tws_crew *crew); /* returns the number of workers that are still running */
 /* Waits for all workers; if `stop` is set, terminates them first. Adds their CPU seconds to *cpu_s. TWS_ENVIRONMENT: a
  * worker exited before its work was done and was not stopped. */
 tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err);
@@ -32,14 +32,15 @@ tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err);
 typedef struct tws_crew_list {
   int items;
   size_t answer_bytes;
-  tws_code (*work)(void *user, int item, void *answer, tws_error *err); /* runs in a worker; *answer is zeroed before */
-  /* Runs in the caller's process; *stop: no further item is needed. */
+  /* computes the answer of an item, in a worker; *answer is zeroed before the call */
+  tws_code (*work)(void *user, int item, void *answer, tws_error *err);
+  /* Receives the answers in the caller's process; sets *stop to 1 if no further item is needed. */
   tws_code (*read)(void *user, int item, const void *answer, int *stop, tws_error *err);
   void *user;
   int large; /* items need much memory: a worker returns it to the system after each item */
 } tws_crew_list;
-/* Processes the list. With one worker or one item everything runs in the caller's process. Adds the CPU seconds of all
- * processes to *cpu_s. */
+/* Processes the items of the list. With one worker or one item everything runs in the caller's process. Adds the CPU
+ * seconds of all processes to *cpu_s. */
 tws_code tws_crew_do(const tws_crew_list *list, int workers, double *cpu_s, tws_error *err);
 
 #endif

@@ -56,8 +56,8 @@ static double experiment(void *user, int stage, int64_t micro, int64_t accumulat
   return c.verdict == TWS_TUNE_FITS ? tws_tune_throughput(&c) : 0;
 }
 
-/* Returns the bytes that the activations of a second sequence need at stage 3, where DeepSpeed measures a forward pass
- * of the first. */
+/* Computes the bytes of one sequence's activations: those that a second sequence adds at stage 3, where DeepSpeed
+ * measures a forward pass of the first. */
 static tws_code activations_of(const tws_tune_request *request, double *bytes, tws_error *err) {
   double needed[2];
   for (int i = 0; i < 2; i++) {

@@ -18,7 +18,7 @@ typedef struct closest { /* a point that does not fit, and its needed bytes divi
 
 struct tws_found_list {
   atomic_llong count, next; /* next: the next family to examine */
-  atomic_llong considered;  /* points examined, for the progress display */
+  atomic_llong considered;  /* number of points examined, for the progress display */
   closest closest[TWS_CREW_MOST][TWS_CLOSEST];
   int closest_count[TWS_CREW_MOST];
   int64_t numbers[];
@@ -28,8 +28,8 @@ enum { STATE_SLOTS = 1 << 16, STATE_PROBES = 64 };
 typedef struct state_slot {
   atomic_ullong class;
   atomic_int ready;
-  tws_need always, end; /* tws_bound_bytes */
-  char refusal[160];    /* why there is no such plan; empty: there is one */
+  tws_need always, end; /* lower bounds of the states' bytes, as tws_bound_bytes() computes them */
+  char refusal[160];    /* reason why these states have no plan; empty: they have one */
 } state_slot;
 struct tws_state_table {
   state_slot slots[STATE_SLOTS];
@@ -114,7 +114,8 @@ static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate 
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
-/* Returns the slot of the class: its existing one, or an empty one that it claims; NULL: the table is full. */
+/* Returns the slot of a class of model states (tws_points_state_class()): its existing one, or an empty one that it
+ * claims; NULL: the table is full. */
 static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
   for (uint64_t i = 0; i < STATE_PROBES; i++) {
     state_slot *slot = &table->slots[(class + i) % STATE_SLOTS];
@@ -124,7 +125,8 @@ static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
   return NULL;
 }
 
-/* candidate->reason says why the states have no plan */
+/* Computes the lower bounds of the states' bytes. If the states have no plan, the candidate's verdict and reason are
+ * set. */
 static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *always, tws_need *end, tws_error *err) {
   state_slot *slot = slot_of(d->table, tws_points_state_class(&c->variant));
   if (slot && atomic_load(&slot->ready)) {
@@ -152,7 +154,7 @@ static int judge_needs(const tws_capacity *capacity, const tws_need *a, const tw
   return c->verdict == TWS_TUNE_FITS;
 }
 
-/* Judges a point by the lower bound of its memory. active NULL: the bound of its states alone. */
+/* Sets the verdict of a point by the lower bound of its memory. active NULL: by the bound of its states alone. */
 static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_need *active, tws_tune_candidate *c,
                             tws_error *err) {
   const tws_tune_request *request = d->points->request;
@@ -183,7 +185,7 @@ typedef struct looker {
   tws_tally *tally;
   double until_s;
   int64_t families;
-  tws_job *job; /* of the previous division, if the next one differs from it in the batch alone; or NULL */
+  tws_job *job; /* job of the previous division, if the next division differs from it in the batch alone; else NULL */
   tws_variant of;
 } looker;
 
@@ -248,7 +250,7 @@ static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, i
   const tws_division_bound *record = &w->d->records[division];
   tws_tune_candidate c;
   TWS_TRY(judge_point(w->d, v, NULL, &c, err));
-  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division with a smaller micro batch was too large */
+  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division that has a smaller micro batch was too large */
     c.verdict = TWS_TUNE_NO_DEVICE_MEMORY;
     snprintf(c.reason, sizeof c.reason, "device memory: mostly %s", tws_category_name(TWS_CATEGORY_ACTIVATION));
   } else if (c.verdict == TWS_TUNE_FITS) {
@@ -264,8 +266,8 @@ static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, i
   return TWS_OK;
 }
 
-/* *implied: no point of a division with a smaller micro batch fits together with its activations, so that larger ones
- * do not fit either. */
+/* Examines the points of a division. *implied is 1 if no point of a division with a smaller micro batch fits together
+ * with its activations, so that larger ones do not fit either. */
 static tws_code look_at_division(looker *w, int64_t division, int *implied, tws_error *err) {
   const tws_points *p = w->d->points;
   tws_variant v;
@@ -320,7 +322,7 @@ static tws_code look_at_families(looker *w, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- all workers ---- */
+/* ---- the workers together ---- */
 
 typedef struct answer {
   tws_code code;
@@ -330,7 +332,7 @@ typedef struct answer {
 
 typedef struct lookers {
   looker all;
-  answer *answers; /* shared, one for each worker */
+  answer *answers; /* answers in shared memory, one for each worker */
 } lookers;
 
 static void work(void *user, int index) {

@@ -11,7 +11,7 @@
 #include "autotune/evaluate.h"
 #include "autotune/points.h"
 
-/* Bytes by tier, and the largest category of each tier. */
+/* Needed bytes by memory tier, and the category with the most bytes in each tier. */
 typedef struct tws_need {
   uint64_t bytes[TWS_TIER_COUNT];
   uint8_t category[TWS_TIER_COUNT];
@@ -20,7 +20,7 @@ typedef struct tws_need {
 typedef enum tws_division_known { TWS_DIVISION_NEW, TWS_DIVISION_BOUNDED } tws_division_known;
 typedef struct tws_division_bound {
   int32_t known; /* tws_division_known */
-  double step_s; /* lower bound of the passes' seconds */
+  double step_s; /* lower bound of the seconds of forward and backward passes */
   tws_need active;
 } tws_division_bound;
 
@@ -37,8 +37,8 @@ typedef struct tws_divisions {
   const tws_points *points;
   int64_t count;
   tws_division_bound *records;   /* [count] */
-  struct tws_found_list *found;  /* numbers of divisions with points that may fit */
-  struct tws_state_table *table; /* bytes of the states by class */
+  struct tws_found_list *found;  /* numbers of the divisions that have points that may fit */
+  struct tws_state_table *table; /* bytes of the model states, by tws_points_state_class() */
   size_t found_bytes, table_bytes;
 } tws_divisions;
 
@@ -49,13 +49,14 @@ void tws_divisions_close(tws_divisions *divisions);
  * points that are illegal or do not fit in `tally`. */
 tws_code tws_divisions_look(tws_divisions *divisions, int workers, double until_s, tws_tally *tally, double *cpu_s,
                             tws_error *err);
-/* The divisions with points that may fit, in order. */
+/* Returns the numbers of the divisions that have points that may fit, in order. */
 const int64_t *tws_divisions_found(tws_divisions *divisions, int64_t *count);
-/* Decides whether a point of such a division may fit and sets its variant. Points that do not are already in the
- * tally. */
+/* Sets *may_fit to 1 if a point of one of these divisions may fit, and sets its variant. Points that do not fit are
+ * already in the tally. */
 tws_code tws_divisions_may_fit(tws_divisions *divisions, int64_t number, tws_variant *variant, int *may_fit,
                                tws_error *err);
-/* Points that were rejected by the lower bound of their states and passes, closest to fitting first. */
+/* Lists the numbers of the points that were rejected by the lower bound of their states and passes, closest to fitting
+ * first. Returns how many there are, at most TWS_CLOSEST. */
 enum { TWS_CLOSEST = 16 };
 int tws_divisions_closest(const tws_divisions *divisions, int64_t *numbers);
 

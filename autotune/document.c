@@ -190,7 +190,7 @@ static void add_axis(tws_text *svg, const axis *a, int vertical, const char *tit
     char text[24];
     snprintf(text, sizeof text, "%.6g", value);
     tws_text_add(svg, "<path d=\"M%.1f %.1f%s\" stroke=\"#ddd\" fill=\"none\"/>\n", x, y,
-                 vertical ? "H730" : "V20"); /* WIDTH - RIGHT, TOP */
+                 vertical ? "H730" : "V20"); /* the line ends at WIDTH - RIGHT, or at TOP */
     add_label(svg, vertical ? x - 6 : x, vertical ? y + 4 : y + 16, vertical ? "end" : "middle", text);
   }
   if (vertical) tws_text_add(svg, "<g transform=\"translate(16 %d) rotate(-90)\">", (HEIGHT - BOTTOM + TOP) / 2);
@@ -259,7 +259,7 @@ void tws_figure_points(const tws_mark *marks, int count, const char *x_title, co
   tws_text_add(svg, "</svg>\n");
 }
 
-/* Approximate width of the longest text in this font size. */
+/* Returns the approximate width of the longest text in the font size of the labels. */
 static double width_of(const char *const *texts, int count) {
   size_t longest = 0;
   for (int i = 0; i < count; i++)

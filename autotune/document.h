@@ -8,27 +8,28 @@ typedef enum tws_dress { TWS_DRESS_HTML, TWS_DRESS_MARKDOWN } tws_dress;
 typedef struct tws_document {
   tws_dress dress;
   tws_text text;
-  int columns; /* columns of the open table */
+  int columns; /* number of columns of the open table */
 } tws_document;
 
 void tws_document_begin(tws_document *document, tws_dress dress, const char *title);
 void tws_document_end(tws_document *document);
 void tws_document_heading(tws_document *document, const char *text);
 void tws_document_paragraph(tws_document *document, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Cells are plain text; special characters are escaped. */
+/* Begins a table. Heads and cells are plain text, whose special characters are escaped. */
 void tws_document_table(tws_document *document, const char *const *heads, int columns);
 void tws_document_row(tws_document *document, const char *const *cells);
 void tws_document_table_end(tws_document *document);
-/* svg: from tws_figure_svg(); file: path of the same figure, relative to the Markdown document. */
+/* Adds a figure. svg: text from tws_figure_points() or tws_figure_bars(); file: path of the same figure, relative to
+ * the Markdown document. */
 void tws_document_figure(tws_document *document, const char *svg, const char *file, const char *caption);
 
 /* ---- figures ---- */
 typedef struct tws_mark {
   double x, y;
-  int strong;        /* highlighted, and connected to the other highlighted marks by a line */
-  const char *label; /* NULL: none; omitted where it would overlap another */
+  int strong;        /* 1: highlighted, and connected to the other highlighted marks by a line */
+  const char *label; /* text next to the mark; NULL: none; it is omitted if it would overlap another */
   const char *tip;   /* tooltip; NULL: none */
-  int line_only;     /* the line passes through this point, but no mark is drawn */
+  int line_only;     /* 1: the line passes through this point, but no mark is drawn */
 } tws_mark;
 /* Draws a scatter plot; highlighted marks are connected in their order. Axes begin at 0 unless all values are far from
  * it. */

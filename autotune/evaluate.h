@@ -14,18 +14,19 @@ tws_code tws_tune_derive(const tws_tune_request *request, tws_tune_candidate *ca
 /* Converts a refusal into a verdict; other codes remain errors of this candidate. */
 tws_code tws_tune_refusal(tws_tune_candidate *candidate, tws_code code, const tws_error *why, int *refused,
                           tws_error *err);
-/* Sets verdict, bytes and reason from candidate->estimate.ledger; job: the candidate's own. */
+/* Sets verdict, bytes and reason from candidate->estimate.ledger. job: the candidate's job. */
 void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *candidate);
-/* The same from the ledger of a point that was not derived, without the memory that other programs use on the
- * device. */
+/* Sets verdict, bytes and reason from the ledger of a point without a derived job; the memory that other programs use
+ * on the device is not counted. */
 void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledger, tws_tune_candidate *candidate);
 /* Computes a lower bound of the step and of the memory: sets step_s, the ledger and model_flops of the estimate, and a
  * verdict if the memory already exceeds a tier. */
 tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
-/* The same from the model's layers alone, independent of the ZeRO knobs: sets step_s and model_flops. */
+/* Computes a lower bound of the step from the model's layers alone, independent of the ZeRO knobs: sets step_s and
+ * model_flops. */
 tws_code tws_tune_bound_layers(const tws_tune_request *request, tws_tune_candidate *candidate, tws_error *err);
-/* Score by the request's objective, larger is better. With lower bounds in step_s and bytes it is an upper bound of the
- * scores of all plans of the point. */
+/* Returns the candidate's score by the request's objective; larger is better. If step_s and bytes are lower bounds, it
+ * is an upper bound of the scores of all plans of the point. */
 double tws_tune_score(const tws_tune_request *request, const tws_tune_candidate *candidate);
 
 #endif

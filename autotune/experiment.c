@@ -50,7 +50,7 @@ static const char *path_of(const tws_experiment_setup *setup, const char *name, 
 
 /* ---- the record ---- */
 
-/* Fingerprint of the inputs of a record: model and plan, data, and the measured steps. */
+/* Writes the fingerprint of a record's inputs: model and plan, data, and the measured steps. */
 static tws_code key_of(const tws_experiment_setup *setup, const tws_job *job, char *key, size_t size, tws_error *err) {
   tws_fingerprint print;
   TWS_TRY(tws_job_fingerprint(job, &print, err));
@@ -254,8 +254,8 @@ static void read_reason(const char *path, char *reason, size_t size) {
   tws_free(text);
 }
 
-/* Number of processes that the kernel has killed in this memory control group because its limit was exceeded; 0 if it
- * is not known. */
+/* Returns the number of processes that the kernel has killed in this memory control group because its limit was
+ * exceeded; 0 if it is not known. */
 static int64_t killed_for_memory(void) {
   int64_t count = 0;
   char line[128];
@@ -283,8 +283,8 @@ static tws_outcome judge(const tws_child_end *end, int64_t killed, char *reason,
   }
   if (!*said) snprintf(reason, size, "exited with status %d without output", end->status);
   if (end->status == tws_code_exit(TWS_HANG)) return TWS_OUTCOME_HUNG;
-  /* The engine exits with TWS_NO if a training would not fit; a rank whose allocation fails exits with an error that
-   * says so. */
+  /* The engine exits with TWS_NO if a training would not fit; a rank whose allocation fails exits with a message about
+   * memory. */
   const int of_memory =
       end->status == tws_code_exit(TWS_NO) || strstr(said, "cannot allocate") || strstr(said, "out of memory");
   return of_memory ? TWS_OUTCOME_OUT_OF_MEMORY : TWS_OUTCOME_FAILED;
@@ -365,8 +365,8 @@ static tws_code read_run(const tws_experiment_setup *setup, const tws_job *job, 
 
 /* ---- a run ---- */
 
-/* Each trial has a folder of its own within the monitor's folder, because its loss curve is not part of another
- * training. */
+/* Adds the options of a monitor. Each trial has a folder of its own within the monitor's folder, because its loss curve
+ * is not part of another training. */
 static void add_monitor(command *c, const char *section, const tws_monitor_section *values, const char *name) {
   if (values->enabled)
     add(c, "--set", tws_arena_printf(c->arena, "%s.job_name=%s/%s", section, values->job_name, name));
@@ -419,6 +419,6 @@ tws_code tws_experiment_run(const tws_experiment_setup *setup, const tws_job *jo
     }
   }
   tws_remove_file(result);
-  tws_remove_file(trace); /* large, and the record already has its figures */
+  tws_remove_file(trace); /* the trace is large, and the record already has its figures */
   return write_record(setup, job, name, e, err);
 }

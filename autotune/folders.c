@@ -44,8 +44,9 @@ cJSON *tws_tune_variant_json(const tws_variant *variant) {
   return json;
 }
 
-/* DeepSpeed counts all ranks as replicas unless a model says otherwise (runtime/config.py), and asserts that the batch
- * is micro batch x accumulation x replicas: of a job whose ranks share a model the other two say all. */
+/* Removes train_batch_size from a configuration for DeepSpeed whose ranks share a model. DeepSpeed counts all ranks as
+ * replicas unless a model states otherwise (runtime/config.py), and asserts that the batch is micro batch x
+ * accumulation x replicas; the other two keys determine it. */
 static tws_code leave_batch(const tws_job *job, tws_config *config, tws_error *err) {
   const char *family = tws_runtime_family(tws_profile_runtime(job->profile), job->backend);
   if (!strstr(family, "DeepSpeed") || tws_config_model_ranks(config) < 2 || tws_config_is_elastic(config))
@@ -145,7 +146,7 @@ static void remove_descriptions(const char *path) {
   closedir(list);
 }
 
-/* A folder that the user names may be a symbolic link; a folder that the search creates within it must not be one,
+/* Creates a folder. One that the user names may be a symbolic link; one that the search creates within it must not be,
  * since files would be written to the link's target. */
 static tws_code make_folder(const char *path, int follow, tws_error *err) {
   struct stat info;
@@ -184,7 +185,8 @@ tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err) 
 
 /* ---- experiments ---- */
 
-/* DeepSpeed's keys with its units (microseconds, samples/s), then Twinspeed's own. */
+/* Returns the metrics of an experiment: DeepSpeed's keys with its units (microseconds, samples/s), then Twinspeed's
+ * own. */
 static cJSON *metrics_json(const tws_tune_candidate *c, const tws_tune_request *request) {
   cJSON *json = cJSON_CreateObject();
   const tws_path_result *path = &c->estimate.path;
@@ -223,7 +225,7 @@ static cJSON *experiment_json(const tws_tune_candidate *c, const tws_tune_reques
   cJSON *exp = cJSON_CreateObject();
   const tws_cluster *cluster = &request->job->cluster;
   int nodes = (c->variant.ranks + cluster->devices_per_node - 1) / cluster->devices_per_node;
-  if (nodes > cluster->nodes) nodes = cluster->nodes; /* oversubscribed host */
+  if (nodes > cluster->nodes) nodes = cluster->nodes; /* the ranks oversubscribe a host */
   cJSON_AddStringToObject(exp, "name", c->name);
   cJSON_AddNumberToObject(exp, "exp_id", id);
   cJSON_AddNumberToObject(exp, "num_nodes", nodes);

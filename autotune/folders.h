@@ -4,18 +4,18 @@
 
 #include "autotune/autotune.h"
 
-/* Treatment of an earlier search's results in the folder. */
+/* Treatment of the results of an earlier search that are in the folder. */
 typedef enum tws_tune_earlier {
-  TWS_EARLIER_REFUSE,  /* fail with TWS_USAGE */
-  TWS_EARLIER_REPLACE, /* remove its experiments */
-  TWS_EARLIER_KEEP     /* read its records: the search is resumed */
+  TWS_EARLIER_REFUSE,  /* fails with TWS_USAGE */
+  TWS_EARLIER_REPLACE, /* removes the earlier experiments */
+  TWS_EARLIER_KEEP     /* reads the earlier records: the search is resumed */
 } tws_tune_earlier;
 
 typedef struct tws_tune_folders {
   const char *results, *experiments; /* experiments NULL: none */
   tws_tune_earlier earlier;
-  const tws_job_spec *spec; /* for commands; NULL: none are written */
-  const char *data;         /* NULL: nothing is trained */
+  const tws_job_spec *spec; /* the specification for cmd.txt; NULL: no commands are written */
+  const char *data;         /* the training data of the commands; NULL: nothing is trained */
 } tws_tune_folders;
 
 /* Creates the folder of results alone, for the state file of a running search; earlier results stay. */
@@ -26,10 +26,10 @@ tws_code tws_tune_folders_open(const tws_tune_folders *folders, tws_error *err);
 /* Writes EXPERIMENTS/<name>.json, and RESULTS/<name>/ with exp.json, ds_config.json, metrics.json and cmd.txt. */
 tws_code tws_tune_write_experiment(const tws_tune_candidate *candidate, const tws_tune_request *request,
                                    const tws_tune_folders *folders, int id, tws_error *err);
-/* Writes the configuration of a variant. */
+/* Writes the configuration of a variant to `path`. */
 tws_code tws_tune_write_config(const tws_tune_request *request, const tws_variant *variant, const char *path,
                                tws_error *err);
-/* Writes cmd.txt of a configuration; does nothing if folders->spec is NULL. */
+/* Writes cmd.txt of a configuration to `path`; does nothing if folders->spec is NULL. */
 tws_code tws_tune_write_command(const tws_tune_request *request, const tws_variant *variant,
                                 const tws_tune_folders *folders, const char *config, const char *path, tws_error *err);
 /* Writes and destroys `json`, which is destroyed on failure too. */

@@ -174,7 +174,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   (void)stop;
   memcpy(&c, answer, sizeof c); /* the pointer is from another process, so it is set again: */
   c.estimate.path.bottleneck = c.estimate.path.text;
-  if (e->level == DIVISION) { /* this bound says nothing on memory; whether the plan refuses is decided per point */
+  if (e->level == DIVISION) { /* this bound does not cover memory; each point's plan may still refuse it */
     c.needed_bytes = 0;
     const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
                                 ? e->score
@@ -186,7 +186,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   s->swept->bounds += e->level == POINT;
   if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
   if (e->level == BOUNDED) return add_fit(s, &c, err);
-  /* in a requested order a bound must not change an entry's position */
+  /* if an order is requested, a bound must not change an entry's position */
   const double score = tws_tune_score(s->request, &c);
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
   return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, c.print, BOUNDED}, err);
@@ -240,7 +240,7 @@ static tws_code take_batch(frontier *f, int *count, tws_error *err) {
   return TWS_OK;
 }
 
-/* Score that encodes a requested order (gridsearch or random) instead of a bound. */
+/* Returns a score that encodes a requested order (gridsearch or random) instead of a bound. */
 static double order_score(const tws_search *s, int64_t place, int64_t points) {
   const tws_tune_request *request = s->request;
   if (request->tuner == TWS_TUNER_RANDOM)
@@ -266,7 +266,7 @@ static int list_point(void *user, int64_t number, const tws_variant *variant) {
   return l->code == TWS_OK;
 }
 
-/* Upper bound of a division's score from its passes; the memory is bounded per point. */
+/* Returns an upper bound of a division's score from its passes; the memory is bounded per point. */
 static double division_score(const tws_search *s, int64_t division) {
   tws_variant v;
   const tws_division_bound *record = &s->divisions->records[division];
@@ -275,7 +275,7 @@ static double division_score(const tws_search *s, int64_t division) {
   c.samples = tws_variant_samples(&v);
   c.estimate.step_s = record->step_s;
   c.needed_bytes = (double)record->active.bytes[TWS_TIER_DEVICE];
-  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* in flops, too */
+  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* the flops of a division are not bounded */
   return record->step_s > 0 ? tws_tune_score(s->request, &c) : 1e300;
 }
 
@@ -300,7 +300,7 @@ static int is_out_of_time(const tws_search *s) {
   return s->until_s > 0 && tws_clock_s() >= s->until_s;
 }
 
-/* Shows the number of best points found, and an upper bound of the possible improvement. */
+/* Shows in the progress display the number of best points found, and an upper bound of the possible improvement. */
 static void show(const tws_search *s, const frontier *f, tws_progress *progress) {
   char what[96] = "planning the best";
   if (s->fit_count && f->count && f->heap[0].score < 1e299 && s->request->tuner == TWS_TUNER_MODEL_BASED) {

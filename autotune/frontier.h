@@ -19,7 +19,7 @@ typedef struct tws_search {
   const tws_points *points;
   tws_search_state *state;
   tws_divisions *divisions; /* NULL: every point is listed */
-  int wanted;               /* number of best points to find; if every == 1: all */
+  int wanted;               /* number of best points to find; ignored if `every` is 1 */
   int every;
   int workers;
   double until_s; /* start no work after this time; 0: no limit */
@@ -35,7 +35,7 @@ typedef struct tws_search {
 
 /* Searches the points of the divisions that may fit, or those of a list. */
 tws_code tws_frontier_search(tws_search *search, tws_error *err);
-/* If nothing fits: plans the candidates closest to fitting, so that a message can state the missing bytes. */
+/* Plans the candidates closest to fitting, if nothing fits, so that a message can state the missing bytes. */
 tws_code tws_frontier_plan_closest(tws_search *search, tws_error *err);
 
 #endif

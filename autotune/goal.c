@@ -8,7 +8,8 @@ const char *tws_goal_name(tws_goal objective) {
   return names[objective];
 }
 
-/* The price is the same for all candidates, so that the cost is proportional to device-seconds per sample. */
+/* Returns the score. The price of a device-hour is the same for all candidates, so that the cost is proportional to
+ * device-seconds per sample. */
 double tws_goal_score(tws_goal objective, const tws_scored *s) {
   if (!(s->step_s > 0)) return 0;
   switch (objective) {

@@ -3,7 +3,7 @@
 /* Default seconds to restart the ranks: one minute. */
 static const double restart_s = 60.0;
 
-/* Advice on saving for a variant with a given step time. */
+/* Computes the best interval between checkpoints for a variant with a given step time. */
 static tws_code advise(const tws_tune_report *report, const tws_variant *variant, double step_s, double between_s,
                        tws_saving_advice *advice, tws_error *err) {
   tws_job *job;

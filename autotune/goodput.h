@@ -8,23 +8,23 @@
 
 enum { TWS_GOODPUT_ROWS = 5 };
 typedef struct tws_goodput_row {
-  const tws_tune_candidate *of; /* a candidate of the result */
-  double step_s;                /* simulated, or else the longest path */
+  const tws_tune_candidate *of; /* the candidate of the result to which the row belongs */
+  double step_s;                /* seconds of its step, simulated, or else by the longest path */
   tws_saving_advice advice;
   double tokens_per_s; /* goodput of the whole job */
 } tws_goodput_row;
 
 typedef struct tws_goodput {
   double between_failures_s, restart_s; /* restart_s: from a failure until training continues */
-  double step_s;                        /* of the winner, from its analysis */
+  double step_s;                        /* seconds of the winner's step, from its analysis */
   tws_saving_advice winner;
   tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first candidates of the result, in its order; their goodputs may be in
                                            * another order */
   int count;
 } tws_goodput;
 
-/* Computes the goodput for a report with an analysis, which must outlive *out. between_s: mean seconds between failures
- * of the whole job. */
+/* Computes the goodput of the candidates of a report that has an analysis; the report must outlive *out. between_s:
+ * mean seconds between failures of the whole job. */
 tws_code tws_goodput_find(const tws_tune_report *report, double between_s, tws_goodput *out, tws_error *err);
 
 #endif

@@ -36,7 +36,8 @@ static const char *read_number(const char *text, double *value, char *letter) {
   return end;
 }
 
-/* "100..800G": the suffix applies to both numbers if the first has none. */
+/* Reads a range such as "100..800G": the suffix applies to both numbers if the first has none. Returns 0 if it is
+ * malformed. */
 static int read_range(const char *text, tws_knee_sweep *out) {
   char first, last;
   const char *dots = strstr(text, ".."), *at;

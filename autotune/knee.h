@@ -7,13 +7,13 @@
 
 enum { TWS_KNEE_POINTS = 64 };
 typedef struct tws_knee_sweep {
-  const char *parameter; /* a row of the table in knee.c */
-  double low, high;      /* in the parameter's own units */
-  int count;             /* values, evenly spaced in the logarithm */
+  const char *parameter; /* name of the figure, a row of the table in knee.c */
+  double low, high;      /* range of values, in the parameter's own units */
+  int count;             /* number of values, evenly spaced in the logarithm */
 } tws_knee_sweep;
 
 typedef struct tws_knee_point {
-  double value; /* of the parameter */
+  double value; /* value of the parameter */
   int fits;
   char name[TWS_VARIANT_NAME], label[TWS_VARIANT_NAME]; /* the best configuration at this value */
   double step_s, samples_per_s, tokens_per_s;
@@ -22,7 +22,7 @@ typedef struct tws_knee_point {
 typedef struct tws_knee {
   tws_knee_point points[TWS_KNEE_POINTS];
   int count;
-  int knee; /* index; -1: throughput is constant or its curve has no knee */
+  int knee; /* index of the knee in `points`; -1: the throughput is constant, or its curve has no knee */
 } tws_knee;
 
 /* Parses "net.bandwidth=100..800G", or with the number of values after a colon (default 8): "net.latency=1u..50u:12".

@@ -19,7 +19,7 @@ typedef struct session {
   int id; /* number of the next experiment */
 } session;
 
-/* Measured score; 0: not measured. */
+/* Returns the measured score of a trial; 0: not measured. */
 static double score_of(const session *s, const tws_tune_trial *trial) {
   tws_scored scored = trial->scored;
   scored.step_s = trial->step_s;
@@ -77,7 +77,7 @@ static tws_code run_once(const session *s, tws_tune_trial *trial, tws_error *err
   tws_job_destroy(job);
   if (code != TWS_OK) return code;
   tws_experiment_times(e, &trial->step_s, &trial->spread_s);
-  /* also if an earlier run of this trial succeeded */
+  /* a failed trial has no times, even if an earlier run of it succeeded */
   if (e->outcome != TWS_OUTCOME_MEASURED) trial->step_s = trial->spread_s = 0;
   say(s, trial);
   return TWS_OK;
@@ -213,7 +213,7 @@ static tws_code rank_again(session *s, tws_tune_result **result, tws_error *err)
   return TWS_OK;
 }
 
-/* ---- all ---- */
+/* ---- the whole measurement ---- */
 
 static tws_code later_rounds(const session *s, tws_error *err) {
   const int count = s->trials->count;

@@ -27,16 +27,16 @@ typedef struct tws_tune_trial {
   double samples;                  /* sequences per step of the whole job */
   double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not predicted */
   double step_s, spread_s;         /* measured: median and interquartile range; 0: not measured */
-  int reused;                      /* read from the record of an earlier search */
+  int reused;                      /* 1: the result was read from the record of an earlier search */
   tws_experiment experiment;
 } tws_tune_trial;
 
 typedef struct tws_tune_trials {
-  tws_tune_trial *all; /* in the order in which they were run */
+  tws_tune_trial *all; /* all trials, in the order in which they were run */
   int count;
-  int best; /* best measured trial by the objective; -1: none */
+  int best; /* index of the best measured trial by the objective; -1: none */
   size_t capacity;
-  int corrected; /* kinds of operations whose costs were corrected */
+  int corrected; /* number of kinds of operations whose costs were corrected */
   tws_profile_correction correction;
   double error_before, error_after; /* median error of the predicted step of trials, relative, by the two profiles */
 } tws_tune_trials;
@@ -47,14 +47,14 @@ typedef struct tws_tune_trials {
 tws_code tws_tune_measure(const tws_tune_request *request, const tws_tune_measuring *how, tws_tune_result **result,
                           tws_tune_trials *out, tws_error *err);
 void tws_tune_trials_free(tws_tune_trials *trials);
-double tws_tune_trial_throughput(const tws_tune_trial *trial); /* measured samples/s; 0: not measured */
-/* The same in tokens/s of the whole job. */
+double tws_tune_trial_throughput(const tws_tune_trial *trial); /* returns the measured samples/s; 0: not measured */
+/* Returns the measured throughput in tokens/s of the whole job. */
 double tws_tune_trial_tokens_per_s(const tws_tune_request *request, const tws_tune_trial *trial);
 
 /* Comparison of the pick (the measured trial that was predicted to be fastest) with the fastest measured one. If the
  * spread of the steps exceeds the difference of two trials, the measurement cannot order them. */
 typedef struct tws_tune_pick {
-  const tws_tune_trial *pick, *best; /* of the trials; NULL: none */
+  const tws_tune_trial *pick, *best; /* trials of the list; NULL: none */
   int measured;                      /* number of measured trials */
   double spread;                     /* largest relative spread of the steps of a run */
   double share;                      /* throughput of the pick divided by that of the best */

@@ -67,8 +67,8 @@ static tws_code nth_of_space(const tws_trial_point *points, int count, int n, in
 
 enum { FEATURES = 9 };
 
-/* Coordinates of a configuration in the kernel's length scales: doubling a batch or an axis is half a unit, a change of
- * the stage one unit. */
+/* Sets x to the coordinates of a configuration in the kernel's length scales: doubling a batch or an axis is half a
+ * unit, a change of the stage one unit. */
 static void features_of(const tws_variant *v, double x[FEATURES]) {
   const double logs[] = {(double)v->micro, (double)v->accumulation, v->ranks, v->threads, v->pipeline, v->tensor,
                          v->sequence};
@@ -85,7 +85,7 @@ static double kernel_of(const tws_variant *a, const tws_variant *b) {
   return exp(-0.5 * square);
 }
 
-/* Error of a prediction: y = ln(measured / predicted throughput). */
+/* A Gaussian process for the error of predictions, y = ln(measured / predicted throughput). */
 typedef struct surrogate {
   const tws_trial_point *points;
   const int *tried;
@@ -144,7 +144,7 @@ static tws_code fit(surrogate *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Expected improvement of the logarithm of the throughput over the best measurement. */
+/* Returns the expected improvement of the logarithm of the throughput over the best measurement. */
 static double improvement(const surrogate *s, const tws_trial_point *p) {
   double mean = s->mean, variance = s->variance;
   for (int i = 0; i < s->count; i++) {

@@ -13,14 +13,14 @@
 
 typedef struct tws_trial_point {
   const tws_variant *variant;
-  double predicted; /* scores: larger is better (autotune/goal.h) */
-  double measured;  /* 0: a trial that failed, or no trial yet */
+  double predicted; /* predicted score; larger is better (autotune/goal.h) */
+  double measured;  /* measured score; 0: the trial failed, or there was none yet */
 } tws_trial_point;
 
 typedef struct tws_trial_rule {
   tws_tuner tuner;
   uint64_t seed;
-  int trials;         /* at most */
+  int trials;         /* maximum number of trials */
   int early_stopping; /* stop after this many trials without an improvement; 0: never */
 } tws_trial_rule;
 

@@ -18,7 +18,7 @@ static int is_host(const tws_points *p) {
   return tws_profile_backend(p->request->job->profile) == TWS_BACKEND_HOST;
 }
 
-/* Ranks within one node. */
+/* Returns the number of cores of one node of a host. */
 static int cores_of(const tws_points *p) {
   const tws_cluster *cluster = &p->request->job->cluster;
   const int cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(p->request->job->profile);
@@ -34,7 +34,7 @@ static int add_ranks(tws_points *p, int ranks) {
   return 0;
 }
 
-/* Numbers of ranks that fill whole nodes, or divide one node. */
+/* Lists the numbers of ranks that fill whole nodes, or divide one node. */
 static void default_ranks(tws_points *p) {
   const tws_cluster *cluster = &p->request->job->cluster;
   const int devices = cluster->devices_per_node, world = devices * cluster->nodes;
@@ -65,7 +65,7 @@ static tws_code fill_ranks(tws_points *p, tws_error *err) {
   return TWS_OK;
 }
 
-/* Number of cores that one rank can use alone. */
+/* Returns the number of cores that one rank can use alone. */
 static int own_cores(const tws_points *p, int ranks) {
   const tws_node_mapping mapping = tws_node_mapping_of(&p->request->job->cluster, 1, ranks);
   const int own = cores_of(p) / tws_mapping_most_on_node(&mapping);
@@ -79,7 +79,8 @@ static void add_threads(tws_points *p, int threads) {
   if (*count < TWS_POINTS_THREADS) p->threads[(*count)++] = threads;
 }
 
-/* Threads of a host rank: powers of two, and the number of cores that one rank can use alone. 0 on devices. */
+/* Lists the numbers of threads of a host rank: powers of two, and the number of cores that one rank can use alone; 0 on
+ * devices. */
 static void fill_threads(tws_points *p) {
   const tws_tune_space *given = &p->request->space;
   if (!is_host(p)) {
@@ -108,7 +109,7 @@ static int by_size(const void *left, const void *right) {
 
 /* ---- batches that elasticity chooses ---- */
 
-/* Lists one entry for each number of ranks and each number of replicas that divides it. */
+/* Lists the batch for each number of ranks and each number of replicas that divides it. */
 static tws_code fill_elastic(tws_points *p, tws_error *err) {
   size_t capacity = 0;
   tws_error first = {0};
@@ -123,7 +124,8 @@ static tws_code fill_elastic(tws_points *p, tws_error *err) {
       if (code == TWS_MEMORY || tws_reserve(&p->elastic, &capacity, (size_t)p->elastic_count + 1, sizeof *p->elastic))
         return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search space");
       if (code == TWS_OK) p->elastic[p->elastic_count++] = one;
-      if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why; /* with all ranks as replicas */
+      /* the reason with all ranks as replicas is preferred */
+      if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why;
     }
   if (p->elastic_count) return TWS_OK;
   return tws_fail(err, TWS_INVALID, first.hint[0] ? first.hint : NULL, "the search space is empty: %s", first.message);
@@ -217,7 +219,7 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_err
   const tws_job *job = request->job;
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   *p = (tws_points){.request = request, .points = 1, .knobs = 1, .features = ~UINT64_C(0)};
-  /* of this program's own engine what is named is planned, and its answer says what its backend lacks */
+  /* with Twinspeed's own engine all named features are planned, and the result lists those that its backend lacks */
   if (strcmp(runtime->name, "twinspeed") != 0 && !request->space.every_feature)
     p->features = tws_runtime_features(runtime, job->backend);
   if (!tws_tune_is_deepspeeds(request)) return fill_product(p, err);
@@ -339,8 +341,8 @@ static tws_standing knobs_of_one(const tws_points *p, const tws_variant *v, cons
   return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_OWN;
 }
 
-/* Returns 1 for exchanges of stage 3 at another stage, where they have no effect: only the first item of their list is
- * kept. */
+/* Returns 1 if the point has a second item of the exchanges of stage 3 but another stage, at which they have no effect:
+ * only the first item of their list is kept. */
 static int has_idle_exchange(const tws_variant *v, const int *d) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
     if (i != TWS_EXCHANGE_EXPERT_NODES && v->stage != 3 && d[TWS_DIGIT_EXCHANGE + i] > 0) return 1;
@@ -360,7 +362,7 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   if (tws_variant_features(p->request->job->config, v) & ~p->features) return TWS_POINT_ILLEGAL;
   if (has_idle_exchange(v, d)) return TWS_POINT_EQUAL;
   if (!tws_axes_knobs_legal(&p->axes, v)) return TWS_POINT_ILLEGAL;
-  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* limits of gathered or fetched parameters */
+  for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* the limits apply only to parameters that are gathered or fetched */
     if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || (sharers == 1 && !parameters))) return TWS_POINT_EQUAL;
   /* the host updates partitions, which stage 0 does not have */
   if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL;
@@ -371,7 +373,7 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;
 }
 
-/* 0: visit() has ended the iteration */
+/* Calls `visit` with the points of a division; returns 0 if visit() has ended the iteration. */
 static int each_of_division(const tws_points *p, int64_t division,
                             int (*visit)(void *user, int64_t number, const tws_variant *variant), void *user) {
   tws_variant v;
@@ -411,7 +413,7 @@ int64_t tws_points_own(const tws_points *p, int64_t most) {
 
 uint64_t tws_points_state_class(const tws_variant *v) {
   uint64_t hash = TWS_FINGERPRINT_START;
-  /* the only one of the limits that affects the states: the persistence threshold */
+  /* the persistence threshold is the only ZeRO-3 limit that affects the states */
   const int64_t said[] = {v->stage,
                           v->ranks,
                           v->threads,
@@ -431,7 +433,8 @@ uint64_t tws_points_state_class(const tws_variant *v) {
 
 /* ---- empty spaces ---- */
 
-/* Suggests global batches that are divisible by the number of sequences, for the smallest number of replicas. */
+/* Writes a hint with global batches that are divisible by the number of sequences, for the smallest number of
+ * replicas. */
 static void nearest_batches(const tws_points *p, char *hint, size_t size) {
   int64_t least = 0;
   const int64_t batch = p->request->space.global_batch;

@@ -49,12 +49,13 @@ typedef struct tws_points {
   int stages[4], recompute[3];
   int ranks[TWS_TUNE_LIST], threads[TWS_POINTS_THREADS];
   int count[TWS_DIGITS];
-  tws_elastic_point *elastic; /* replaces all other batches; NULL: the configuration is not elastic */
+  /* batches of the elasticity section, which replace all other batches; NULL: the configuration is not elastic */
+  tws_elastic_point *elastic;
   int elastic_count;
-  tws_variant *listed; /* DeepSpeed's experiments; NULL: the product */
+  tws_variant *listed;   /* the list of DeepSpeed's experiments; NULL: the points are the product of the lists */
   tws_features features; /* features that the job's runtime has: points that use another are illegal */
-  int64_t points;      /* number of points of the product, or of the list */
-  int64_t knobs;       /* combinations of knobs per division */
+  int64_t points;        /* number of points of the product, or of the list */
+  int64_t knobs;         /* number of combinations of ZeRO knobs per division */
 } tws_points;
 
 /* Fills the lists. TWS_INVALID: the space is empty, or its size exceeds TWS_TUNE_MAX_POINTS. The request must outlive
@@ -68,28 +69,29 @@ tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
 tws_features tws_points_lack(const tws_points *points);
 
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
-/* Sequences per step of the whole job. */
+/* Returns the sequences per step of the whole job. */
 static inline double tws_variant_samples(const tws_variant *v) {
   return (double)(v->micro * v->accumulation * tws_variant_replicas(v));
 }
 
-/* ILLEGAL: not a legal division, batch or combination, or one that the defaults exclude. EQUAL: another point has the
- * same plan. OWN: legal, and its plan is distinct. */
+/* Standing of a point. ILLEGAL: it is not a legal division, batch or combination, or the defaults exclude it. EQUAL:
+ * another point has the same plan. OWN: it is legal, and its plan is distinct. */
 typedef enum tws_standing { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_OWN } tws_standing;
-/* Checks the properties that all members of a family share: divisions that differ only in their micro batch. */
+/* Checks the properties that all members of a family share. A family is the divisions that differ only in their micro
+ * batch. */
 tws_standing tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
 /* Checks the properties that all combinations of knobs of a division share. */
 tws_standing tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
-/* Checks the knobs of a point whose division is OWN. */
+/* Checks the ZeRO knobs of a point whose division has the standing OWN. */
 tws_standing tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);
 
-/* Calls `visit` with every OWN point, in order, until it returns 0. */
+/* Calls `visit` with every point of the standing OWN, in order, until it returns 0. */
 void tws_points_each(const tws_points *points, int (*visit)(void *user, int64_t number, const tws_variant *variant),
                      void *user);
-/* Counts the OWN points, up to `most`. */
+/* Returns the number of points of the standing OWN, counted up to `most`. */
 int64_t tws_points_own(const tws_points *points, int64_t most);
-/* Hash of the settings that determine the states: points with equal values have parameters, gradients and optimizer
- * states of equal size on the first stage. */
+/* Returns a hash of the settings that determine the model states: points with equal values have parameters, gradients
+ * and optimizer states of equal size on the first stage. */
 uint64_t tws_points_state_class(const tws_variant *variant);
 
 #endif

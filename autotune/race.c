@@ -14,7 +14,7 @@ static const double by_median = 1.4826, by_mean = 1.3;
 typedef struct field {
   const tws_racer *racers;
   int count;
-  double *typical;  /* ln of the lower quartile of each; other load on a machine only adds time */
+  double *typical;  /* ln of the lower quartile of each configuration; other load on a machine only adds time */
   double deviation; /* standard deviation of the logarithm of one run */
   int freedom;      /* degrees of freedom of the deviation */
 } field;

@@ -8,7 +8,7 @@
 #include "job/features.h"
 #include "job/measured.h"
 
-/* A changed job: its bytes, and its seconds per token. */
+/* A changed job, with its bytes and its seconds per token. */
 typedef struct trial {
   double need, token_s;
 } trial;
@@ -42,8 +42,8 @@ static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out)
   return fit.fits;
 }
 
-/* A micro batch of 1 fits, so a larger one may fit too. Finds by bisection the largest divisor that fits, since
- * divisors keep the global batch and memory increases with the micro batch; writes its flags. */
+/* Finds by bisection the largest micro batch that fits, given that 1 fits, and writes its flags. Only divisors of the
+ * given one are tried, since they keep the global batch; memory increases with the micro batch. */
 static void largest_micro(const tws_job_spec *given, const tws_change *c, const tws_job *job, trial *best, char *flags,
                           size_t size) {
   enum { MOST = 512 };
@@ -65,7 +65,7 @@ static void largest_micro(const tws_job_spec *given, const tws_change *c, const 
   }
 }
 
-/* Compares with the unchanged job on devices with enough memory: "30.5 GiB, 33 % slower". */
+/* Writes a comparison with the unchanged job on devices with enough memory: "30.5 GiB, 33 % slower". */
 static void describe(const tws_job *job, const trial *with, int offloads, char *text, size_t size) {
   static const char *const what[] = {"the optimizer's states", "the optimizer's states and the parameters"};
   const char *moved = job->program == TWS_PROGRAM_EVALUATE ? "the parameters" : what[offloads == 2];
@@ -83,7 +83,8 @@ static void describe(const tws_job *job, const trial *with, int offloads, char *
     snprintf(text + length, size - (size_t)length, ", %.0f %% faster", faster);
 }
 
-/* Tries bf16 in place of a float32 that neither a flag nor a file requests. */
+/* Returns 1 if the job fits with bf16 in place of a float32 that neither an option nor a file requests, and writes the
+ * remedy. */
 static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *text, size_t size) {
   tws_job_spec spec = *given;
   trial with;

@@ -4,9 +4,9 @@
 
 #include "job/fit.h"
 
-/* Writes "it fits with --recompute full: 31.4 GiB, 33 % slower", in the flags of the command line, for a job that
- * `program` is to run. "Slower" compares the time per token with the unchanged job on devices with enough memory.
- * Returns 0 if no change helps; the text then says what to do instead. */
+/* Writes the change in the flags of the command line, for a job that `program` is to run: "it fits with --recompute
+ * full: 31.4 GiB, 33 % slower". "Slower" compares the time per token with the unchanged job on devices with enough
+ * memory. Returns 0 if no change helps; the text then tells the user what to do instead. */
 int tws_remedy_find(const tws_job_spec *spec, tws_program program, char *text, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* Complete report of a search, as HTML and as Markdown. */
+/* Writes the complete report of a search, as HTML and as Markdown. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -142,7 +142,8 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
-  const tws_tune_candidate *c = &r->result->candidates[0]; /* the best candidate if nothing was trained */
+  /* the best candidate, which is shown if nothing was trained */
+  const tws_tune_candidate *c = &r->result->candidates[0];
   tws_format_seconds(trial                       ? trial->step_s
                      : tws_tune_predicted(c) > 0 ? tws_tune_predicted(c)
                                                  : a->winner.step_s,
@@ -307,7 +308,7 @@ static void tell_rejections(const tws_tune_result *result, tws_document *d) {
   tws_document_table_end(d);
 }
 
-/* ---- all ---- */
+/* ---- the whole report ---- */
 
 static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tws_document *d) {
   char title[256], name[64], count[32];

@@ -162,7 +162,8 @@ static void add_provenance(const tws_tune_request *request, cJSON *json) {
   cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
 }
 
-/* The fastest measured candidate may differ from the first one by prediction. */
+/* Returns the candidate of the best variant (tws_tune_best()), which may differ from the one that is predicted to be
+ * the fastest. */
 static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   const char *name;
   tws_tune_best(report, &name);
@@ -171,7 +172,7 @@ static const tws_tune_candidate *best_candidate(const tws_tune_report *report) {
   return &report->result->candidates[0];
 }
 
-/* Counts of the points by outcome, and the CPU seconds of all processes. */
+/* Adds the counts of the points by outcome, and the CPU seconds of all processes. */
 static void add_swept(const tws_tune_swept *s, cJSON *json) {
   const struct {
     const char *name;
@@ -225,10 +226,10 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
 
 /* ---- folders ---- */
 
-/* One row of the summary; failed trials count as experiments. */
+/* One row of the summary: the number of experiments, failed ones included, and the best of them. */
 typedef struct summary_row {
   int count;
-  double score, best; /* best: its throughput */
+  double score, best; /* score and throughput of the best experiment */
   const char *name;
 } summary_row;
 
@@ -248,7 +249,7 @@ static summary_row summarise(const tws_tune_report *report, int stage) {
   summary_row row = {0};
   for (int i = 0; trials && i < trials->count; i++) {
     tws_scored scored = trials->all[i].scored;
-    scored.step_s = trials->all[i].step_s; /* measured value */
+    scored.step_s = trials->all[i].step_s; /* the measured step in place of the predicted one */
     if (stage < 0 || trials->all[i].variant.stage == stage) count_row(&row, goal, &scored, trials->all[i].name);
   }
   for (int i = 0; (!trials || trials->count == 0) && i < result->fits; i++) {

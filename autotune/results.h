@@ -13,15 +13,16 @@ typedef struct tws_tune_report {
   const tws_tune_analysis *analysis; /* NULL: not requested, or nothing fits */
 } tws_tune_report;
 
-/* Lists the assumptions of the search about its job, without the settings that it varies. */
+/* Lists the assumptions of the search about its job, without the settings that it varies. Returns their number. */
 int tws_tune_assumed(const tws_tune_request *request, tws_assumption list[TWS_ASSUMPTIONS]);
 
-/* The best variant: the fastest measured one, or the first of the result if none was measured. NULL: nothing fits. */
+/* Returns the best variant, and its name in *name: the fastest measured one, or the first of the result if none was
+ * measured; NULL: nothing fits. */
 const tws_variant *tws_tune_best(const tws_tune_report *report, const char **name);
 
 tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *err);
 
-/* File in the folder of results: the profile that training runs corrected. */
+/* Name of the file, in the folder of results, with the profile that training runs corrected. */
 #define TWS_TUNE_PROFILE "profile_corrected.json"
 /* Writes every simulated candidate as an experiment, the corrected profile if there is one, summary.txt,
  * ds_config_optimal.json, cmd_optimal.txt and results.json. */

@@ -74,7 +74,8 @@ static int wanted_of(const tws_tune_request *request) {
   return request->trials > 0 ? request->trials : TWS_TUNE_TRIALS;
 }
 
-/* Index, among the first `fits` candidates, of the one to simulate as number `trial`, by the tuner's order. */
+/* Returns the index, among the first `fits` candidates, of the one to simulate as number `trial`, by the tuner's
+ * order. */
 static int trial_index(const tws_tune_request *request, int fits, int trial) {
   if (request->tuner == TWS_TUNER_RANDOM)
     return (int)tws_random_permute(request->seed, (uint64_t)fits, (uint64_t)trial);
@@ -244,7 +245,7 @@ static tws_code add_found(tws_search *s, const tws_search_state *other, const tw
       return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
     s->fits[s->fit_count++] = c;
   }
-  /* that part planned more points than its best ones */
+  /* the other part planned more points than its best ones, which are all that it reports */
   s->swept->ruled_out += end->swept.ruled_out + end->swept.planned - end->count;
   s->swept->bounds += end->swept.bounds;
   s->swept->plans += end->swept.plans;
@@ -285,7 +286,7 @@ static tws_code look_at_divisions(tws_search *s, double started_s, tws_divisions
   const tws_tune_request *request = s->request;
   TWS_TRY(tws_divisions_open(s->points, s->state->divisions, divisions, err));
   s->divisions = divisions;
-  /* with a time limit its first half is for divisions, and its second half for plans of the best */
+  /* the first half of a time limit is for divisions, the second for plans of the best */
   const double until_s = request->budget_s > 0 ? started_s + request->budget_s / 2 : 0;
   return tws_divisions_look(divisions, s->workers, until_s, s->tally, &s->swept->search_cpu_s, err);
 }
@@ -327,7 +328,7 @@ static tws_code search_space(const tws_points *points, tws_tune_result *result, 
                   .tally = tally,
                   .swept = &result->swept};
   tws_code code = own > 0 ? TWS_OK : tws_points_explain_none(points, err);
-  const int keeps = request->state && !s.every; /* a small space is evaluated again instead */
+  const int keeps = request->state && !s.every; /* a search of a small space is not resumed but repeated */
   if (keeps) state_path(request, request->part, path);
   if (code == TWS_OK) code = tws_search_state_open(points, keeps ? path : NULL, request->resume, &state, err);
   if (code == TWS_OK) {

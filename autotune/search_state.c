@@ -20,7 +20,7 @@ static const char magic[16] = "twinspeed-swp-2";
 struct tws_state_head {
   char magic[16];
   uint64_t fingerprint, bytes;
-  atomic_int count[2]; /* of bounds and plans */
+  atomic_int count[2]; /* numbers of bounds and of plans */
   atomic_int ended;
   uint64_t end_checksum;
   tws_state_end end;
@@ -113,7 +113,7 @@ static uint64_t add_space(uint64_t hash, const tws_points *p) {
   return add_long_list(hash, given->reduce_bucket, given->reduce_bucket_count);
 }
 
-/* Fingerprint of the request, so that a search is not continued from the state of a different one. */
+/* Returns the fingerprint of the request, so that a search is not continued from the state of a different one. */
 static uint64_t fingerprint_of(const tws_points *p) {
   const tws_tune_request *request = p->request;
   uint64_t configuration = 0, hash = tws_fingerprint_integer(TWS_FINGERPRINT_START, sizeof(tws_tune_candidate));
@@ -211,8 +211,8 @@ static tws_code cannot_keep(const char *path, tws_error *err) {
                   "%s: the state of the search cannot be written: %s", path, strerror(errno));
 }
 
-/* The file is locked until the last process of the search has exited, so that searches do not run concurrently on it;
- * after a search was killed this may take a moment. */
+/* Opens and locks the file. The lock lasts until the last process of the search has exited, so that searches do not run
+ * concurrently on it; after a search was killed this may take a moment. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
   TWS_TRY(tws_changed_file(path, create, &s->file, err));
@@ -237,7 +237,7 @@ static tws_code make_file(tws_search_state *s, const tws_points *p, const char *
   return TWS_OK;
 }
 
-/* The file of a search that was killed before it wrote its header. */
+/* Returns 1 for the file of a search that was killed before it wrote the file's header. */
 static int is_blank(int file) {
   char first[sizeof magic] = "";
   static const char nothing[sizeof magic];

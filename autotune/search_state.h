@@ -6,10 +6,11 @@
 
 #include "autotune/divisions.h"
 
-enum { TWS_STATE_BOUNDS = 1 << 17, TWS_STATE_PLANS = 1 << 13 }; /* capacities; results beyond them are computed again */
+/* capacities; results in excess of them are computed again */
+enum { TWS_STATE_BOUNDS = 1 << 17, TWS_STATE_PLANS = 1 << 13 };
 
 typedef struct tws_search_state {
-  int file; /* -1: none */
+  int file; /* descriptor of the file; -1: none */
   size_t bytes;
   struct tws_state_head *head;
   tws_division_bound *divisions;
@@ -19,8 +20,8 @@ typedef struct tws_search_state {
   size_t index_count[2];
 } tws_search_state;
 
-/* Opens the state. path NULL: divisions alone, in memory that forked processes share. `resume`: continues from the file
- * if it exists. TWS_INVALID: the file is of another search, or damaged. TWS_IO. */
+/* Opens the state. path NULL: the bounds of divisions alone, in memory that forked processes share. `resume`: continues
+ * from the file if it exists. Fails with TWS_INVALID if the file is of another search or damaged, and with TWS_IO. */
 tws_code tws_search_state_open(const tws_points *points, const char *path, int resume, tws_search_state *state,
                                tws_error *err);
 void tws_search_state_close(tws_search_state *state);
@@ -30,7 +31,7 @@ void tws_search_state_close(tws_search_state *state);
 int tws_search_state_find(const tws_search_state *state, int64_t number, int planned, tws_tune_candidate *candidate);
 void tws_search_state_keep(tws_search_state *state, int64_t number, const tws_tune_candidate *candidate);
 
-/* Final record of a part: its best plans, in order, and the counts of its other points. */
+/* Final record of a part of a search: its best plans, in order, and the counts of its other points. */
 typedef struct tws_state_end {
   tws_tally tally;
   tws_tune_swept swept;
@@ -38,7 +39,8 @@ typedef struct tws_state_end {
   int64_t best[TWS_STATE_PLANS]; /* numbers of points; the plans of all of them are stored */
 } tws_state_end;
 void tws_search_state_end(tws_search_state *state, const tws_state_end *end);
-/* Opens the state of another part; *ready 0: it has not finished yet. Its plans are read through *state. */
+/* Opens the state of another part, whose plans are then read through *state. Sets *ready to 0 if the part has not
+ * finished yet. */
 tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *state,
                                     tws_state_end *end, int *ready, tws_error *err);
 

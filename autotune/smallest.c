@@ -13,7 +13,7 @@
 
 enum { MOST_COUNTS = 1024, ARGUMENTS = 96, LARGEST_MICRO = 16 };
 
-/* Numbers of devices into which the job can be divided, in order. */
+/* The numbers of devices into which the job can be divided, in ascending order. */
 typedef struct counts {
   int item[MOST_COUNTS], count;
 } counts;
@@ -54,8 +54,8 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
 }
 
 /* Builds the tuner's request. If the job states no axes and the states exceed a device, pipelines and tensor ranks are
- * searched; sequence parallelism is not, and only the default schedule is used: the verb tune offers more for a given
- * machine. */
+ * searched; sequence parallelism is not, and only the default schedule is used: the subcommand tune offers more for a
+ * given machine. */
 static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   tws_tune_request ask = {.job = s->job, .seed = 1};
   tws_tune_space *space = &ask.space;
@@ -109,7 +109,7 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
-/* Returns whether any setting fits: settings are planned until one does. */
+/* Sets *does to 1 if any setting fits: settings are planned until one does. */
 static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
   tws_variant *points = NULL;
   int count = 0;
@@ -136,7 +136,7 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   s->answer->tried++;
   if (devices > s->answer->most) s->answer->most = devices;
   if (!settle && !is_timed(s)) return find_fit(&ask, does, err);
-  ask.list_up_to = -1; /* only the fastest is needed, unless a step has a time limit */
+  ask.list_up_to = -1; /* only the fastest setting is needed, unless a step has a time limit */
   ask.trials = is_timed(s) ? 0 : 1;
   TWS_TRY(tws_tune(&ask, &result, err));
   /* sorted by throughput; with a free batch a candidate with less throughput may have a shorter step */
@@ -149,7 +149,7 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   return TWS_OK;
 }
 
-/* ---- one kind ---- */
+/* ---- one kind of cluster ---- */
 
 static int can_be_divided(kind_search *s, int devices) {
   use_devices(s, devices);
@@ -158,8 +158,8 @@ static int can_be_divided(kind_search *s, int devices) {
   return tws_tune_has_points(&ask);
 }
 
-/* Numbers of nodes that are tried first (rungs): all up to 16, then eight per doubling that batches and layers can be
- * divided by. */
+/* Returns 1 for a number of nodes that is tried first (a rung): all up to 16, then eight per doubling, by which batches
+ * and layers can be divided. */
 static int is_rung(int nodes) {
   while (nodes >= 16 && nodes % 2 == 0) nodes /= 2;
   return nodes < 16;
@@ -180,7 +180,8 @@ static void list_counts(kind_search *s, int most_nodes) {
   }
 }
 
-/* Returns the first of the counts that suffices, or 0. A rung that fails only by its time raises the lower bound. */
+/* Sets *devices to the first of the counts that suffices, or to 0. A rung that fails only by its time raises the lower
+ * bound. */
 static tws_code first_that_does(kind_search *s, const counts *list, int *devices, tws_error *err) {
   int does = 0;
   *devices = 0;
@@ -220,7 +221,7 @@ static void cluster_word(const kind_search *s, char *word, size_t size) {
     snprintf(word, size, "%s:%d", s->answer->cluster, s->answer->nodes);
 }
 
-/* Writes the arguments for another verb about this very job. */
+/* Writes the arguments for another subcommand about the same job. */
 static tws_code write_arguments(kind_search *s, tws_error *err) {
   const char *argv[ARGUMENTS];
   char cluster[300];
@@ -273,9 +274,9 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
   return devices ? settle_answer(s, devices, err) : TWS_OK;
 }
 
-/* ---- all kinds ---- */
+/* ---- all kinds of clusters ---- */
 
-/* Splits a given name into the maximum number of nodes and the name without it. */
+/* Splits a given name into the maximum number of nodes, which it returns, and the name without it. */
 static int nodes_given(char *name) {
   char *colon = strchr(name, ':');
   if (!colon || strchr(name, '/')) return 0;
@@ -390,7 +391,7 @@ int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption lis
   tws_job_spec spec = *request->spec;
   tws_job *job;
   int kept = 0;
-  spec.cluster = "dgx-a100"; /* any kind of cluster, since there may be a list */
+  spec.cluster = "dgx-a100"; /* any cluster will do for the assumptions, and the given one may be a list */
   if (tws_measured_open(&spec, &job, NULL) != TWS_OK) return 0;
   const int count = tws_job_assumed(job, list);
   for (int i = 0; i < count; i++)

@@ -27,10 +27,10 @@ typedef struct tws_smallest_answer {
   tws_tune_candidate best; /* the fastest settings with that number of devices */
   double tokens_per_s;
   tws_evidence evidence; /* evidence for the predicted time */
-  int tried, most;       /* how many numbers of devices were tried; the largest of them */
-  char reason[256];      /* why no number of devices suffices */
-  /* Arguments for another verb about this very job, quoted for a shell ("-m gpt2 --cluster dgx-a100:2 ..."); "": too
-   * long. */
+  int tried, most;       /* number of tried numbers of devices, and the largest of them */
+  char reason[256];      /* reason why no number of devices suffices */
+  /* Arguments for another subcommand about the same job, quoted for a shell ("-m gpt2 --cluster dgx-a100:2 ..."); "":
+   * they are too long. */
   char arguments[1024];
 } tws_smallest_answer;
 

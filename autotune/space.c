@@ -1,4 +1,4 @@
-/* The points of a search space as a list. */
+/* Lists the points of a search space. */
 #include "autotune/points.h"
 
 typedef struct point_list {

@@ -31,7 +31,7 @@ static int largest_of(const tws_tune_request *request) {
   return most;
 }
 
-/* Copies the configuration's values. */
+/* Sets each list to the configuration's value. */
 static void fill_given(const tws_config *config, tws_axes_space *axes) {
   tws_variant given = tws_variant_given(config);
   axes->pipeline[0] = given.pipeline;
@@ -45,8 +45,8 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) axes->exchange_count[i] = 1;
 }
 
-/* Fills the numbers of ranks for exchanges within a node: none, and each divisor of a node's devices, if the cluster
- * has several nodes and the configuration has no value. */
+/* Fills the lists of group sizes for exchanges within a node: none, and each divisor of a node's devices, if the
+ * cluster has several nodes and the configuration has no value. */
 static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int nodes) {
   const int given = config->zero.secondary_ranks > 1 || config->zero.shard_ranks > 0 || config->expert_node_ranks > 0;
   const int alone = config->zero.quantized_gradients || config->zero.offload_optimizer || config->zero.offload_param;
@@ -64,7 +64,7 @@ static int names_knobs(const tws_tune_space *space) {
   return named > 0;
 }
 
-/* Fills the default values. */
+/* Fills empty lists with the defaults of a search over all axes. */
 static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
   int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
   axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
@@ -87,7 +87,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
       axes->expert[axes->expert_count++] = degree;
 }
 
-/* Software that always splits tokens among tensor ranks, or never does, is searched so alone. */
+/* Restricts sequence_parallel to the one value that software supports if it always splits tokens among tensor ranks, or
+ * never does. */
 static void fill_tokens(const tws_job *job, tws_axes_space *axes) {
   const tws_features has = tws_runtime_features(tws_profile_runtime(job->profile), job->backend);
   const int whole = tws_features_have(has, TWS_FEATURE_WHOLE_TOKENS);
@@ -155,8 +156,8 @@ static int axes_experts_legal(const tws_axes_space *axes, const tws_variant *poi
          tws_expert_parallel_check(axes->network, point->expert, NULL) == TWS_OK;
 }
 
-/* Checks a group of `value` adjacent ranks among `ranks`, which must consist of whole groups of `unit`; `node`: the
- * number of such ranks in a node, the only value that is tried if none are listed. */
+/* Returns 1 if `ranks` can be divided into groups of `value` adjacent ranks, each of whole groups of `unit` ranks;
+ * `node`: the number of these ranks in a node, the only value that is tried if none are listed. */
 static int neighbours_legal(int value, int ranks, int unit, int node) {
   return value < ranks && ranks % value == 0 && value % unit == 0 && (node == 0 || value == node);
 }
@@ -223,12 +224,13 @@ int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point
 
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (!exchanges_legal(axes, point)) return 0;
-  /* partitioned by ZeRO among several ranks */
+  /* 1: ZeRO partitions among several ranks */
   const int divided = point->ranks / (point->pipeline * point->tensor) > 1;
   return !axes->thorough || axes->every_stage || !divided || point->stage > 0;
 }
 
-/* Explains the smallest division: with the model's reason if there is one, else with the number of ranks. */
+/* Explains why the smallest division is impossible: with the model's reason if there is one, else with the number of
+ * ranks. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size) {
   const tws_network *n = axes->network;
   const tws_axes_space *a = axes;

@@ -4,14 +4,15 @@
 
 #include "autotune/autotune.h"
 
-/* Lists with their defaults filled in. */
+/* The lists of values of the parallel axes, with their defaults filled in. */
 typedef struct tws_axes_space {
   const tws_network *network;
   int64_t sequence_length;
-  int devices;     /* devices of a node */
-  int thorough;    /* space.axes */
-  int every_stage; /* the user listed ZeRO stages: stages that partition nothing are kept */
-  int every_batch; /* the user listed accumulations: pipelines may have fewer micro-batches than stages */
+  int devices;     /* number of devices of a node */
+  int thorough;    /* the value of tws_tune_space.axes */
+  int every_stage; /* 1: the user listed ZeRO stages, so that stages that partition nothing are kept */
+  int every_batch; /* 1: the user listed accumulation steps, so that pipelines may have fewer micro-batches than
+                    * stages */
   int tensor_named, schedules_named;
   int pipeline[TWS_TUNE_LIST], pipeline_count;
   int tensor[TWS_TUNE_LIST], tensor_count;
@@ -20,21 +21,22 @@ typedef struct tws_axes_space {
   int schedule_count;
   int sequence_parallel[2], sequence_parallel_count;
   int expert[TWS_TUNE_LIST], expert_count;
-  double capacity[TWS_TUNE_LIST]; /* 0: the configuration's */
+  double capacity[TWS_TUNE_LIST]; /* values of the capacity factor; 0: the configuration's */
   int capacity_count;
-  int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT]; /* tws_variant.exchange */
+  /* values of tws_variant.exchange */
+  int exchange[TWS_EXCHANGE_COUNT][TWS_TUNE_LIST], exchange_count[TWS_EXCHANGE_COUNT];
   int exchange_named[TWS_EXCHANGE_COUNT];
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* TWS_UNSUPPORTED or TWS_INVALID: a list concerns experts, and the job's model has none or none of its layers supports
- * it. */
+/* Fails with TWS_UNSUPPORTED or TWS_INVALID if a list concerns experts, and the job's model has none or none of its
+ * layers supports it. */
 tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);
 /* Returns 1 if the model, the batch and the schedule can be divided as the point says and the defaults do not exclude
  * it. */
 int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point);
 /* Returns 1 if the point's ZeRO stage and exchanges are legal for its division. */
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point);
-/* Writes why no rank count of the list can be divided by any of these axes; returns 0 if some can. */
+/* Writes the reason why no rank count of the list can be divided by any of these axes; returns 0 if some can. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
 #endif

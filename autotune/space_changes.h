@@ -4,16 +4,16 @@
 
 #include "job/job.h"
 
-/* One change; 0 and NULL keep a setting. */
+/* One change of a job's settings; members with 0 or NULL keep their setting. */
 typedef struct tws_change {
   const char *recompute;
   int stage, micro_one, shorten; /* micro_one: a smaller micro batch, at last 1; shorten: divide the sequence by this */
-  int tensor;                    /* convert replicas into tensor ranks of a node */
-  int offload;                   /* to the host: 1 the optimizer states, 2 the parameters too */
+  int tensor;                    /* 1: converts replicas into tensor ranks of a node */
+  int offload;                   /* offloads to the host: 1 the optimizer states, 2 the parameters too */
   int tiles;                     /* number of tiles in which the largest linear layer is gathered */
   int groups;                    /* number of mics_shard_size groups that are merged; -1: all */
 } tws_change;
-/* Change number `index`, from the least intrusive to the most; NULL after the last. */
+/* Returns change number `index`, from the least intrusive to the most; NULL after the last. */
 const tws_change *tws_change_at(size_t index);
 
 /* The options after a change, and the flags that express it. */

@@ -68,14 +68,15 @@ static void keep_margin(tws_tuning *t) {
   t->search.memory_bytes = t->memory > 0 ? t->memory / high : all;
 }
 
-/* A configuration that offloads, and no list of places: it may fit without, and be faster. */
+/* Adds points without offload if the configuration offloads and no list of offload targets is given, since the job may
+ * fit without, and be faster. */
 static void try_without_offload(tws_tune_request *search) {
   const tws_config *config = search->job->config;
   tws_tune_space *space = &search->space;
   if (space->offload_count || search->job->backend == TWS_BACKEND_HOST) return;
   if (!tws_config_offloads(config) || tws_config_updates_late(config) || tws_tune_is_deepspeeds(search)) return;
-  space->offload[space->offload_count++] = 0; /* the configuration's */
-  space->offload[space->offload_count++] = 1; /* none */
+  space->offload[space->offload_count++] = 0; /* the configuration's offload */
+  space->offload[space->offload_count++] = 1; /* no offload */
   space->offload_unsaid = 1;
 }
 
@@ -116,7 +117,7 @@ static tws_code check_device(const tws_tuning *t, tws_error *err) {
                   tws_format_bytes(overhead - t->memory, missing, sizeof missing));
 }
 
-/* Trials on GPUs use the GPUs of this machine. */
+/* Checks that this machine has the GPUs that trials use. */
 static tws_code check_gpus(const tws_tuning *t, tws_error *err) {
   const tws_job *job = t->search.job;
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
@@ -202,7 +203,7 @@ static tws_code measure(const tws_tuning *t, const tws_tune_request *request, co
   return tws_tune_measure(request, &how, result, trials, err);
 }
 
-/* Returns the user's configuration, if it is complete. */
+/* Sets *own to the user's configuration. Returns 0 if it is not complete. */
 static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   tws_job *job;
   if (!spec->config || tws_measured_load(spec, &job, NULL) != TWS_OK) return 0;
@@ -258,9 +259,10 @@ tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, t
   TWS_TRY(tws_tuning_check(t, err));
   snprintf(state, sizeof state, "%s/search.state", *t->results ? t->results : ".");
   request.state = state;
-  TWS_TRY(tws_tune_folders_make(&folders, err)); /* checked before the work starts */
+  /* creates the folders before the work starts, so that an unwritable one is reported at once */
+  TWS_TRY(tws_tune_folders_make(&folders, err));
   TWS_TRY(tws_tune(&request, &result, err));
-  if (request.part > 0) { /* the first part merges and reports */
+  if (request.part > 0) { /* the first part merges the results and reports them */
     tws_tune_result_destroy(result);
     return TWS_OK;
   }

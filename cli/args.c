@@ -1,4 +1,4 @@
-/* Options by table: parsing, did-you-mean, and the help made from the same rows. */
+/* Parses options by a table, suggests similar names for unknown ones, and prints the help from the same table. */
 #include <string.h>
 #include "base/json.h"
 #include "base/units.h"
@@ -20,7 +20,7 @@ typedef struct found {
   void *base; /* struct to which the option's offset refers */
 } found;
 
-/* Former names of options, and names of DeepSpeed's launcher, which are accepted too. */
+/* Accepted synonyms: former names of options, and names of DeepSpeed's launcher. */
 static const struct {
   const char *former, *name;
 } renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}, {"beside", "compare"}};

@@ -1,5 +1,5 @@
-/* twinspeed calibrate: measures this machine and writes a hardware profile. The verb starts one measuring run for each
- * number of ranks (the same verb in each rank) and merges their results into one profile. */
+/* twinspeed calibrate: measures this machine and writes a hardware profile. The subcommand starts one measuring run for
+ * each number of ranks (the same subcommand in each rank) and merges their results into one profile. */
 #include <string.h>
 #include "base/failure.h"
 #include "base/units.h"
@@ -37,7 +37,7 @@ static tws_calibration_request request_of(const tws_cli *cli, const options *o) 
                                    .log = &cli->log};
 }
 
-/* Runs in a rank. */
+/* Measures in one rank of a measuring run. */
 static tws_code run_rank(tws_cli *cli, const options *o, tws_error *err) {
   const tws_real_api *real;
   tws_calibration_request request = request_of(cli, o);
@@ -167,7 +167,7 @@ static tws_code write_profile(const tws_cli *cli, const options *o, const tws_me
   return code;
 }
 
-/* ---- a disk ---- */
+/* ---- calibration of a disk ---- */
 
 static tws_code print_disk_json(const tws_disk_calibration *c, const options *o, tws_error *err) {
   cJSON *json = cJSON_CreateObject();
@@ -238,7 +238,8 @@ static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
   return TWS_OK;
 }
 
-/* The options that --from shares with measuring, as those of the job that was measured. */
+/* Converts measurements of other software. The options that --from shares with measuring describe the job that was
+ * measured. */
 static tws_code run_from(const tws_cli *cli, const options *o, tws_error *err) {
   tws_calibrate_from from = o->from;
   if (o->disk || o->device || o->quick || o->seconds > 0)

@@ -1,4 +1,4 @@
-/* twinspeed calibrate --from: measurements of other software into a profile. */
+/* twinspeed calibrate --from: converts measurements of other software to a profile. */
 #ifndef TWS_CLI_CALIBRATE_FROM_H
 #define TWS_CLI_CALIBRATE_FROM_H
 
@@ -6,7 +6,7 @@
 #include "job/spec.h"
 
 typedef struct tws_calibrate_from {
-  tws_job_spec job; /* that was measured */
+  tws_job_spec job; /* the job that was measured */
   tws_strings files;
   int64_t steps;
   const char *out;

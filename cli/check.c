@@ -1,4 +1,4 @@
-/* twinspeed check: configuration, model, cluster and plan, without running anything. */
+/* twinspeed check: checks configuration, model, cluster and plan, without running anything. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/units.h"

@@ -1,4 +1,4 @@
-/* twinspeed completion: shell completion, generated from the option tables of the verbs. */
+/* twinspeed completion: shell completion, generated from the option tables of the subcommands. */
 #include <string.h>
 #include "cli/cli.h"
 #include "cli/version.h"
@@ -7,7 +7,7 @@
 #include "models/hardware/runtime.h"
 #include "models/network/network.h"
 
-/* Options whose value is a file: file names are completed. */
+/* Returns 1 if the option's value is a file, so that file names are completed. */
 static int takes_file(const tws_option *row) {
   return row->argument && (strstr(row->argument, "FILE") || strstr(row->argument, "DIR") ||
                            strcmp(row->argument, "MODEL") == 0 || strstr(row->argument, "NAME"));
@@ -17,7 +17,7 @@ static void add_names(const char *const *names, tws_text *words) {
   for (; *names; names++) tws_text_add(words, "%s%s", words->length ? " " : "", *names);
 }
 
-/* Values of an option other than files: built-in names, or its keywords. */
+/* Appends the values of an option that are not files: built-in names, or its keywords. */
 static void add_choices(const tws_option *row, tws_text *words) {
   static const struct {
     const char *option, *words;
@@ -52,7 +52,8 @@ static void add_choices(const tws_option *row, tws_text *words) {
     if (strcmp(known[i].option, row->name) == 0) tws_text_add(words, "%s", known[i].words);
 }
 
-/* "-m" and "--model", each option once: options of several verbs have the same values in all of them. */
+/* Writes the choices of an option, such as "-m" and "--model", only once, since an option of several subcommands has
+ * the same values in all of them. */
 static void write_bash_choices(const tws_option *row, tws_text *seen) {
   for (; row && row->name; row++) {
     tws_text words = {0};
@@ -95,7 +96,7 @@ static void write_bash(const tws_verb *const *verbs) {
       "complete -o bashdefault -o default -F _twinspeed twinspeed\n");
 }
 
-/* Text for single quotes of zsh and fish; zsh's [] and : are escaped too. */
+/* Writes a text for single quotes of zsh and fish; for zsh, [, ] and : are escaped too. */
 static void write_quoted(const char *text, int zsh) {
   for (; *text; text++) {
     if (*text == '\'')

@@ -1,5 +1,5 @@
-/* twinspeed convert: text to token files, configurations to strict JSON, a model to its numbers, a
- * checkpoint to weights, descriptions of nodes to clusters and profiles. */
+/* twinspeed convert: converts text to token files, configurations to strict JSON, a model to its sizes, a checkpoint to
+ * files of weights, and descriptions of nodes to clusters and profiles. */
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,10 +18,10 @@ typedef struct options {
   int force;
   int64_t vocabulary_multiple;
   const char *tag;
-  const char *tokenizer, *field, *eval; /* tokens */
+  const char *tokenizer, *field, *eval; /* options of the conversion to token files */
   double eval_share;
   int megatron;
-  const char *profile; /* topology, nccl-tests */
+  const char *profile; /* name of the profile, for the conversion of a topology or of a log of nccl-tests */
   int64_t nodes;
 } options;
 
@@ -236,7 +236,8 @@ static tws_code convert_saved(tws_cli *cli, const options *o, const char *path, 
   return code == TWS_OK ? tell_weights(cli, path, to, step, "", &result, err) : code;
 }
 
-/* A running job with --keep may remove the checkpoint while it is read; then the newest one is read instead. */
+/* Converts a checkpoint. A running job with --keep may remove it while it is read; then the newest one is read
+ * instead. */
 static tws_code convert_newest(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
   enum { TRIES = 20 };
   char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];

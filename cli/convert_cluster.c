@@ -107,7 +107,8 @@ static int has_name(const char *const *names, const char *name) {
   return *names != NULL;
 }
 
-/* Name i of a kind; NULL after the last. Devices are clusters too: a node of one. */
+/* Returns name number i of a kind; NULL after the last. Devices are clusters too: a cluster of one node with one
+ * device. */
 static const char *name_of_kind(const char *kind, int i) {
   const char *const *clusters = tws_cluster_builtin_names(), *const *names = tws_profile_builtin_names();
   if (strcmp(kind, "architectures") == 0) return tws_network_architecture_nth(i);

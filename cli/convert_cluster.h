@@ -13,7 +13,8 @@ tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, 
 /* Writes a built-in profile or cluster to a file; "-": to standard output. */
 tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const char *to, tws_error *err);
 
-/* Names that are built in, one a line: kind is "clusters", "profiles", "models", "architectures" or "runtimes". */
+/* Prints the built-in names of a kind, one per line. kind: "clusters", "profiles", "models", "architectures" or
+ * "runtimes". */
 tws_code tws_convert_list(tws_cli *cli, const char *kind, tws_error *err);
 
 #endif

@@ -10,7 +10,7 @@ typedef struct options {
 
 typedef struct patient {
   const tws_cli *cli;
-  cJSON *findings; /* NULL: print text */
+  cJSON *findings; /* findings for --json; NULL: they are printed as text */
   int bad;
 } patient;
 
@@ -39,7 +39,7 @@ static tws_code examine_hosts(const tws_health_listener *listener, const options
   tws_hosts hosts;
   tws_launch_options launch = {0};
   tws_launch_flags flags = o->flags;
-  flags.any_command = 1; /* hosts are checked for any launcher */
+  flags.any_command = 1; /* hosts are checked whatever their launcher */
   if (!tws_launch_flags_given(&o->flags)) return TWS_OK;
   tws_arena *arena = tws_arena_create();
   tws_code code = arena ? tws_launch_flags_read(&flags, 0, arena, &hosts, &launch, err)

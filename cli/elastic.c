@@ -12,10 +12,10 @@ typedef struct options {
 
 typedef struct answer {
   tws_elastic elastic;
-  tws_elastic_choice all; /* for every number of GPUs */
+  tws_elastic_choice all; /* the batch for all numbers of GPUs */
   tws_elastic_row *rows;
   int count;
-  tws_elastic_row own; /* with -n: for that number */
+  tws_elastic_row own; /* with -n: the batch for that number of GPUs */
   int64_t own_batch;
 } answer;
 

@@ -1,4 +1,4 @@
-/* twinspeed emulate: trains on a virtual cluster: real losses, simulated time. */
+/* twinspeed emulate: trains on a virtual cluster, with real losses and simulated time. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ typedef tws_emulate_options options;
 typedef struct session {
   tws_cli *cli;
   const options *o;
-  const tws_scenario *scenario; /* NULL: none */
+  const tws_scenario *scenario; /* the scenario of failures; NULL: none */
   int64_t every;
   int heading;
   tws_progress progress; /* counts steps */
@@ -81,7 +81,7 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
 
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
   session *s = user;
-  if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* a gap in the curve */
+  if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* adds a gap to the curve */
   tws_warn(s->cli, "at %.6g virtual seconds: %s", at_s, failure->message);
   tws_warn(s->cli, "continuing with %d ranks", ranks);
 }

@@ -1,4 +1,4 @@
-/* The verb `emulate`, also used by `train --virtual`. */
+/* `twinspeed emulate`, also used by `train --virtual`. */
 #ifndef TWS_CLI_EMULATE_H
 #define TWS_CLI_EMULATE_H
 

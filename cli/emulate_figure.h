@@ -1,4 +1,4 @@
-/* The figure of an emulated run: losses over virtual time, and a breakdown of that time. */
+/* Draws the figure of an emulated run: losses over virtual time, and a breakdown of that time. */
 #ifndef TWS_CLI_EMULATE_FIGURE_H
 #define TWS_CLI_EMULATE_FIGURE_H
 
@@ -6,8 +6,8 @@
 #include "emulation/emulate.h"
 #include "traces/loss_curve.h"
 
-/* compared: files that other runs wrote with --csv, whose losses are drawn too. TWS_IO, TWS_INVALID: one of these files
- * could not be read. */
+/* Draws the figure to the file `out`. compared: files that other runs wrote with --csv, whose losses are drawn too.
+ * Fails with TWS_IO or TWS_INVALID if one of these files cannot be read. */
 tws_code tws_emulation_figure(const tws_emulation *r, const tws_loss_curve *curve, const char *name,
                               const tws_strings *compared, const char *title, const char *out, tws_error *err);
 

@@ -9,7 +9,7 @@ static const char *seconds(double s, char text[32]) {
   return tws_format_seconds(s, text, 32);
 }
 
-/* Prints the breakdown of virtual time under failures, and the expectation by formula. */
+/* Prints the breakdown of virtual time under failures, and its expected value by formula. */
 static void print_faults(const tws_emulation *r) {
   char a[32], b[32], c[32], d[32];
   if (r->saves > 0)
@@ -70,7 +70,7 @@ static void add_spans(cJSON *root, const tws_emulation *r) {
   cJSON *list = cJSON_AddArrayToObject(root, "spans");
   for (int i = 0; i < r->span_count; i++) {
     const tws_span *s = &r->spans[i];
-    if (s->kind == TWS_SPAN_STEP) continue; /* "steps" has them */
+    if (s->kind == TWS_SPAN_STEP) continue; /* the member "steps" has the steps */
     cJSON *one = cJSON_CreateObject();
     cJSON_AddStringToObject(one, "kind", tws_span_name(s->kind));
     cJSON_AddNumberToObject(one, "from_s", s->from_s);

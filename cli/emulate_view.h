@@ -6,7 +6,8 @@
 #include "emulation/emulate.h"
 
 void tws_emulation_print(const tws_job *job, const tws_emulation *r);
-/* steps: the printed steps, which the JSON object takes over; failure NULL: the run succeeded. */
+/* Prints the result as JSON. steps: the printed steps, which the JSON object takes over; failure NULL: the run
+ * succeeded. */
 tws_code tws_emulation_print_json(const tws_job *job, const tws_emulation *r, cJSON *steps, const tws_error *failure,
                                   tws_error *err);
 

@@ -1,4 +1,4 @@
-/* twinspeed estimate: does the job fit, on which cluster, what uses the memory, and how long does a step take. */
+/* twinspeed estimate: predicts whether a job fits a cluster, what uses its memory, and how long its step takes. */
 #include <string.h>
 #include "autotune/remedy.h"
 #include "base/json.h"
@@ -331,7 +331,7 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   tws_code code = stages ? tws_job_estimate(job, &result, stages, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  /* the ranks with the largest arena: in a pipeline, those of one stage */
+  /* the number of ranks with the largest arena; in a pipeline, those of one stage */
   const int64_t shown = o->ledger_csv ? job->config->accumulation_steps : result.built;
   if (code == TWS_OK) code = tws_job_part_plan(job, tws_job_stage_rank(job, result.stage), shown, &plan, err);
   if (code == TWS_OK) code = report_estimate(cli, o, job, &result, stages, plan, err);
@@ -340,7 +340,7 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   return code;
 }
 
-/* The kinds of GPUs that are tried share the runtime that reads the configuration. */
+/* Sets the runtime that reads the configuration, for all kinds of GPUs that are tried. */
 static tws_code choose_runtime(tws_job_spec *spec, tws_error *err) {
   tws_config *config;
   tws_runtime_choice choice;
@@ -472,7 +472,7 @@ const tws_verb tws_verb_estimate = {
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,
     .sweep_offset = offsetof(options, sweep),
-    .arguments_max = 1, /* --export FORMAT FILE */
+    .arguments_max = 1, /* the file of --export FORMAT FILE */
     .defaults = &defaults,
     .run = run_estimate,
 };

@@ -7,7 +7,7 @@
 #include "cli/job_view.h"
 #include "cli/tune_view.h"
 
-/* Prints the best candidates with their goodput, which may have another order. */
+/* Prints the best candidates with their goodputs, whose order may differ from that of their throughputs. */
 static tws_code print_others(const tws_cli *cli, const tws_goodput *g, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 6);

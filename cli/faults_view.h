@@ -1,4 +1,4 @@
-/* Prints goodput under failures for the best candidates of a search: the interval between checkpoints, and the
+/* Prints the goodput under failures of the best candidates of a search: the interval between checkpoints, and the
  * remaining throughput. */
 #ifndef TWS_CLI_FAULTS_VIEW_H
 #define TWS_CLI_FAULTS_VIEW_H

@@ -1,4 +1,4 @@
-/* estimate --fit: how many GPUs a job needs, of each kind. */
+/* estimate --fit: prints how many GPUs of each kind a job needs. */
 #include "cli/fit_view.h"
 
 #include <string.h>
@@ -8,7 +8,8 @@
 #include "cli/tune_view.h"
 #include "cli/verdict.h"
 
-/* Returns the interval of the requested runtime; NULL: Twinspeed's own engine, whose peaks equal the predicted ones. */
+/* Returns the interval of measured peaks of the requested runtime; NULL: Twinspeed's own engine, whose peaks equal the
+ * predicted ones. */
 static const tws_memory_interval *margin_of(const tws_smallest_request *request) {
   const tws_runtime *runtime = request->spec->runtime ? tws_runtime_find(request->spec->runtime) : NULL;
   const tws_memory_interval *seen = runtime ? tws_runtime_memory_interval(runtime) : NULL;

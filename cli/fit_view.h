@@ -5,7 +5,7 @@
 #include "autotune/smallest.h"
 #include "cli/cli.h"
 
-/* Searches and prints the answer. TWS_NO: no kind of cluster suffices. */
+/* Searches the smallest number of GPUs of each kind and prints it. Fails with TWS_NO if no kind of cluster suffices. */
 tws_code tws_fit_answer(tws_cli *cli, const tws_smallest_request *request, tws_error *err);
 
 #endif

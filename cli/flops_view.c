@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 
 /* ---- the report ---- */
-/* "1.23 M": the profiler's rounding to two decimals, printed with %g. */
+/* Returns "1.23 M", rounded to two decimals as by DeepSpeed's profiler, and printed with %g. */
 static const char *scaled(double value, const char *unit, int params) {
   static const struct {
     double size;
@@ -40,7 +40,7 @@ static void print_sizes(const tws_flops_view *r, tws_text *out) {
   print_line(out, "batch size per GPU: ", tws_cell("%lld", (long long)job->config->micro_batch_size));
 }
 
-/* The figures of one GPU: in a pipeline, of the slowest stage. */
+/* Prints the figures of one GPU; in a pipeline, those of a GPU of the slowest stage. */
 static void print_summary(const tws_flops_view *r, tws_text *out) {
   const tws_job *job = r->job;
   const tws_stage_flops *t = &r->profile->stages[r->profile->slowest];

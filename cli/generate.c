@@ -18,7 +18,7 @@ typedef struct options {
 
 typedef tws_token_list tokens;
 
-/* Without a tokenizer tokens are bytes. */
+/* Appends the tokens of a text. Without a tokenizer, the tokens are its bytes. */
 static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *text, size_t length, tws_error *err) {
   if (tokenizer) {
     const tws_code code = tws_tokenizer_encode(tokenizer, text, length, 1, list, err);
@@ -28,7 +28,7 @@ static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *tex
   return TWS_OK;
 }
 
-/* "464, 2068 7586": numbers separated by commas or blanks. */
+/* Appends the tokens of a text such as "464, 2068 7586": numbers separated by commas or blanks. */
 static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
   for (const char *at = text; *at;) {
     const char *end;
@@ -59,11 +59,12 @@ static tws_code read_prompt(const options *o, tws_tokenizer *tokenizer, tokens *
 
 typedef struct printer {
   const tws_cli *cli;
-  int ids;            /* tokens are printed as numbers */
-  const char *prompt; /* printed before the first token; NULL: not wanted, or printed already */
+  int ids;            /* 1: tokens are printed as numbers */
+  const char *prompt; /* text that is printed before the first token; NULL: none is requested, or it was printed */
   tws_tokenizer *tokenizer;
-  tokens all;   /* with a tokenizer also the prompt's tokens, since decoding a token depends on those before it */
-  size_t shown; /* bytes of the text that were printed */
+  /* all generated tokens; with a tokenizer also the prompt's, since decoding a token depends on those before it */
+  tokens all;
+  size_t shown; /* number of bytes of the text that were printed */
   tokens made;
   cJSON *log_probabilities;
 } printer;
@@ -102,7 +103,7 @@ static void print_token(void *user, int32_t token, double log_probability) {
   }
 }
 
-/* With a tokenizer the prompt is printed in decoded form. */
+/* Prints the prompt; with a tokenizer, in decoded form. */
 static tws_code start_text(printer *p, const options *o, const tokens *prompt, tws_error *err) {
   if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
   p->prompt = NULL;
@@ -198,7 +199,8 @@ static tws_code check_job(const options *o, tws_error *err) {
   return TWS_OK;
 }
 
-/* If a configuration is given, it is that of the training: only its part about the model is used, on one rank. */
+/* Generates text. If a configuration is given, it is that of the training: only its settings of the model are used, on
+ * one rank. */
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options o = *(options *)raw;
   tokens prompt = {0};

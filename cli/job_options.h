@@ -1,4 +1,4 @@
-/* Options that specify a job, shared by the verbs. */
+/* Options that specify a job, which several subcommands share. */
 #ifndef TWS_CLI_JOB_OPTIONS_H
 #define TWS_CLI_JOB_OPTIONS_H
 
@@ -20,7 +20,7 @@
       TWS_FLAG("sequence-parallel", 0, type, field.sequence_parallel,                                                  \
                "with --tp: Megatron sequence parallelism (split tokens)")
 
-/* Values that Hugging Face's Trainer fills in for "auto". */
+/* Options for the values that Hugging Face's Trainer substitutes for "auto". */
 #define TWS_LEARNING_OPTIONS(type, field)                                               \
   TWS_NUMBER("learning-rate", 0, "RATE", type, field.learning_rate, 1e-30, 1e6,         \
              "of the optimizer, and at the end of a warm-up"),                          \
@@ -36,7 +36,7 @@
       TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                    \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 
-/* Rows for a verb's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
+/* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
   TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, or a built-in model's name"),       \
       TWS_STRING("config", 'c', "FILE", type, field.config,                                                           \

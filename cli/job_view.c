@@ -20,7 +20,7 @@ void tws_job_remark(const tws_cli *cli, const tws_job *job) {
           tws_thousands(n->padded_vocabulary), (long long)job->config->tensor_ranks);
 }
 
-/* ", pipeline of 2 stages (1f1b), tensor parallel over 4": every axis with more than one rank. */
+/* Appends ", pipeline of 2 stages (1f1b), tensor parallel over 4": every axis with more than one rank. */
 static void add_axes_text(const tws_job *job, tws_text *out) {
   const tws_config *c = job->config;
   int stages = tws_job_stages(job), tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL);
@@ -139,7 +139,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
 
 /* ---- JSON ---- */
 
-/* The parallel axes, in the format of training results. */
+/* Adds the parallel axes, in the format of training results. */
 static void add_axes(const tws_job *job, cJSON *json) {
   const tws_config *c = job->config;
   char order[TWS_AXIS_ORDER_TEXT];

@@ -5,19 +5,19 @@
 #include "cli/cli.h"
 #include "job/assumed.h"
 
-/* With --verbose, prints to standard error how many tokens tensor parallelism adds to pad the vocabulary. Included in
- * tws_job_print(). */
+/* Prints to standard error, with --verbose, how many tokens tensor parallelism adds to pad the vocabulary.
+ * tws_job_print() includes this. */
 void tws_job_remark(const tws_cli *cli, const tws_job *job);
-/* Prints the assumptions as a paragraph, or nothing if there are none; the second form prints those of a job. Included
- * in tws_job_print(). */
+/* Prints the assumptions as a paragraph, or nothing if there are none. tws_job_print() includes this. */
 void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int count);
-/* The first line of an answer: whose software runs the plan, and why; nothing on a host. */
+/* Prints the first line of a result: the runtime whose software runs the plan, and the reason for that choice. Prints
+ * nothing for a host. */
 void tws_runtime_print(const tws_cli *cli, const tws_job *job);
 /* Prints runtime, model, cluster, job and assumptions. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* Returns {"model": ..., "ranks": ..., ...}, the settings of the job, for the --json results. */
 cJSON *tws_job_json(const tws_job *job);
-/* "1,234,567" in a rotating buffer */
+/* Returns a text such as "1,234,567", in one of a few buffers that are reused in turn. */
 const char *tws_thousands(int64_t value);
 
 #endif

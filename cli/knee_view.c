@@ -34,7 +34,7 @@ static tws_code print_json(const tws_knee *knee, const tws_knee_sweep *sweep, co
   return tws_out_json(json, err);
 }
 
-/* "400 Gbit/s", "5 us" */
+/* Returns a value with its unit: "400 Gbit/s", "5 us". */
 static const char *value_cell(double value, const char *unit) {
   static const struct {
     double size;

@@ -10,8 +10,9 @@
 typedef struct options {
   int64_t ranks, threads;
   tws_launch_flags flags;
-  const char *world_info; /* all hosts of a job whose other ranks are started by launchers on the other nodes */
-  int64_t node_rank;      /* -1: not given */
+  /* all hosts of the job, if a launcher on each other node starts the ranks there; NULL: none */
+  const char *world_info;
+  int64_t node_rank; /* number of this node in the job; -1: not given */
   const char *master_address, *core_list;
   int64_t master_port;
   int no_ssh, bind_cores;
@@ -55,7 +56,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   return o->core_list ? tws_cores_parse(o->core_list, &cores, err) : TWS_OK;
 }
 
-/* Arguments of `twinspeed rank-worker`: this verb again, with the settings that the ranks need. */
+/* Adds the arguments of `twinspeed rank-worker`: this subcommand again, with the settings that the ranks need. */
 static tws_code add_arguments(tws_launch_options *launch, const tws_command_job *job, char **command, int argc,
                               tws_arena *arena, tws_error *err) {
   const char **words = tws_arena_alloc(arena, (size_t)argc + 16, sizeof *words);
@@ -169,7 +170,8 @@ static tws_code run_launch(tws_cli *cli, void *raw, int argc, char **argv, tws_e
     return tws_fail(err, TWS_USAGE, "twinspeed launch -n 4 -- COMMAND ...", "launch: no command was given");
   TWS_TRY(check_options(o, err));
   tws_arena *arena = tws_arena_create();
-  char **command = arena ? tws_arena_alloc(arena, (size_t)argc + 1, sizeof *command) : NULL; /* ends with NULL */
+  /* the list of words ends with NULL */
+  char **command = arena ? tws_arena_alloc(arena, (size_t)argc + 1, sizeof *command) : NULL;
   tws_code code = command ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (command) memcpy(command, argv, (size_t)argc * sizeof *command);
   const int is_rank = tws_worker_is() || (o->world_info && o->node_rank < 0);

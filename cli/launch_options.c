@@ -8,7 +8,7 @@ int tws_launch_flags_given(const tws_launch_flags *f) {
          (f->launcher && (getenv("SLURM_JOB_NODELIST") != NULL));
 }
 
-/* Hosts of Slurm's allocation, for launchers that start ranks in it. */
+/* Returns the list of hosts of Slurm's allocation, if the launcher starts ranks in it; NULL: there is none. */
 static const char *allocation(const tws_launch_flags *f, tws_launcher launcher) {
   const int knows = launcher == TWS_LAUNCHER_SRUN || launcher == TWS_LAUNCHER_MPIRUN || launcher == TWS_LAUNCHER_SLURM;
   return f->hostfile || !knows ? NULL : getenv("SLURM_JOB_NODELIST");
@@ -24,7 +24,8 @@ const char *tws_launch_flags_hostfile(const tws_launch_flags *f, int64_t ranks) 
   return access(TWS_DEFAULT_HOSTFILE, F_OK) == 0 ? TWS_DEFAULT_HOSTFILE : NULL;
 }
 
-/* Ranks of Twinspeed's own verbs form one MPI job, of the MPI library with which it was built. */
+/* Checks or chooses the launcher for Twinspeed's own subcommands, whose ranks form one job of the MPI library with
+ * which the program was built. */
 static tws_code own_launcher(const tws_launch_flags *f, tws_launcher *launcher, tws_error *err) {
   if (f->any_command || !tws_launcher_hands_over(*launcher)) return TWS_OK;
   if (*launcher != TWS_LAUNCHER_OPENMPI && *launcher != TWS_LAUNCHER_SLURM)

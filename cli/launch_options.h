@@ -1,4 +1,4 @@
-/* Options for where ranks run and which launcher starts them, shared by the verbs that start ranks. */
+/* Options that select the hosts of ranks and the launcher that starts them, for subcommands that start ranks. */
 #ifndef TWS_CLI_LAUNCH_OPTIONS_H
 #define TWS_CLI_LAUNCH_OPTIONS_H
 
@@ -8,13 +8,12 @@
 typedef struct tws_launch_flags {
   const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
   int64_t num_gpus;                                                                      /* 0: not given */
-  int elastic;                                                                           /* whether elastic MIN:MAX is
-                                                                                          * accepted */
-  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own verbs need
-                    * `ours` */
+  int elastic;     /* 1: elastic MIN:MAX is accepted */
+  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own subcommands
+                    * need `ours` */
 } tws_launch_flags;
 
-/* Rows for a verb's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
+/* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
 #define TWS_LAUNCH_OPTIONS(type, field)                                                                          \
   TWS_STRING("hostfile", 'H', "FILE", type, field.hostfile,                                                      \
              "hosts and slots, one \"NAME slots=N\" per line "                                                   \
@@ -40,7 +39,7 @@ typedef struct tws_launch_flags {
  * other. The hosts live in the arena. */
 tws_code tws_launch_flags_read(const tws_launch_flags *flags, int64_t ranks, tws_arena *arena, tws_hosts *hosts,
                                tws_launch_options *launch, tws_error *err);
-/* Path of the hostfile: the given one, or the default one; NULL: none. */
+/* Returns the path of the hostfile, the given one or the default one; NULL: there is none. */
 const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ranks);
 /* Returns 1 if a flag requests ranks on given hosts. */
 int tws_launch_flags_given(const tws_launch_flags *flags);

@@ -12,7 +12,7 @@
 
 const char *const tws_listed_options[] = {"ranks", "pp",  "tp",          "sp",           "ep",
                                           "stage", "seq", "micro-batch", "accumulation", NULL};
-/* Columns of the varied options, and of the results. */
+/* Names of the CSV's columns: those of the varied options, and those of the results. */
 static const char axis_columns[] = "ranks,pp,tp,sp,ep,stage,seq,micro_batch,accumulation,train_batch";
 static const char result_columns[] =
     "status,step_s,tokens_per_s,mfu,exposed_s,longest_path_s,device_bytes,device_limit_bytes,node_bytes,reason";
@@ -23,7 +23,8 @@ static const char *const status_words[] = {"fits", "does not fit", "refused"};
 
 typedef struct point {
   status status;
-  int64_t axes[AXIS_VALUES]; /* values of the job; 0 (stage: -1) if it was refused and the option not given */
+  /* the job's values of the options; 0 (stage: -1): the job was refused and the option is not given */
+  int64_t axes[AXIS_VALUES];
   double step_s, tokens_per_s, mfu, exposed_s, longest_s, device_need, device_limit, node_need;
   char reason[512], hint[256], assumed[1024];
 } point;
@@ -126,7 +127,8 @@ static tws_code compute(const tws_lists_request *request, const tws_job *job, po
   return TWS_OK;
 }
 
-/* Runs in a worker. A job that cannot be planned is a row with the reason; the sweep continues. */
+/* Evaluates one combination, in a worker. A job that cannot be planned becomes a row with the reason, and the sweep
+ * continues. */
 static tws_code work(void *user, int item, void *answer, tws_error *err) {
   const tws_lists_request *request = ((const runner *)user)->request;
   point *p = answer;

@@ -17,11 +17,11 @@ extern const char *const tws_listed_options[];
 
 typedef struct tws_lists_request {
   const tws_option_lists *sweep;
-  const void *options; /* the verb's options, with the job's tws_job_spec at spec_offset */
+  const void *options; /* the subcommand's options, whose tws_job_spec is at spec_offset */
   size_t options_bytes, spec_offset;
   const char *program;    /* value of --program */
-  const char *csv;        /* NULL: none; "-": replaces the table */
-  const tws_sim_api *sim; /* NULL: the longest path alone */
+  const char *csv;        /* file of the CSV; NULL: none; "-": standard output, in place of the table */
+  const tws_sim_api *sim; /* the simulator; NULL: steps are estimated by their longest paths */
   tws_fidelity fidelity;
   int all_ranks;
 } tws_lists_request;

@@ -1,4 +1,5 @@
-/* twinspeed: finds the verb, parses its options by its table, runs it, reports its error and picks the exit code. */
+/* twinspeed: finds the subcommand, parses its options by its table, runs it, reports its error and picks the exit
+ * code. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -70,8 +71,8 @@ static int wants_color(int fd) {
   return isatty(fd) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
-/* A full disk is an error of standard output, not a silent loss. A reader that has closed the pipe (`| head`) is no
- * error: the remaining output is dropped, and the exit code is the verb's own. */
+/* Flushes standard output. A full disk is an error, not a silent loss. A reader that has closed the pipe (`| head`) is
+ * no error: the remaining output is dropped, and the exit code is that of the subcommand. */
 tws_code tws_flush_output(tws_error *err) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return TWS_OK;
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};

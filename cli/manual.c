@@ -1,5 +1,5 @@
-/* twinspeed manual: the manual page in roff, and the reference page of all verbs in Markdown, generated from the option
- * tables of the verbs. */
+/* twinspeed manual: writes the manual page in roff, and the reference page of all subcommands in Markdown, from their
+ * option tables. */
 #include <string.h>
 
 #include "cli/cli.h"
@@ -22,7 +22,7 @@ static const struct {
 
 /* ---- roff ---- */
 
-/* roff: backslashes and dashes are escaped, a leading dot or quote is guarded. */
+/* Writes a text in roff: backslashes and dashes are escaped, and a dot or quote at the start of a line is protected. */
 static void write_roff(const char *text) {
   int line_start = 1;
   for (; *text; text++) {
@@ -94,7 +94,7 @@ static void write_manual(const tws_verb *const *verbs) {
 
 /* ---- Markdown ---- */
 
-/* Writes a cell of a table: a vertical bar would begin the next cell. */
+/* Writes a cell of a table. A vertical bar in it is escaped, since it would begin the next cell. */
 static void write_cell(const char *text) {
   for (; *text; text++) tws_out(*text == '|' ? "\\|" : *text == '<' ? "&lt;" : "%c", *text);
 }
@@ -112,7 +112,7 @@ static void write_markdown_rows(const tws_option *row) {
   }
 }
 
-/* Examples are lines of a code block, which are indented by two spaces in the table. */
+/* Writes the examples as lines of a code block; in the option table they are indented by two spaces. */
 static void write_markdown_examples(const char *text) {
   tws_out("\n<!-- not run: the suites of each verb run commands like these -->\n\n");
   while (*text) {

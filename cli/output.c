@@ -1,4 +1,4 @@
-/* Output of the program: results to standard output, narration to standard error. */
+/* Prints the program's output: results to standard output, messages to standard error. */
 #include <ctype.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,17 +12,17 @@ static void clear_progress(void);
 /* ---- escaping ---- */
 
 static const char *const styles[] = {"\033[0m", "\033[1m", "\033[32m", "\033[31m", "\033[2m"};
-static int styled; /* the buffers are in use */
+static int styled; /* 1: standard output may show styles */
 
-/* Length in bytes of the style sequence that begins here, or 0. */
+/* Returns the length in bytes of the style sequence with which the text begins, or 0. */
 static size_t style_length(const char *text, size_t length) {
   for (size_t i = 0; i < sizeof styles / sizeof *styles && styled && *text == '\033'; i++)
     if (strlen(styles[i]) <= length && strncmp(text, styles[i], strlen(styles[i])) == 0) return strlen(styles[i]);
   return 0;
 }
 
-/* Printed text contains names of hosts and files and contents of files: their control characters must not reach the
- * terminal. Newlines, tabs and the sequences of tws_style() are passed. */
+/* Appends a text with its control characters escaped, except newlines, tabs and the sequences of tws_style(): names of
+ * hosts and files, and contents of files, must not send control sequences to the terminal. */
 static void add_printable(tws_text *out, const char *text, size_t length) {
   for (size_t at = 0, from = 0; at <= length; at++) {
     const size_t style = at < length ? style_length(text + at, length - at) : 0;
@@ -77,7 +77,7 @@ void tws_out_bytes(const char *bytes, size_t count) {
 
 /* ---- lines ---- */
 
-/* Columns of a word on the terminal: escape sequences and continuation bytes of UTF-8 have none. */
+/* Returns the number of terminal columns of a word; escape sequences and continuation bytes of UTF-8 take none. */
 static int word_width(const char *word, size_t length) {
   int width = 0, escape = 0;
   for (size_t i = 0; i < length; i++) {
@@ -268,7 +268,7 @@ void tws_table_row(tws_table *table, const char *const *cells) {
   }
   char **row = table->cells + (size_t)table->rows * (size_t)table->columns;
   for (int c = 0; c < table->columns; c++) {
-    tws_text cell = {0}; /* the escaped form, since its width counts */
+    tws_text cell = {0}; /* the escaped text, whose width determines the column's */
     tws_escape_text(cells[c] ? cells[c] : "", cells[c] ? strlen(cells[c]) : 0, "", &cell);
     tws_text_add_bytes(&cell, "", 0);
     row[c] = cell.data;

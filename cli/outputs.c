@@ -131,7 +131,8 @@ static int same_file(const char *a, const char *b) {
 static tws_code check_inputs(const tws_output *o, const tws_inputs *inputs, tws_error *err) {
   for (int i = 0; inputs && i < inputs->count; i++) {
     char inside[PATH_MAX];
-    snprintf(inside, sizeof inside, "%s/config.json", inputs->path[i]); /* the name of a model may be its folder */
+    /* the given name of a model may be that of its folder */
+    snprintf(inside, sizeof inside, "%s/config.json", inputs->path[i]);
     if (same_file(o->path, inputs->path[i]) || same_file(o->path, inside))
       return tws_fail(err, TWS_USAGE, "name another file", "%s: %.300s is read by this command, and would be lost",
                       o->flag, o->path);
@@ -160,6 +161,7 @@ tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_input
 
 tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
                                      int force, tws_error *err) {
-  if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err)); /* names, data folders and inputs */
+  /* checks names, data folders and inputs of all outputs */
+  if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err));
   return tws_outputs_check(outputs + continued, count - continued, inputs, force, err);
 }

@@ -1,5 +1,5 @@
-/* Checks the files that a verb will write before its work starts: a run of minutes must not end with "no such folder",
- * replace an earlier result, or overwrite one of its inputs. */
+/* Checks the files that a subcommand will write before its work starts: a run of minutes must not end with "no such
+ * folder", replace an earlier result, or overwrite one of its inputs. */
 #ifndef TWS_CLI_OUTPUTS_H
 #define TWS_CLI_OUTPUTS_H
 
@@ -7,21 +7,21 @@
 #include "job/spec.h"
 
 typedef struct tws_output {
-  const char *flag; /* "--trace": the name in messages */
-  const char *path; /* NULL: not requested */
+  const char *flag; /* the output's option, "--trace", for messages */
+  const char *path; /* path of the output; NULL: it is not requested */
   /* NULL: `path` is a file. Otherwise it is a folder, created if it does not exist, for these files (NULL-terminated;
-   * an empty list: the verb checks for earlier results itself). */
+   * an empty list: the subcommand checks for earlier results itself). */
   const char *const *members;
 } tws_output;
 
-/* Files that the verb reads; paths may be NULL, names of built-in models and clusters, or "-". */
+/* Files that the subcommand reads; paths may be NULL, names of built-in models and clusters, or "-". */
 enum { TWS_MAX_INPUTS = 16 };
 typedef struct tws_inputs {
   int count;
   const char *path[TWS_MAX_INPUTS];
 } tws_inputs;
 void tws_inputs_add(tws_inputs *inputs, const char *path);
-/* Paths of the model, configuration, cluster and profile of a job. */
+/* Returns the paths of a job's model, configuration, cluster and profile. */
 tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
 
 /* Checks that every output is writable, is not an input and is named once. TWS_USAGE: a file exists and `force` is not
@@ -30,7 +30,8 @@ tws_inputs tws_inputs_of_job(const tws_job_spec *spec);
  * nothing is checked, since the parent process has checked already. */
 tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err);
 
-/* The same for a run that continues: the first `continued` outputs may exist. */
+/* Checks the outputs of a run that continues an earlier one in the same way, but the first `continued` outputs may
+ * exist. */
 tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
                                      int force, tws_error *err);
 

@@ -1,5 +1,5 @@
-/* twinspeed profile: parameters, flops and time of every module, in the layout of DeepSpeed's flops profiler. The flops
- * come from the plan's operations; the time is predicted, or measured when a trace of `train` is given. */
+/* twinspeed profile: prints parameters, flops and time of every module, in the layout of DeepSpeed's flops profiler.
+ * The flops are those of the plan's operations; the time is predicted, or measured if a trace of `train` is given. */
 #include "cli/flops_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
@@ -17,7 +17,7 @@ typedef struct report {
   tws_flops_profile profile;
 } report;
 
-/* Unset flags take the values of the configuration's section. */
+/* Returns the view's settings; those without an option have the values of the configuration's section. */
 static tws_flops_view view_of(const report *r) {
   const tws_flops_section *section = &r->job->config->flops_profiler;
   return (tws_flops_view){.job = r->job,
@@ -102,7 +102,7 @@ static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
   tws_text text = {0};
   const tws_flops_view view = view_of(r);
   tws_flops_print(&view, &text);
-  tws_job_assumed_remark(cli, r->job, r->o->measured != NULL); /* the layout is the same for all sources of times */
+  tws_job_assumed_remark(cli, r->job, r->o->measured != NULL); /* predicted and measured times have the same layout */
   return tws_out_text(&text, err);
 }
 

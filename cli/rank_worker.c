@@ -1,4 +1,4 @@
-/* twinspeed rank-worker VERB ARGUMENTS: the hidden verb that runs a verb as one rank of a job. */
+/* twinspeed rank-worker VERB ARGUMENTS: the hidden subcommand that runs a subcommand as one rank of a job. */
 #include <string.h>
 #include <unistd.h>
 #include "base/unfinished.h"

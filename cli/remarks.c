@@ -6,7 +6,7 @@
 #include "job/assumed.h"
 #include "job/measured.h"
 
-/* Notes that "-m gpt2" names a built-in model although the folder has a file or folder "gpt2". */
+/* Prints a note that "-m gpt2" names a built-in model, if the working folder has a file or folder "gpt2", too. */
 static void remark_name(const tws_cli *cli, const char *model) {
   const char *const *name = tws_network_builtin_names();
   while (model && *name && strcmp(*name, model) != 0) name++;
@@ -81,7 +81,7 @@ void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job)
 }
 
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains) {
-  /* a training uses the real values of these */
+  /* assumptions that concern predictions alone: a training uses the real values */
   static const char *const predicted[] = {"runtime", "memory margin", "NICs"};
   tws_assumption list[TWS_ASSUMPTIONS];
   tws_text text = {0};
@@ -104,7 +104,8 @@ void tws_data_remark(const tws_cli *cli, const char *path, const tws_network *ne
   const ssize_t got = read(fd, head, sizeof head);
   close(fd);
   const uint32_t magic = head[0] | (uint32_t)head[1] << 8 | (uint32_t)head[2] << 16 | (uint32_t)head[3] << 24;
-  if (got > 0 && magic != 20240520 && magic != 20240801) /* llm.c's token files, see real/data.h */
+  /* the numbers with which llm.c's token files begin (real/data.h) */
+  if (got > 0 && magic != 20240520 && magic != 20240801)
     tws_say(cli, "note: the tokens are the bytes of %s: ids up to 255 of a vocabulary of %lld", path,
             (long long)network->vocabulary);
 }

@@ -8,12 +8,12 @@
 /* Prints warnings for keys without effect, and notes for parts of the model that are not modelled and for an ambiguous
  * model name. model: the name as given. */
 void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);
-/* The same for a verb that reads the section autotuning. */
+/* Prints the same warnings and notes for a subcommand that reads the configuration's section "autotuning". */
 void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job);
-/* Prints the note for an ambiguous model name alone, for a verb whose result includes the model's notes. */
+/* Prints the note for an ambiguous model name alone, for a subcommand whose result includes the model's notes. */
 void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job);
-/* Prints the assumptions (job/assumed.h) as a note, for a verb whose result does not include them; `trains`: without
- * those that affect a prediction alone. */
+/* Prints the assumptions (job/assumed.h) as a note, for a subcommand whose result does not include them; `trains`:
+ * without those that affect a prediction alone. */
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains);
 /* Prints the values chosen for "auto" and for fractions of counts; included in the remarks about a job. */
 void tws_config_remark(const tws_cli *cli, const tws_config *config);

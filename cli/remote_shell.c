@@ -1,7 +1,7 @@
-/* twinspeed remote-shell COUNT SHELL... HOST COMMAND...: the hidden verb that mpirun calls in place of a remote shell.
- * It executes that shell with the job's secret on standard input: on the other machine one line of it is read into the
- * environment of Open MPI's daemon, from which the ranks read it. The secret is thus on no command line, and crosses
- * the network only inside the remote shell's connection. */
+/* twinspeed remote-shell COUNT SHELL... HOST COMMAND...: the hidden subcommand that mpirun calls in place of a remote
+ * shell. It executes that shell with the job's secret on standard input: on the other machine one line of it is read
+ * into the environment of Open MPI's daemon, from which the ranks read it. The secret is thus on no command line, and
+ * crosses the network only inside the remote shell's connection. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* twinspeed report: compares saved results of other verbs, predicted and measured. */
+/* twinspeed report: compares the saved results of other subcommands, predicted and measured. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 typedef struct options {
   const char *plot;
-  double tolerance; /* percent; -1: not given */
+  double tolerance; /* limit of the error in percent; -1: not given */
   int force;
 } options;
 
@@ -28,7 +28,7 @@ static const char *bytes_cell(double bytes) {
   return bytes > 0 ? tws_cell("%s", tws_format_bytes(bytes, text, sizeof text)) : "-";
 }
 
-/* Predicted and allocated bytes; one figure if they are equal, as they should be. */
+/* Returns the predicted and the allocated bytes as text; one figure if they are equal, as they should be. */
 static const char *memory_cell(const tws_result_entry *e) {
   if (!(e->predicted_bytes > 0) || !(e->allocated_bytes > 0) || e->predicted_bytes == e->allocated_bytes)
     return bytes_cell(e->predicted_bytes > 0 ? e->predicted_bytes : e->allocated_bytes);

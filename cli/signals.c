@@ -6,7 +6,7 @@
 
 #include "base/unfinished.h"
 
-/* Handlers receive no arguments, so this is global. */
+/* asked: SIGTERM has arrived; listens: it requests a stop. Both are global because handlers receive no arguments. */
 static volatile sig_atomic_t asked, listens;
 
 /* Prints a message and exits with the status that a shell reports for the signal. */
@@ -18,8 +18,8 @@ static void end_by_signal(int number) {
   _exit(128 + number);
 }
 
-/* Used in ranks, whose end is reported by the process that started them, and for SIGQUIT: the default action of the
- * signal. */
+/* Ends the process by the default action of the signal: in ranks, whose end is reported by the process that started
+ * them, and for SIGQUIT. */
 static void end_now(int number) {
   tws_unfinished_remove();
   signal(number, SIG_DFL);
@@ -35,8 +35,8 @@ static void note_end(int number) {
   asked = 1;
 }
 
-/* The handler runs on its own stack: oneDNN's kernels move the stack pointer into memory that they allocated, and a
- * frame there would overwrite data below it. */
+/* Installs a handler, which runs on its own stack: oneDNN's kernels move the stack pointer into memory that they
+ * allocated, and a frame there would overwrite data below it. */
 static void listen_to(int number, void (*handler)(int), int flags) {
   static _Alignas(64) char memory[64 << 10];
   const stack_t own = {.ss_sp = memory, .ss_size = sizeof memory};

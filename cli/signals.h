@@ -2,10 +2,10 @@
 #ifndef TWS_CLI_SIGNALS_H
 #define TWS_CLI_SIGNALS_H
 
-/* Signals that terminate the process first remove its unfinished files (base/unfinished.h). In a rank the message is
- * printed by the process that started it. */
+/* Installs handlers: a signal that terminates the process first removes its unfinished files (base/unfinished.h). In a
+ * rank the message is printed by the process that started it. */
 void tws_catch_signals(int is_rank);
-/* SIGTERM requests a stop; a second one terminates the process at once. */
+/* Makes SIGTERM request a stop, which tws_asked_to_end() returns; a second SIGTERM terminates the process at once. */
 void tws_listen_for_end(void);
 int tws_asked_to_end(void);
 

@@ -1,4 +1,5 @@
-/* twinspeed simulate: run one training step in SimGrid; how long it takes, where the time goes, a timeline. */
+/* twinspeed simulate: simulates one training step in SimGrid, and prints how long it takes and where the time is spent;
+ * optionally writes a timeline. */
 #include <string.h>
 #include "base/log.h"
 #include "base/units.h"
@@ -31,7 +32,7 @@ typedef struct simulation {
   tws_fidelity fidelity;
   tws_timeline *timeline;
   tws_simulation of_job;
-  tws_stage_estimate *stages; /* of each stage the simulated rank with the most memory */
+  tws_stage_estimate *stages; /* for each stage, the simulated rank with the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
   tws_disturbance *disturbance;

@@ -12,13 +12,13 @@ tws_code tws_stages_print(const tws_cli *cli, const tws_stage_estimate *stages, 
 /* Prints one line with the communication time of each axis and its exposed part, which is not overlapped with
  * compute. */
 void tws_axes_print(const tws_path_result *path);
-/* [{"stage": 0, "rank": 0, "layers": ..., "parameters": ..., "memory_bytes": ..., "compute_s": ..., "bubble_s": ...,
- * "communication": {"data": {"busy_s": ..., "exposed_s": ...}, ...}}, ...] */
+/* Returns [{"stage": 0, "rank": 0, "layers": ..., "parameters": ..., "memory_bytes": ..., "compute_s": ..., "bubble_s":
+ * ..., "communication": {"data": {"busy_s": ..., "exposed_s": ...}, ...}}, ...]. */
 cJSON *tws_stages_json(const tws_stage_estimate *stages, int count);
 /* Returns {"data": {"busy_s": ..., "exposed_s": ...}, ...} for the axes that communicate; "other" is time that is not
  * communication between ranks. */
 cJSON *tws_axes_json(const tws_path_result *path);
-/* Adds "bubble", "compute_imbalance" and "memory_imbalance". */
+/* Adds "bubble", "compute_imbalance" and "memory_imbalance" to `json`. */
 void tws_balance_json(const tws_stage_balance *balance, cJSON *json);
 
 #endif

@@ -1,4 +1,4 @@
-/* Output of the training verbs for a step, in addition to its row. */
+/* Prints figures of a training step, in addition to its row in the table of steps. */
 #ifndef TWS_CLI_STEP_VIEW_H
 #define TWS_CLI_STEP_VIEW_H
 

@@ -1,4 +1,4 @@
-/* twinspeed train: trains on this machine, and compares the prediction with the measurement. */
+/* twinspeed train: trains on this machine, and compares the predicted step with the measured ones. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ typedef struct options {
   tws_launch_flags flags;
   int64_t restarts;
   int force, ignore_memory, is_virtual;
-  /* derived from them */
+  /* derived from the options */
   tws_supervised run; /* the current attempt */
   tws_guard guard;
 } options;
@@ -43,7 +43,7 @@ typedef struct session {
   options *o;
 } session;
 
-/* ---- before: checks, and whether to start ranks ---- */
+/* ---- checks before the training, and the decision to start ranks ---- */
 
 static tws_code check_device(const options *o, const tws_job *job, tws_error *err) {
   const int nodes = o->run.launch.hosts ? o->run.launch.hosts->count : 1;
@@ -84,7 +84,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   int count = 0;
   TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   tws_job_spec spec = o->job;
-  spec.ranks = job->ranks; /* decided once here, so that the ranks need not agree on it */
+  spec.ranks = job->ranks; /* decided here once, so that all ranks have the same number */
   spec.threads = job->threads;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -149,7 +149,7 @@ static void print_skipped(const tws_step_report *r) {
     tws_out(", which is kept\n");
 }
 
-/* With several losses, prints the name of each, or its value in a report. */
+/* Prints, for a model with several losses, the name of each, or its value in a report. */
 static void print_losses(const tws_network *network, const tws_step_report *r) {
   if (tws_network_losses(network) < 2) return;
   for (uint32_t m = 0, h = 0; m < network->module_count; m++) {
@@ -243,7 +243,7 @@ static void print_disk(const tws_disk_traffic *d, int64_t steps) {
 
 /* ---- the profiled step ---- */
 
-/* Checks that this run includes the profiled step. */
+/* Returns 1 if this run includes the profiled step. */
 static int is_profiled(const tws_job *job, const tws_train_result *result) {
   const int64_t step = job->config->flops_profiler.profile_step;
   return job->config->flops_profiler.enabled && result->first_step < step && step <= result->steps;
@@ -363,7 +363,7 @@ static void clear_swap_files(const tws_job *job) {
   if (folder && tws_real_load(&api, NULL) == TWS_OK) api->clear_swap_files(folder);
 }
 
-/* " (pipe 2 x data 2 x model 2)", if more than one axis has several ranks. */
+/* Returns " (pipe 2 x data 2 x model 2)", or "" if at most one axis has several ranks. */
 static const char *format_axes(const tws_topology *topology, char *text, size_t size) {
   size_t length = 0;
   text[0] = '\0';
@@ -443,7 +443,8 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
   return TWS_OK;
 }
 
-/* Under torchrun on one machine the first process starts all ranks, and the other processes exit. */
+/* Reads torchrun's environment. On one machine the first process starts all ranks, and the other processes, for which
+ * *idle is set, exit. */
 static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *err) {
   const char *rank = getenv("LOCAL_RANK"), *world = getenv("WORLD_SIZE"), *here = getenv("LOCAL_WORLD_SIZE");
   *idle = 0;
@@ -464,7 +465,7 @@ static tws_code read_torchrun(tws_cli *cli, options *o, int *idle, tws_error *er
   return TWS_OK;
 }
 
-/* Devices of this machine by --include and related options, for all ranks. */
+/* Sets CUDA_VISIBLE_DEVICES to the devices of this machine that --include and related options select, for all ranks. */
 static void use_devices(const tws_host *host) {
   char devices[1024] = "";
   int n = 0;
@@ -512,8 +513,8 @@ static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) 
   return code;
 }
 
-/* Returns 1 for a single rank in this process, which then needs a separate watchdog process; 0 if the configuration is
- * still to be read from standard input and may have more ranks. */
+/* Returns 1 for a single rank in this process, which needs a separate process as watchdog; 0 if ranks are started, or
+ * the configuration is still to be read from standard input and may have more ranks. */
 static int needs_guard(const options *o) {
   int rank, world;
   if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_follows()) return 0;
@@ -522,7 +523,7 @@ static int needs_guard(const options *o) {
   return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }
 
-/* Exits in the same way as the process that did the work. */
+/* Exits with the status or the signal of the process that did the work. */
 static void end_likewise(tws_cli *cli, const tws_guard *guard) {
   const struct rlimit none = {0, 0};
   cli->exit_code = guard->status;
@@ -533,7 +534,7 @@ static void end_likewise(tws_cli *cli, const tws_guard *guard) {
   cli->exit_code = 128 + guard->signal;
 }
 
-/* The supervisor restarts the job if ranks fail. */
+/* Trains under the supervisor, which restarts the job if ranks fail. */
 static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   int idle;
   session s = {cli, o};

@@ -1,11 +1,12 @@
-/* Option rows of the verbs that train, on this machine or on a virtual cluster. */
+/* Option rows of the subcommands that train, on this machine or on a virtual cluster. */
 #ifndef TWS_CLI_TRAINING_OPTIONS_H
 #define TWS_CLI_TRAINING_OPTIONS_H
 
 #include "cli/cli.h"
 
-/* `type`: the verb's options struct, with save, resume, tag, init_from, json_lines and prometheus; `run`: empty, or the
- * member followed by a dot that has data, eval_data, eval_every, eval_steps, save_every, keep and restarts. */
+/* `type`: the subcommand's options struct, with the members save, resume, tag, init_from, json_lines and prometheus;
+ * `run`: empty, or the member followed by a dot that has data, eval_data, eval_every, eval_steps, save_every, keep and
+ * restarts. */
 #define TWS_TRAINING_OPTIONS(type, run)                                                                           \
   TWS_STRING("data", 'd', "FILE", type, run data, "text, or llm.c tokens (.bin)"),                                \
       TWS_STRING("eval-data", 0, "FILE", type, run eval_data,                                                     \

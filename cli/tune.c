@@ -68,7 +68,7 @@ static tws_code list_of_recompute(const char *text, tws_tune_space *space, tws_e
   return TWS_OK;
 }
 
-/* 1f1b,interleaved:4,zb-h1: the number of chunks follows a colon. */
+/* Reads schedules such as "1f1b,interleaved:4,zb-h1": a number of chunks follows a colon. */
 static tws_code list_of_schedules(const char *text, tws_tune_space *space, tws_error *err) {
   for (const char *at = text; at && *at;) {
     size_t length = strcspn(at, ","), name = strcspn(at, ",:");
@@ -157,7 +157,8 @@ static tws_code read_limits(const options *o, tws_tune_space *space, tws_error *
     if (!given[i]) continue;
     TWS_TRY(
         tws_parse_list(given[i], flags[i], 0, 1LL << 48, space->zero3[i], TWS_TUNE_LIST, &space->zero3_count[i], err));
-    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++; /* 0: not given */
+    /* the space stores 1 + the value, since 0 stands for a value that is not given */
+    for (int k = 0; k < space->zero3_count[i]; k++) space->zero3[i][k]++;
   }
   return TWS_OK;
 }
@@ -229,7 +230,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
   if (!o->job.model)
     return tws_fail(err, TWS_USAGE, "give -m MODEL: a Hugging Face config.json or a built-in name such as gpt2",
                     "no model was given");
-  o->job.planned = o->validate == 0; /* what is trained is trained by this program's own engine */
+  o->job.planned = o->validate == 0; /* Twinspeed's own engine runs the trials */
   TWS_TRY(tws_measured_open(&o->job, &s->job, err));
   TWS_TRY(read_words(o, s->job->config, err));
   TWS_TRY(read_word(o->tuner, "--tuner", tuners, 3, &tuner, err));
@@ -499,5 +500,5 @@ const tws_verb tws_verb_tune = {
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,
-    .arguments_max = 1, /* --export FORMAT FILE */
+    .arguments_max = 1, /* the file of --export FORMAT FILE */
     .run = run_tune};

@@ -44,7 +44,7 @@ tws_code tws_tune_csv_write(const char *path, const tws_tune_result *result, con
       "stage,micro_batch,accumulation,recompute,parallel,overlap,offload,buckets,ranks,threads,status,simulated,"
       "step_s,tokens_per_s,measured_s,needed_bytes,available_bytes,reason\n");
   for (int i = 0; i < result->count; i++) add_candidate(&result->candidates[i], i < result->fits, request, &out);
-  /* Only the counts by reason are known of rejected points that the search has not kept. */
+  /* The search knows only the counts by reason of rejected points that it has not kept. */
   for (int i = 0; i < result->rejection_count; i++) {
     char reason[256];
     long long count = (long long)result->rejections[i].count;

@@ -1,4 +1,4 @@
-/* The result of a search as CSV: all points that were planned, including those that are not printed. */
+/* Writes the result of a search as CSV: all points that were planned, including those that are not printed. */
 #ifndef TWS_CLI_TUNE_CSV_H
 #define TWS_CLI_TUNE_CSV_H
 

@@ -101,7 +101,7 @@ static void print_left(const tws_tune_result *result) {
             100 * s->left_better);
 }
 
-/* The step of the first, its interval, and the nearest run that was measured. */
+/* Prints the predicted step of the best candidate, its interval, and the nearest measured run. */
 static void print_winner(const tws_cli *cli, const tws_tune_request *request, const tws_tune_candidate *first) {
   const double step_s = tws_tune_predicted(first);
   const tws_evidence evidence = tws_evidence_of_variant(request->job, &first->variant, step_s);

@@ -9,7 +9,7 @@
  * times. */
 tws_code tws_tune_print(const tws_cli *cli, const tws_tune_result *result, const tws_tune_request *request, int rows,
                         tws_error *err);
-/* "tp 8+seq, pp 4 (1f1b)"; "" without parallel axes */
+/* Returns the variant's parallel axes, "tp 8+seq, pp 4 (1f1b)", in a buffer of tws_cell(); "": it has none. */
 const char *tws_variant_axes_cell(const tws_variant *variant);
 
 #endif

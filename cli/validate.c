@@ -153,7 +153,7 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
   return TWS_OK;
 }
 
-/* ---- the verb ---- */
+/* ---- the subcommand ---- */
 
 static tws_code validate_job(const tws_cli *cli, const tws_validate_options *o, report *r, tws_error *err) {
   const tws_job *job = r->job;
@@ -206,7 +206,7 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
                     "validate: no data to train on");
   TWS_TRY(tws_job_spec_check_shared(&o->job, err));
   if (o->sweep) return tws_validate_sweep(cli, o, err);
-  if (o->ranks) { /* lists are for the sweep alone */
+  if (o->ranks) { /* only the sweep accepts a list */
     double ranks;
     TWS_TRY(tws_parse_number(o->ranks, "-n", 1, 4096, &ranks, err));
     o->job.ranks = (int64_t)ranks;

@@ -1,5 +1,5 @@
-/* Parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many, and runs that others
- * measured. */
+/* The parts of `twinspeed validate`: one configuration in depth, the accuracy experiment over many configurations, and
+ * published runs. */
 #ifndef TWS_CLI_VALIDATE_H
 #define TWS_CLI_VALIDATE_H
 
@@ -11,7 +11,7 @@ typedef struct tws_validate_options {
   const char *data, *trace, *figures, *fidelity, *ranks, *save_profile, *cases;
   tws_strings group;
   int64_t steps, rounds, global_batch, worst;
-  double tolerance; /* percent; -1: not given */
+  double tolerance; /* limit of the error in percent; -1: not given */
   int sweep, simulate, measured, force;
 } tws_validate_options;
 
@@ -19,9 +19,9 @@ tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, t
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_measured(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
- * verb. */
+ * subcommand. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
-/* Folder of the gnuplot scripts, or "". */
+/* Returns the folder of the gnuplot scripts; "": it is not found. */
 const char *tws_validate_scripts(char *buffer, int size);
 
 #endif

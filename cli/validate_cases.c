@@ -45,7 +45,8 @@ static tws_code print_groups(const tws_cli *cli, const cases_report *r, tws_erro
   return tws_table_print(cli, &table, err);
 }
 
-/* Constants are fitted on one half; the other half shows how well they generalize. */
+/* Prints the errors of both halves of the runs: constants are fitted on one; the other shows how well they
+ * generalize. */
 static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 9);
@@ -64,7 +65,7 @@ static tws_code print_halves(const tws_cli *cli, const cases_report *r, tws_erro
   return tws_table_print(cli, &table, err);
 }
 
-/* The step's time, by group: of groups that have five timed runs or more. */
+/* Prints the errors of the step's time, over groups that have five timed runs or more. */
 static tws_code print_time_halves(const tws_cli *cli, const cases_report *r, tws_error *err) {
   tws_table table;
   tws_table_init(&table, 9);
@@ -84,7 +85,7 @@ static tws_code print_time_halves(const tws_cli *cli, const cases_report *r, tws
   return tws_table_print(cli, &table, err);
 }
 
-/* Runs that no error counts, a line for each reason. */
+/* Prints the runs that are excluded from all errors, one line for each reason. */
 static void print_apart(const tws_case_comparison *c) {
   for (int i = 0, begun = 0; i < c->count; i++) {
     const tws_case_result *one = &c->results[i];
@@ -206,7 +207,7 @@ static void add_halves(cJSON *list, const tws_case_half halves[2]) {
   }
 }
 
-/* The members that validation/evidence.def keeps of a run (scenarios/published/evidence.sh). */
+/* Adds the members of a run that scenarios/published/evidence.sh writes to validation/evidence.def. */
 static void add_key(cJSON *item, const tws_case_result *r) {
   if (r->skipped_because) return;
   cJSON_AddStringToObject(item, "part", tws_evidence_part_name(r->part));
@@ -284,7 +285,7 @@ static tws_code draw_scatter(const tws_cli *cli, const cases_report *r, tws_erro
   return TWS_OK;
 }
 
-/* ---- the verb ---- */
+/* ---- the subcommand ---- */
 
 static tws_code validate_cases(const tws_cli *cli, cases_report *r, tws_error *err) {
   const tws_validate_options *o = r->o;

@@ -1,4 +1,5 @@
-/* twinspeed validate --cases --measured: each run in turn as the one measurement by which the others are predicted. */
+/* twinspeed validate --cases --measured: uses each run of a group as the one measurement, and predicts the others with
+ * it. */
 #include <math.h>
 
 #include "cli/validate.h"

@@ -1,4 +1,4 @@
-/* twinspeed validate --sweep: the accuracy experiment and its report. */
+/* twinspeed validate --sweep: runs the accuracy experiment and prints its report. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -98,7 +98,7 @@ static tws_code draw_sweep(const tws_cli *cli, const tws_validate_options *o, co
     return tws_fail(err, TWS_IO, NULL, "%s: %s", o->figures, strerror(errno));
   for (int i = 0; i < s->count; i++) {
     const tws_sweep_point *p = &s->points[i];
-    const tws_variant *q = &p->variant; /* ZeRO-3, 2 ranks, micro batch 4 x 8 steps */
+    const tws_variant *q = &p->variant; /* "Z3 n2 4x8": ZeRO-3, 2 ranks, micro batch 4, 8 accumulation steps */
     snprintf(labels[i], sizeof labels[i], "Z%d n%d %lldx%lld%s%s", q->stage, q->ranks, (long long)q->micro,
              (long long)q->accumulation, q->recompute ? " " : "", q->recompute ? tws_recompute_name(q->recompute) : "");
     points[i] = (tws_plot_point){labels[i], p->measured_s, p->low_s, p->high_s, p->simulated_s};

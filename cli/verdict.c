@@ -16,7 +16,8 @@ static void print_line(const tws_cli *cli, const char *what, double need, double
                   tws_format_bytes(fits ? have - need : need - have, c, sizeof c), fits ? "stay free" : "short");
 }
 
-/* Prints the interval of measured peaks for such a runtime, relative to the prediction. */
+/* Prints the interval in which measured memory peaks lay, relative to their predictions, for runs with the job's
+ * runtime. */
 static void print_seen(const tws_fit *fit) {
   char low[32], high[32];
   if (!fit->seen || !(fit->seen->high > 1)) return;

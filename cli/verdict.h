@@ -1,4 +1,5 @@
-/* Prints whether a job fits its cluster, the bottleneck of its step, and the measured accuracy of such predictions. */
+/* Prints whether a job fits its cluster, the bottleneck of its step, and the measured accuracy of similar
+ * predictions. */
 #ifndef TWS_CLI_VERDICT_H
 #define TWS_CLI_VERDICT_H
 
@@ -7,13 +8,14 @@
 #include "job/fit.h"
 #include "validation/evidence.h"
 
-/* Three lines at most: a change, how much faster or slower it is, what it needs of a device, the flags. */
+/* Prints at most three lines, one for each change that helps most: the change, how much faster or slower it is, the
+ * memory of a device that it needs, and its flags. */
 void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
 /* Adds "advice" to a result. */
 void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
-/* Prints a warning if the job does not fit, for a verb whose own result is the step's time. */
+/* Prints a warning if the job does not fit, for a subcommand whose own result is the step's time. */
 void tws_fit_warn(const tws_cli *cli, const tws_fit *fit);
 /* Prints three lines: the bottleneck, its share of the step, and the gain without it. */
 void tws_bottleneck_print(const tws_cli *cli, const tws_path_result *path);

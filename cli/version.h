@@ -1,4 +1,4 @@
-/* twinspeed --version: the version and what this build and machine can do. */
+/* twinspeed --version: prints the version, and the capabilities of this build and of this machine. */
 #ifndef TWS_CLI_VERSION_H
 #define TWS_CLI_VERSION_H
 

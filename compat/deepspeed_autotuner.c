@@ -28,7 +28,7 @@ int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_ba
   return count + 1;
 }
 
-/* ---- its fast mode ---- */
+/* ---- the fast mode ---- */
 
 enum { MOST_RUNS = 256 };
 #define GAIN 0.05
@@ -67,7 +67,7 @@ static int has_run(const search *s, int64_t micro) {
   return 0;
 }
 
-/* 0: none runs. */
+/* Returns the smallest micro-batch that runs at the stage, and sets *speed to its samples per second; 0: none runs. */
 static int64_t smallest(search *s, int64_t previous, double *speed) {
   const int64_t first = previous > 0 ? previous : s->t->start, least = s->t->min_micro;
   *speed = try_limit(s, first);
@@ -77,7 +77,7 @@ static int64_t smallest(search *s, int64_t previous, double *speed) {
   return *speed > 0 ? least : 0;
 }
 
-/* Finds the largest micro-batch of a stage: first tries 105 %, 100 % and 95 % of the number that fits by the estimate
+/* Returns the largest micro-batch of a stage: first tries 105 %, 100 % and 95 % of the number that fits by the estimate
  * of memory, then bisects until the next one is less than 5 % faster. */
 static int64_t largest(search *s, int64_t low, double before, int64_t promised) {
   int64_t high = promised < s->cap ? promised : s->cap;

@@ -7,48 +7,52 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-/* Bytes of model states one GPU must hold before any activation: parameters 2P (fp16) or 4P, gradients 2P or 4P,
- * optimizer 16P or 8P; the optimizer is divided by the GPUs from stage 1 on, gradients from 2, parameters at 3; all of
- * it by the model-parallel size. DeepSpeed counts bf16 as fp32 here. */
+/* Returns the bytes of model states that one GPU must hold before any activation: parameters 2P (fp16) or 4P, gradients
+ * 2P or 4P, optimizer 16P or 8P, with P parameters. The optimizer is divided by the number of GPUs from stage 1 on, the
+ * gradients from stage 2, the parameters at stage 3; all are divided by the model-parallel size. DeepSpeed counts bf16
+ * as fp32 here. */
 double tws_ds_instantiation_bytes(double params, int gpus_per_node, int nodes, int model_parallel, int fp16, int stage);
 
-/* Micro batches worth trying between the smallest and the largest that run: at most about `num` steps in the upper half
- * and only those whose accumulation steps differ from the largest's. max_train_batch_size 0: not limited. At most
- * `capacity` entries are written; returns how many there are. */
+/* Writes the micro batches that DeepSpeed tries between the smallest and the largest that run: about `num` equal steps
+ * at most in the upper half, and only those whose accumulation steps differ from the largest's. max_train_batch_size 0:
+ * not limited. At most `capacity` entries are written. Returns the number of micro batches. */
 int tws_ds_micro_batches(int64_t min, int64_t max, int num, int64_t max_train_batch_size, int64_t accumulation,
                          int gpus, int model_parallel, int64_t *list, int capacity);
 
-/* Limits and inputs of its fast mode (tune(), tune_space()), which runs, at each stage, the smallest and the largest
- * micro-batch, the list of those between, and smaller ones than the largest while each is 5 % better. Stages that hold
- * no larger micro-batch than an earlier one are left out. 0 of the limits: DeepSpeed's own (1, 1024, none). */
+/* Limits and inputs of the fast mode of DeepSpeed's autotuner (tune(), tune_space()). At each stage it runs the
+ * smallest and the largest micro-batch, a list of those between, and then smaller ones than the largest while each is 5
+ * % faster than the one before it. Stages that hold no larger micro-batch than an earlier one are left out. A limit of
+ * 0 stands for DeepSpeed's own (1, 1024, none). */
 typedef struct tws_ds_tuning {
-  double params, activation_bytes, device_bytes; /* activations of one sequence; of one GPU */
+  double params, activation_bytes, device_bytes; /* activations of one sequence; memory of one GPU */
   int gpus_per_node, nodes, model_parallel, fp16;
-  unsigned stages;             /* 1 << stage */
-  int64_t accumulation, start; /* start: the user's micro batch, or 1 */
+  unsigned stages;             /* bit set: bit s is set if stage s is searched */
+  int64_t accumulation, start; /* start: the user's micro batch, or 1; accumulation steps */
   int64_t min_micro, max_micro, max_train_batch;
-  int num; /* micro batches of a list, about */
+  int num; /* approximate number of micro batches of a list */
 } tws_ds_tuning;
-/* One experiment: samples a second, 0 where it does not run, less to end the search. */
+/* Runs one experiment. Returns its samples per second; 0: it cannot run; below 0: the search shall end. */
 typedef double (*tws_ds_experiment)(void *user, int stage, int64_t micro, int64_t accumulation);
-/* -1: ended early. */
+/* Calls `run` with the experiments of the fast mode in order. Returns 0, or -1 if an experiment ended the search. */
 int tws_ds_tune(const tws_ds_tuning *tuning, tws_ds_experiment run, void *user);
 
-/* One tuned key of an experiment. */
+/* One tuned key of an experiment, with its value. */
 typedef enum tws_ds_kind { TWS_DS_NUMBER, TWS_DS_BOOL, TWS_DS_WORD } tws_ds_kind;
 typedef struct tws_ds_setting {
   const char *key; /* "reduce_bucket_size": abbreviated by the initials of its parts */
   tws_ds_kind kind;
-  double number; /* NUMBER, BOOL (0 or 1) */
+  double number; /* value of a NUMBER, or of a BOOL (0 or 1) */
   const char *text;
 } tws_ds_setting;
 
-/* "z1_rbs5.0e+07_abs5.0e+07_tmbspg4_gas2": numbers above 9000 as %.1e, booleans T and F. */
+/* Appends the name of an experiment, "z1_rbs5.0e+07_abs5.0e+07_tmbspg4_gas2": numbers above 9000 are printed with %.1e,
+ * booleans as T and F. */
 void tws_ds_experiment_name(int stage, const tws_ds_setting *settings, int count, tws_text *out);
-/* "z1_rbs_abs_tmbspg": the space alone. */
+/* Appends the name of a space, "z1_rbs_abs_tmbspg": the keys without values. */
 void tws_ds_space_name(int stage, const char *const *keys, int count, tws_text *out);
 
-/* DeepSpeed's default space of a stage, without the micro batch: tuned keys in order, 0 (stage 0) to 6 of them. */
+/* A key of DeepSpeed's default space of a stage, with its `count` values. tws_ds_default_space() sets *dimensions to
+ * the keys in order, without the micro batch, and returns their number, from 0 (stage 0) to 6. */
 enum { TWS_DS_SPACE_KEYS = 6 };
 typedef struct tws_ds_dimension {
   const char *key;
@@ -57,8 +61,8 @@ typedef struct tws_ds_dimension {
   double value[3];
 } tws_ds_dimension;
 int tws_ds_default_space(int stage, const tws_ds_dimension **dimensions);
-/* The index-th configuration of the cartesian product of `count` dimensions, the last varies fastest; returns the size
- * of the product. settings has room for `count`. */
+/* Fills `settings`, which has room for `count`, with configuration number `index` of the cartesian product of `count`
+ * dimensions, of which the last varies fastest. Returns the size of the product. */
 int64_t tws_ds_enumerate(const tws_ds_dimension *dimensions, int count, int64_t index, tws_ds_setting *settings);
 
 #endif

@@ -1,4 +1,4 @@
-/* 18 bytes a parameter are 2 + 4 of gradients, 4 of weights and 8 of moments; the order of the floating-point
+/* A parameter has 18 bytes: 2 + 4 of gradients, 4 of weights and 8 of moments. The order of the floating-point
  * operations is DeepSpeed's, so that the last digit agrees. */
 #include "compat/deepspeed_memory.h"
 
@@ -30,7 +30,7 @@ tws_zero_memory tws_zero3_memory(double total_params, double largest_layer_param
   tws_zero_memory memory = {.largest_layer_bytes = 4 * largest_layer_params};
   memory.gpu_bytes = memory.largest_layer_bytes;
   if (cpu_offload) {
-    double bytes = cpu_offload_params ? 18 : 16; /* on the host: with or without the 16-bit parameters */
+    double bytes = cpu_offload_params ? 18 : 16; /* bytes per parameter on the host */
     if (!cpu_offload_params) memory.gpu_bytes += trunc(2 * total_params / gpus);
     memory.cpu_bytes = zero_init ? total_params * bytes * per_node * factor
                                  : total_params * fmax(4.0 * gpus_per_node, bytes * per_node) * factor;
@@ -72,7 +72,7 @@ void tws_zero2_print(double total_params, int gpus_per_node, int nodes, double f
 
 void tws_zero3_print(double total_params, double largest_layer_params, int gpus_per_node, int nodes, double factor,
                      tws_text *out) {
-  static const int offloads[3][2] = {{1, 1}, {1, 0}, {0, 0}}; /* optimizer, parameters */
+  static const int offloads[3][2] = {{1, 1}, {1, 0}, {0, 0}}; /* 1: offloaded; the optimizer, then the parameters */
   print_head(gpus_per_node, nodes, total_params, out);
   tws_text_add(out, ", %.0fM largest layer params.\n  per CPU  |  per GPU |   Options\n",
                trunc(largest_layer_params / 1e6));

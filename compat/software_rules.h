@@ -9,9 +9,9 @@
 #include "base/json.h"
 #include "base/status.h"
 
-/* A ds_config.json; world: all ranks. TWS_INVALID with the rule that it breaks. */
+/* Fails with TWS_INVALID, and the rule, if a ds_config.json breaks a rule of DeepSpeed. world: number of all ranks. */
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err);
-/* Megatron's arguments as keys: {"tensor_model_parallel_size": 2, "bf16": true}. */
+/* Checks Megatron's arguments in the same way: {"tensor_model_parallel_size": 2, "bf16": true}. */
 tws_code tws_megatron_check(const cJSON *arguments, int64_t world, tws_error *err);
 
 #endif

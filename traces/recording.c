@@ -27,7 +27,7 @@ static tws_code no_memory(tws_error *err) {
 }
 
 static uint64_t hash_of(const char *name, const char *under) {
-  uint64_t hash = 14695981039346656037u; /* FNV-1a */
+  uint64_t hash = 14695981039346656037u; /* the hash function is FNV-1a */
   for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 1099511628211u;
   for (hash ^= 31; *under; under++) hash = (hash ^ (unsigned char)*under) * 1099511628211u;
   return hash;

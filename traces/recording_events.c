@@ -1,4 +1,5 @@
-/* TensorBoard's event files (traces/event_record.h): scalars of step times, or else the time between steps. */
+/* Reads TensorBoard's event files (traces/event_record.h): the scalars that are step times, or, if there are none, the
+ * time between steps. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,10 +13,10 @@ enum { LARGEST_RECORD = 16 << 20, TAG = 128 };
 typedef struct events {
   const char *path;
   tws_recording *r;
-  char tag[TAG]; /* whose scalars say when steps were */
+  char tag[TAG]; /* tag of the scalars whose wall times are used for the time between steps */
   double wall, last_wall;
   int64_t step, last_step, record;
-  int named; /* some scalar is a step's time */
+  int named; /* 1: some scalar is a step's time, so that `between` is not used */
   double *between;
   size_t count, capacity;
 } events;
@@ -38,8 +39,8 @@ static int varint(bytes *b, uint64_t *value) {
 
 typedef struct member {
   uint32_t number, type;
-  uint64_t value; /* of types 0, 1 and 5 */
-  bytes inside;   /* of type 2 */
+  uint64_t value; /* value of a member of wire type 0, 1 or 5 */
+  bytes inside;   /* bytes of a member of wire type 2 */
 } member;
 
 static int fixed(bytes *b, int size, uint64_t *value) {
@@ -50,7 +51,7 @@ static int fixed(bytes *b, int size, uint64_t *value) {
   return 1;
 }
 
-/* 1: the next member; 0: the end; -1: no message. */
+/* Reads the next member of a message into *m. Returns 1; 0: the message has ended; -1: it is malformed. */
 static int next_member(bytes *b, member *m) {
   uint64_t key, length;
   if (b->at == b->end) return 0;
@@ -79,7 +80,8 @@ static double as_float(uint64_t bits) {
   return (double)value;
 }
 
-/* TensorProto: dtype (1; 1 is float), tensor_content (4), float_val (5). */
+/* Returns the number in a TensorProto, whose members are dtype (1; the value 1 is float), tensor_content (4) and
+ * float_val (5). */
 static double tensor_value(bytes b) {
   member m;
   uint64_t bits, type = 1;
@@ -118,7 +120,7 @@ static tws_code add_scalar(events *e, const char *tag, double value, tws_error *
   return TWS_OK;
 }
 
-/* Summary.Value: tag (1), simple_value (2), tensor (8). */
+/* Reads a Summary.Value, whose members are tag (1), simple_value (2) and tensor (8). */
 static tws_code read_value(events *e, bytes b, tws_error *err) {
   char tag[TAG] = "";
   double value = NAN;
@@ -137,7 +139,7 @@ static tws_code read_value(events *e, bytes b, tws_error *err) {
   return *tag && isfinite(value) ? add_scalar(e, tag, value, err) : TWS_OK;
 }
 
-/* Event: wall_time (1), step (2), summary (5), whose values are its members 1. */
+/* Reads an Event, whose members are wall_time (1), step (2) and summary (5); a summary's members 1 are its values. */
 static tws_code read_event(events *e, const unsigned char *data, size_t length, tws_error *err) {
   bytes b = {data, data + length}, summary = {NULL, NULL};
   member m;
@@ -170,7 +172,8 @@ static tws_code broken(const events *e, const char *what, tws_error *err) {
                   "%s: record %lld %s", e->path, (long long)e->record, what);
 }
 
-/* A file that is still written ends in the middle of a record, which is left out. */
+/* Reads all records of a file. A file to which a training still writes ends in the middle of a record, which is left
+ * out. */
 static tws_code read_records(FILE *file, events *e, tws_error *err) {
   unsigned char head[12];
   unsigned char *data = NULL;

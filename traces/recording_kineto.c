@@ -1,4 +1,4 @@
-/* Kineto's Chrome traces as a stream: each event is cut out of the text and parsed alone. */
+/* Reads Kineto's Chrome traces as a stream: each event is cut out of the text and parsed alone. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static int fill(source *s) {
   return s->have;
 }
 
-/* The next byte; -1: the end, or what cannot be unpacked. */
+/* Returns the next byte of the unpacked text; -1: the text has ended, or cannot be unpacked. */
 static inline int next_byte(source *s) {
   if (s->at == s->have && fill(s) <= 0) return -1;
   const int byte = s->block[s->at++];
@@ -71,7 +71,7 @@ static void close_source(source *s) {
   tws_free(s->block);
 }
 
-/* ---- operators of the processor ---- */
+/* ---- CPU operators ---- */
 
 typedef struct operator_event {
   double start, end; /* microseconds */
@@ -82,16 +82,16 @@ typedef struct operator_event {
 typedef struct reader {
   source s;
   tws_recording *r;
-  char *event; /* one, as text */
+  char *event; /* the text of the event that is being read */
   size_t length;
   int too_large, in_devices;
   operator_event *operators;
   size_t count, capacity;
-  const char **names; /* of operators, the arena's */
+  const char **names; /* names of operators, allocated in the recording's arena */
   uint32_t *slots;
   uint32_t name_count;
   size_t name_capacity;
-  double first_us, last_us; /* of ProfilerStep#N */
+  double first_us, last_us; /* start of the first and end of the last ProfilerStep#N, in microseconds */
   int64_t events;
 } reader;
 
@@ -151,14 +151,15 @@ static int by_thread_and_start(const void *left, const void *right) {
   return a->end > b->end ? -1 : a->end < b->end;
 }
 
-/* The caller's name, or that of the optimizer's step around it: what runs there is the optimizer's. */
+/* Returns the name of the CPU operator that called operator i, or of the optimizer's step that encloses it, since all
+ * work inside that step counts as the optimizer's; "": no operator called it. */
 static const char *name_around(const reader *k, const size_t *caller, const char *const *around, size_t i) {
   if (caller[i] == SIZE_MAX) return "";
   const char *name = k->names[k->operators[caller[i]].name], *outer = around[caller[i]];
   return strncmp(outer, "Optimizer.", 10) == 0 ? outer : name;
 }
 
-/* Gives each operator the time that those which it calls do not take. */
+/* Adds each operator to the recording with its own time: its duration without the operators that it calls. */
 static tws_code add_own_times(reader *k, tws_error *err) {
   size_t stack[MOST_THREADS_DEPTH];
   int depth = 0;
@@ -216,7 +217,7 @@ static double bytes_of(const char *type) {
   return 0;
 }
 
-/* The larger of what goes in and what comes out is the whole tensor. */
+/* Adds a collective to the recording. The larger of its input and its output is the whole tensor. */
 static tws_code add_collective(reader *k, const cJSON *arguments, double seconds, tws_error *err) {
   const char *name = text_of(arguments, "Collective name");
   const double in = number_of(arguments, "In msg nelems"), out = number_of(arguments, "Out msg nelems"),
@@ -226,8 +227,8 @@ static tws_code add_collective(reader *k, const cJSON *arguments, double seconds
                                       seconds, err);
 }
 
-/* The name of a product of matrices [m, k] and [k, n] with its sizes, "aten::mm 1024x256x768", where the trace has
- * them: the two inputs follow the bias of addmm. */
+/* Returns the name of a product of matrices [m, k] and [k, n] with its sizes, "aten::mm 1024x256x768", if the trace has
+ * the sizes, else `name`. The two matrices follow the bias in the inputs of addmm. */
 static const char *product_name(const cJSON *event, const char *name, char *text, size_t size) {
   const int biased = strcmp(name, "aten::addmm") == 0;
   if (!biased && strcmp(name, "aten::mm") != 0) return name;
@@ -293,9 +294,10 @@ static tws_code finish_event(reader *k, tws_error *err) {
 
 /* ---- the text ---- */
 
-/* Where the reader is: the depth of brackets, the key at depth 1, and whether a list of objects is being read. */
+/* Position of the reader in the text: the depth of brackets, the key at depth 1, and 1 if a list of objects is being
+ * read. */
 typedef struct place {
-  int depth, list_depth, in_text, escaped, object_depth; /* object_depth: of the event that is read; 0: none */
+  int depth, list_depth, in_text, escaped, object_depth; /* object_depth: depth of the event's bracket; 0: none */
   char key[KEY];
   int key_length;
 } place;
@@ -368,7 +370,7 @@ static tws_code read_trace(reader *k, tws_error *err) {
   if (k->s.have < 0)
     return tws_fail(err, TWS_INVALID, "copy the file again, or unpack it to see where it is broken",
                     "%s: cannot be unpacked", k->s.path);
-  if (p.depth != 0 && p.list_depth != 1) /* of a bare list the last bracket may be absent */
+  if (p.depth != 0 && p.list_depth != 1) /* a list that is the whole file may lack its last bracket */
     return tws_fail(err, TWS_INVALID, "export the trace again: it ends in the middle", "%s:%d: the trace is cut off",
                     k->s.path, k->s.line);
   if (k->events == 0)

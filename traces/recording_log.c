@@ -1,4 +1,4 @@
-/* Step logs: CSV, JSON lines, Megatron-LM's lines, those of Hugging Face's Trainer, and nvidia-smi's CSV. */
+/* Reads step logs: CSV, JSON lines, the lines of Megatron-LM and of Hugging Face's Trainer, and nvidia-smi's CSV. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { LONGEST_LINE = 1 << 16, MOST_COLUMNS = 256, MOST_CLOCKS = 1 << 16 };
 
-/* Names of a column or member, as comparison sees them: letters and digits alone, in small letters. */
+/* Quantities that a column or member may have; their names are compared by letters and digits alone, in lower case. */
 typedef enum field { STEP_S, STEP_MS, STEPS_PER_S, SEQUENCE, MICRO_BATCH, FIELDS } field;
 static const struct {
   const char *name;
@@ -68,7 +68,7 @@ static int field_of(const char *text, size_t length) {
 }
 
 typedef struct row {
-  double value[FIELDS]; /* NaN: absent */
+  double value[FIELDS]; /* values of a row, indexed by field; NaN: the row lacks the field */
 } row;
 
 static tws_code add_row(tws_recording *r, const row *one, tws_error *err) {
@@ -113,13 +113,13 @@ static tws_code read_json_line(const char *line, const char *path, int number, t
 
 /* ---- lines of programs ---- */
 
-/* The number after `mark`, where the line has it. */
+/* Finds `mark` in the line and reads the number after it into *value. Returns 0 if the line has none. */
 static int number_after(const char *line, const char *mark, double *value) {
   const char *at = strstr(line, mark), *rest;
   return at && tws_text_number(at + strlen(mark) + strspn(at + strlen(mark), " :'\""), &rest, 0, 1e15, value);
 }
 
-/* " iteration       10/     100 | consumed samples: ... | elapsed time per iteration (ms): 1234.5 | ..." */
+/* Reads a line such as " iteration 10/ 100 | consumed samples: ... | elapsed time per iteration (ms): 1234.5 | ...". */
 static tws_code read_megatron(const char *line, tws_recording *r, tws_error *err) {
   double ms;
   if (!number_after(line, "elapsed time per iteration (ms):", &ms)) return TWS_OK;
@@ -127,8 +127,8 @@ static tws_code read_megatron(const char *line, tws_recording *r, tws_error *err
   return tws_recording_add_step(r, ms * 1e-3, 0, 0, err);
 }
 
-/* "{'loss': 2.1, ...}", "{'train_runtime': 12.3, 'train_steps_per_second': 1.6, ...}" and bars of progress,
- * "10/100 [00:12<01:50,  1.22s/it]". The summary at the end is of all steps. */
+/* Reads a line such as "{'loss': 2.1, ...}", "{'train_runtime': 12.3, 'train_steps_per_second': 1.6, ...}", or a
+ * progress bar, "10/100 [00:12<01:50, 1.22s/it]". The summary in the last line is an average over all steps. */
 static tws_code read_trainer(const char *line, double *summary, tws_recording *r, tws_error *err) {
   double rate;
   if (number_after(line, "train_steps_per_second'", &rate) && rate > 0) *summary = 1 / rate;
@@ -146,8 +146,8 @@ static tws_code read_trainer(const char *line, double *summary, tws_recording *r
 /* ---- CSV ---- */
 
 typedef struct columns {
-  int field[MOST_COLUMNS], count; /* -1: of no use */
-  int name, memory, clock;        /* of nvidia-smi; -1 */
+  int field[MOST_COLUMNS], count; /* field of each column; -1: the column is not used */
+  int name, memory, clock;        /* indices of nvidia-smi's columns; -1: there is none */
   double *clocks;
   size_t clock_count, clock_capacity;
 } columns;
@@ -233,7 +233,7 @@ typedef struct log_reader {
   const char *path;
   columns csv;
   int number, has_header;
-  double summary; /* seconds of a step by the Trainer's last line; 0: none */
+  double summary; /* mean seconds of a step, from the Trainer's last line; 0: there is no such line */
 } log_reader;
 
 static int is_nccl_tests(const char *line) {
@@ -266,7 +266,7 @@ static tws_code read_line(log_reader *l, const char *line, tws_recording *r, tws
 }
 
 static tws_code finish(log_reader *l, tws_recording *r, tws_error *err) {
-  if (l->summary > 0) { /* of all steps, so that the bar's rates are not counted as well */
+  if (l->summary > 0) { /* the summary covers all steps, so the rates of the progress bar are dropped */
     r->step_count = 0;
     r->format = TWS_RECORDING_TRAINER;
     TWS_TRY(tws_recording_add_step(r, l->summary, 0, 0, err));
@@ -279,7 +279,7 @@ static tws_code finish(log_reader *l, tws_recording *r, tws_error *err) {
                   "%s: no line says how long a step takes", l->path);
 }
 
-/* Carriage returns end lines too: bars of progress write over themselves. */
+/* Reads all lines of a file. Carriage returns end lines too, since progress bars overwrite themselves with them. */
 static tws_code read_lines(FILE *file, log_reader *l, tws_recording *r, tws_error *err) {
   char *line = tws_calloc(LONGEST_LINE, 1);
   size_t used = 0;

@@ -1,4 +1,4 @@
-/* nsys's export of a report to SQLite (nsys export --type sqlite): kernels by name, ranges of NVTX, the GPUs. */
+/* Reads nsys's export of a report to SQLite (nsys export --type sqlite): kernels by name, NVTX ranges, and the GPUs. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,8 @@ static tws_code refuse(sqlite3 *db, const char *path, tws_error *err) {
                   "%s: is no export of nsys: %.200s", path, sqlite3_errmsg(db));
 }
 
-/* Calls `row` for each row of the query. `needed`: its tables must be there. */
+/* Calls `row` for each row of the query. needed 1: fails if the database lacks the query's tables; 0: does nothing
+ * then. */
 static tws_code query(sqlite3 *db, const char *path, const char *sql, int needed, tws_recording *r,
                       tws_code (*row)(sqlite3_stmt *s, tws_recording *r, tws_error *err), tws_error *err) {
   sqlite3_stmt *statement = NULL;
@@ -65,7 +66,7 @@ static tws_code add_view(sqlite3_stmt *s, tws_recording *r, tws_error *err) {
 }
 
 static tws_code read_tables(sqlite3 *db, const char *path, tws_recording *r, tws_error *err) {
-  /* a view may have no end */
+  /* a range may have no end */
   TWS_TRY(
       query(db, path,
             "SELECT name FROM sqlite_master WHERE name IN ('CUPTI_ACTIVITY_KIND_KERNEL', 'StringIds', 'NVTX_EVENTS', "

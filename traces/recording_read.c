@@ -1,11 +1,12 @@
-/* The format of a recording, by the beginning of its file. */
+/* Detects the format of a recording by the beginning of its file, and calls the reader for it. */
 #include <string.h>
 #include <unistd.h>
 
 #include "base/json.h"
 #include "traces/recording.h"
 
-static int is_events(const unsigned char *head, size_t count) { /* a record of 24 bytes: the version */
+/* Returns 1 if the file is an event file, which begins with a short record that has the version */
+static int is_events(const unsigned char *head, size_t count) {
   return count >= 12 && head[0] < 128 && head[1] == 0 && head[2] == 0 && head[3] == 0 && head[4] == 0 && head[5] == 0 &&
          head[6] == 0 && head[7] == 0;
 }

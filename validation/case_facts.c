@@ -1,4 +1,4 @@
-/* Derives sizes from a measured run's row; the rules of its source use them. */
+/* Derives sizes from a measured run's row, which the rules about its source use. */
 #include <math.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static int add_sizes(const cJSON *row, cJSON *facts) {
   const double expert = tws_case_number(row, "all_args", "moe-ffn-hidden-size");
   const cJSON *gated = tws_case_member(row, "model", "swiglu");
   const int llama = is_llama(row);
-  const long long ffn = stated ? stated : (hidden * 8 / 3 + 255) / 256 * 256; /* Touvron et al., 2023 */
+  const long long ffn = stated ? stated : (hidden * 8 / 3 + 255) / 256 * 256; /* the formula of Touvron et al., 2023 */
   const int plain = gated ? cJSON_IsFalse(gated) : ffn >= 4 * hidden;
   const struct {
     const char *name;
@@ -47,7 +47,8 @@ static int add_sizes(const cJSON *row, cJSON *facts) {
   return cJSON_AddBoolToObject(facts, "llama", llama) && cJSON_AddBoolToObject(facts, "plain", plain);
 }
 
-/* A framework that is the name of one of our runtimes. */
+/* Adds the property "named_runtime" if the row's framework is the name of a runtime of Twinspeed. Returns 0 if memory
+ * is exhausted. */
 static int add_runtime(const cJSON *row, cJSON *facts) {
   const tws_runtime *runtime = tws_runtime_find(tws_case_text(row, "hardware", "framework"));
   return !runtime || cJSON_AddStringToObject(facts, "named_runtime", runtime->name) != NULL;

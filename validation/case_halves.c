@@ -31,13 +31,14 @@ static double time_error(const tws_case_result *r) {
   return 100 * fabs(tws_case_time_error(r));
 }
 
-/* Half of what the interval spans, relative to the predicted step; of all runs with a measured one. */
+/* Returns half of the width of the predicted step's interval, relative to the predicted step; NaN if the run has no
+ * measured step. */
 static double half_width(const tws_case_result *r) {
   const int counts = !r->skipped_because && r->measured_s > 0 && r->high_s > 0;
   return counts ? (r->high_s - r->low_s) / 2 / r->predicted_s : NAN;
 }
 
-/* The mean of a figure over a group's part in one half; NaN without any. */
+/* Returns the mean of a figure over those runs of a group that are in one half; NaN if there are none. */
 static double group_mean(const tws_case_comparison *c, const char *group, int fitting,
                          double (*figure)(const tws_case_result *r)) {
   double sum = 0;
@@ -51,7 +52,7 @@ static double group_mean(const tws_case_comparison *c, const char *group, int fi
   return count ? sum / count : NAN;
 }
 
-enum { LARGE_GROUP = 5 }; /* timed runs, of both halves */
+enum { LARGE_GROUP = 5 }; /* number of timed runs, in both halves together, from which a group's mean counts */
 
 static void score_times(const tws_case_comparison *c, int fitting, double *figures, tws_case_half *half) {
   double sum = 0, worst = NAN;

@@ -1,5 +1,6 @@
 /* Builds a job from a measured run: its machine, its software, its degrees of parallelism, and the JSON texts of a
- * model and a configuration. Facts about the run's source come from the rules (case_rules.h). */
+ * model and a configuration. The rules about the run's source add properties that its row does not state
+ * (case_rules.h). */
 #include <math.h>
 #include <string.h>
 
@@ -22,13 +23,14 @@ static tws_code load_machine(const tws_case *one, int ranks, tws_job_parts_given
   TWS_TRY(tws_cluster_load(tws_case_fact_text(one, "cluster"), c, err));
   int devices = stated >= 1 ? stated : c->devices_per_node;
   c->nics_per_node = devices < c->nics_per_node ? devices : c->nics_per_node;
-  if (domain) { /* whole trays of a rack, a port for each GPU */
+  if (domain) { /* an NVLink domain is a rack: a job that is smaller uses its ranks, a larger one 64 GPUs of each rank,
+                 * which are whole trays; each GPU has a NIC */
     devices = ranks < domain ? ranks : 64;
     c->nics_per_node = devices;
   }
   c->devices_per_node = devices;
   c->nodes = (ranks + devices - 1) / devices;
-  if (tws_case_fact(one, "network_gbit")) { /* messages between two ranks reach 0.95 of all ports */
+  if (tws_case_fact(one, "network_gbit")) { /* a message between two ranks reaches 0.95 of the bandwidth of all NICs */
     const double gbit = tws_case_fact_number(one, "network_gbit");
     const int ports = (int)tws_case_fact_number(one, "network_ports");
     c->nics_per_node = ports ? ports : devices;
@@ -46,7 +48,7 @@ static const tws_runtime *runtime_of(const tws_case *one) {
   return tws_runtime_find(tws_case_fact_text(one, "runtime"));
 }
 
-/* Refused rather than taken for another: what a runtime's row says decides a step's time. */
+/* Fails with TWS_UNSUPPORTED for software without a runtime, since the runtime determines the step's time. */
 static tws_code check_software(const tws_case *one, tws_error *err) {
   const char *named = tws_case_text(one->row, "hardware", "framework");
   if (*tws_case_fact_text(one, "runtime")) return TWS_OK;
@@ -83,7 +85,7 @@ static tws_code apply_software(const tws_case *one, tws_profile *profile, tws_er
 
 typedef struct division {
   int tensor, stages, sequence, data, chunks, experts, ranks;
-  int ring; /* the ranks of a sequence are Megatron's context parallelism, or torchtitan's */
+  int ring; /* 1: the sequence ranks are those of Megatron's or torchtitan's context parallelism */
   long long micro, accumulation;
 } division;
 
@@ -151,8 +153,8 @@ static int lists_operations(const tws_case *one, tws_text *text) {
   return 1;
 }
 
-/* Writes the recomputation mode. Fused attention of the profile's runtime recomputes its scores itself, so that the
- * plan does not keep them and has nothing to recompute. */
+/* Writes the recomputation mode. If the profile's runtime has fused attention, that kernel recomputes its scores
+ * itself, so that the plan neither keeps nor recomputes them. */
 static void write_recomputation(const tws_case *one, const tws_runtime *runtime, tws_text *text) {
   const char *mode = tws_case_fact_text(one, "recompute_mode");
   if (tws_case_fact_flag(one, "selective") && lists_operations(one, text)) return;
@@ -169,7 +171,7 @@ static void write_recomputation(const tws_case *one, const tws_runtime *runtime,
     tws_text_add(text, ",\"recompute_budget\":%g", tws_case_fact_number(one, "recompute_budget"));
 }
 
-/* Writes a key and a fact as JSON. */
+/* Writes a key with the value of a property of the run as JSON. */
 static void write_fact(const tws_case *one, const char *key, const char *name, tws_text *text) {
   char *json = cJSON_PrintUnformatted(tws_case_fact(one, name));
   if (!json) text->failed = 1;
@@ -191,11 +193,11 @@ static int stage_of(const tws_case *one, const division *d) {
   const int least = (int)tws_case_fact_number(one, "least_stage");
   int stage = tws_case_fact(one, "stage") ? (int)tws_case_fact_number(one, "stage")
                                           : tws_case_int(one->row, "parallel", "zero_stage");
-  if (d->stages > 1 && stage > 1) stage = 1; /* engines shard no more with pipelines */
+  if (d->stages > 1 && stage > 1) stage = 1; /* with pipelines, engines partition optimizer states only */
   return stage > least ? stage : least;
 }
 
-/* Writes whether checkpointed activations are partitioned among tensor ranks or offloaded to the host. */
+/* Writes the keys that partition checkpointed activations among tensor ranks, or offload them to the host. */
 static void write_checkpoints(const tws_case *one, const division *d, tws_text *text) {
   const char *on_host = tws_case_fact_flag(one, "offloads_checkpoints") ? "true" : "false";
   if (tws_case_fact_flag(one, "partitions_checkpoints"))
@@ -233,7 +235,7 @@ static void write_own_section(const tws_case *one, const division *d, tws_text *
     tws_text_add(text, ",\"pipeline_schedule\":\"interleaved\",\"virtual_stages\":%d", d->chunks);
   if (d->tensor > 1 && tws_case_flag(row, "parallel", "sequence_parallel"))
     tws_text_add(text, ",\"tensor_sequence_parallel\":true");
-  /* benchmarks spread tokens evenly over experts: each gets its even share, and nothing is dropped */
+  /* in benchmarks each expert receives an equal share of the tokens, and no token is dropped */
   if (d->experts > 1) tws_text_add(text, ",\"expert_parallel_size\":%d,\"expert_capacity_factor\":1", d->experts);
   if (d->experts > 1 && tws_case_fact_flag(one, "divides_experts"))
     tws_text_add(text, ",\"expert_tensor_parallel\":true");
@@ -319,8 +321,8 @@ static tws_code load_parts(const tws_case *one, tws_job_parts_given *parts, tws_
   return load_texts(one, &d, parts, err);
 }
 
-/* Removes the place from a message: places in texts that were generated here mean nothing to a reader, and would make
- * equal reasons look different. */
+/* Removes the position from a message, since a position in a text that was generated here means nothing to a reader,
+ * and would make equal reasons look different. */
 static tws_code without_place(const char *name, const tws_error *why, tws_error *err) {
   const char *place = strncmp(why->message, name, strlen(name)) == 0 ? strstr(why->message + strlen(name), ": ") : NULL;
   return tws_fail(err, why->code, why->hint, "%s", place ? place + 2 : why->message);
@@ -328,7 +330,7 @@ static tws_code without_place(const char *name, const tws_error *why, tws_error 
 
 tws_code tws_case_job(const tws_cases *cases, int index, tws_job **out, tws_error *err) {
   tws_job_parts_given parts = {0};
-  tws_case one = cases->cases[index]; /* with the facts of its row as it is now */
+  tws_case one = cases->cases[index]; /* a copy, whose properties are derived from its row as it is now */
   tws_error why = {0};
   *out = NULL;
   tws_code code = tws_case_find_facts(cases->rules, one.row, &one.facts, &why);

@@ -1,4 +1,4 @@
-/* One run of a group as the measurement that rescales the profile for the others. */
+/* Uses each run of a group as the one measurement that rescales the profile, and predicts the others with it. */
 #include <math.h>
 #include <string.h>
 
@@ -6,10 +6,10 @@
 #include "job/measured.h"
 #include "validation/case_fields.h"
 
-/* The runs of one group that are timed, as jobs. */
+/* The timed runs of one group, each with its job. */
 typedef struct group_runs {
   tws_timed_job *runs;
-  int *index; /* in the file */
+  int *index; /* index of each run in the file */
   int count;
 } group_runs;
 
@@ -24,7 +24,7 @@ static tws_code add_run(const tws_cases *cases, int index, group_runs *g, tws_er
   tws_error why = {0};
   tws_job *job;
   const tws_code code = tws_case_job(cases, index, &job, &why);
-  if (code == TWS_UNSUPPORTED) return TWS_OK; /* the comparison lists it with the reason */
+  if (code == TWS_UNSUPPORTED) return TWS_OK; /* the comparison lists this run with the reason */
   if (code != TWS_OK) {
     if (err) *err = why;
     return code;
@@ -39,7 +39,8 @@ static tws_code add_run(const tws_cases *cases, int index, group_runs *g, tws_er
   return TWS_OK;
 }
 
-/* Mean absolute error in percent of all runs but `left_out`; NaN without any. */
+/* Computes the mean absolute error in percent of all runs but `left_out`, NaN if there are none, and *own, the error of
+ * `left_out` itself. */
 static tws_code mean_error(const group_runs *g, int left_out, double *own, double *mean, tws_error *err) {
   double sum = 0;
   int count = 0;

@@ -6,7 +6,7 @@
 
 #include "job/modules.h"
 
-/* The objects in which a place of a rule is looked up. */
+/* The objects in which the reference "section.key" of a rule is looked up. */
 typedef struct view {
   const cJSON *row, *facts;
 } view;
@@ -32,7 +32,7 @@ static double number_of(const cJSON *item) {
   return cJSON_IsNumber(item) && fabs(item->valuedouble) <= 1e15 ? item->valuedouble : 0;
 }
 
-/* ---- what can be asked of a text or a number ---- */
+/* ---- tests of a text or a number ---- */
 
 static int contains(const char *text, const char *word) {
   return strstr(text, word) != NULL;
@@ -51,7 +51,7 @@ static int is(const char *text, const char *word) {
   return strcmp(text, word) == 0;
 }
 
-/* A text, or one of a list. */
+/* Returns 1 if the test holds for `words`, or for one of them if it is a list. */
 static int fits(int (*test)(const char *text, const char *word), const char *text, const cJSON *words) {
   const cJSON *word;
   if (cJSON_IsString(words)) return test(text, words->valuestring);
@@ -59,7 +59,7 @@ static int fits(int (*test)(const char *text, const char *word), const char *tex
   return 0;
 }
 
-/* A list has a text, or one of several. */
+/* Returns 1 if the list contains the text `words`, or one of them if it is a list. */
 static int has(const cJSON *list, const cJSON *words) {
   const cJSON *item;
   cJSON_ArrayForEach(item, list) if (fits(is, text_of(item), words)) return 1;
@@ -160,7 +160,7 @@ static int holds(const view *v, const cJSON *when) {
   return 1;
 }
 
-/* Returns a copy in which each "$PLACE" is replaced by the value of that place; NULL: no memory. */
+/* Returns a copy in which each "$REFERENCE" is replaced by the value to which it refers; NULL: memory is exhausted. */
 static cJSON *say(const view *v, const cJSON *value) {
   const char *text = text_of(value);
   if (text[0] == '$') {
@@ -208,7 +208,7 @@ static int is_texts(const cJSON *item) {
   return 1;
 }
 
-/* Checks the condition that a rule states for a place. */
+/* Checks the form of the condition that a rule states for one reference. */
 static tws_code check_asked(const tws_json *rules, const cJSON *asked, tws_error *err) {
   const cJSON *question;
   if (cJSON_IsBool(asked) || cJSON_IsNumber(asked) || is_texts(asked)) return TWS_OK;

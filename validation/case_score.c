@@ -11,8 +11,9 @@
 
 /* ---- one run ---- */
 
-/* Returns the bytes of tensors as the row counts them: allocated, reserved, or of the whole device. PyTorch's allocator
- * frees its cached blocks before it fails, so reserved bytes do not exceed the device's memory. */
+/* Returns the peak in the kind that the row states (tws_case_memory): allocated, reserved, or all of the device's
+ * memory. PyTorch's allocator frees its cached blocks before it fails, so reserved bytes do not exceed the device's
+ * memory. */
 static double counted_bytes(const tws_case *one, const tws_job *job, double allocated, double reserved, double memory) {
   const double overhead = tws_job_context_bytes(job);
   const double held = fmax(fmin(reserved, memory - overhead), allocated);
@@ -50,7 +51,7 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
   const double memory =
       job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
   prediction->bytes = counted_bytes(one, job, counted, reserved, memory);
-  /* an allocator gives back what it only reserves before it fails */
+  /* the allocator returns blocks that it only reserves before an allocation fails */
   prediction->fits = allocated + tws_job_context_bytes(job) <= memory;
   prediction->seen = tws_runtime_memory_interval(tws_profile_runtime(job->profile));
   prediction->tight = prediction->fits && (allocated + tws_job_context_bytes(job)) * prediction->seen->high > memory;
@@ -190,7 +191,7 @@ static tws_code count_reasons(tws_case_comparison *c, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- all ---- */
+/* ---- all runs ---- */
 
 static int is_chosen(const tws_case *one, const char *const *groups, int count) {
   int chosen = count == 0;

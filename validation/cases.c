@@ -1,4 +1,4 @@
-/* Measured runs: the file and the figures in it. */
+/* Reads a file of measured runs, and the figures in it. */
 #include "validation/cases.h"
 
 #include <math.h>
@@ -47,11 +47,11 @@ static void read_memory(const cJSON *row, tws_case *one) {
   const double exact = tws_case_number(row, "result", "mem_max_allocated_bytes");
   const double peak = tws_case_number(row, "result", "peak_mem_gb");
   const int smi = strstr(kind, "nvidia-smi") != NULL;
-  /* nvidia-smi counts in MiB whatever its readers write; a "GB" that is not its own is decimal */
+  /* nvidia-smi counts in MiB whatever unit a paper writes; a "GB" of another source is decimal */
   const double unit = smi || strstr(kind, "GiB") ? TWS_GIB : 1e9;
   const int reserved = strstr(kind, "reserved") || tws_case_fact_flag(one, "reads_reserved");
   one->counts = smi ? TWS_CASE_DEVICE : reserved ? TWS_CASE_RESERVED : TWS_CASE_ALLOCATED;
-  one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron's last rank logs */
+  one->of_last_stage = strstr(kind, "logging rank") != NULL; /* Megatron logs on its last rank */
   one->of_first_stage = tws_case_fact_flag(one, "watches_first_node");
   if (is_usable(one, "memory")) one->measured_bytes = exact > 0 ? exact : peak * unit;
 }
@@ -68,8 +68,9 @@ static int was_measured(const cJSON *row) {
 
 static void read_verdict(const cJSON *row, tws_case *one) {
   const cJSON *verdict = tws_case_member(row, "result", "oom");
-  one->out_of_memory = cJSON_IsBool(verdict)     ? cJSON_IsTrue(verdict)
-                       : cJSON_IsString(verdict) ? 1 /* "fragmentation": there was no place left all the same */
+  one->out_of_memory = cJSON_IsBool(verdict) ? cJSON_IsTrue(verdict)
+                       /* a text such as "fragmentation": the run failed for lack of memory, too */
+                       : cJSON_IsString(verdict) ? 1
                        : was_measured(row)       ? 0
                                                  : -1;
 }
@@ -101,7 +102,7 @@ static tws_code read_cases(tws_cases *cases, tws_error *err) {
   if (!cases->cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   cJSON_ArrayForEach(row, cases->json->root) {
     tws_case *one = &cases->cases[cases->count];
-    cases->count++; /* tws_cases_destroy() frees the row's facts from here on */
+    cases->count++; /* from here on tws_cases_destroy() frees the row's properties */
     TWS_TRY(read_case(cases, row, one, err));
     for (int i = 0; i + 1 < cases->count; i++)
       if (strcmp(cases->cases[i].id, one->id) == 0 && strcmp(cases->cases[i].group, one->group) == 0)

@@ -113,7 +113,7 @@ static const char *line_of(const char *runtime) {
   return runtime;
 }
 
-/* The GPU's name begins a part of the profile's: "b200" is not in "gb200". */
+/* Returns 1 if a part of the profile's name begins with the GPU's name: "b200" is not in "gb200". */
 static int is_gpu(const char *profile, const char *gpu) {
   const char *at = strcasestr(profile, gpu);
   return at && (at == profile || at[-1] == '-' || at[-1] == ' ');
@@ -154,8 +154,8 @@ static int smaller_first(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Weights of the runs for fitting, those of a group no more than a part of what they are together. Groups follow one
- * another. */
+/* Sets the residuals and the weights of the runs for fitting; other runs have the weight 0. The weights of a group's
+ * runs are scaled down if their sum exceeds weights.group. The runs of a group are adjacent in the table. */
 static void weigh(const tws_evidence_key *job, vote votes[RUN_COUNT]) {
   for (int first = 0, end; first < RUN_COUNT; first = end) {
     double together = 0;
@@ -168,7 +168,7 @@ static void weigh(const tws_evidence_key *job, vote votes[RUN_COUNT]) {
   }
 }
 
-/* The residual below which a share of the weights lies. */
+/* Returns the residual below which a share of the total weight `all` lies; the votes are sorted by their residuals. */
 static double percentile(const vote votes[RUN_COUNT], double all, double share) {
   double sum = 0;
   int i = 0;
@@ -203,8 +203,8 @@ static int within_factor(double factor, double most) {
   return factor <= slack && factor >= 1 / slack;
 }
 
-/* Returns 1 for the same software, machine, model and batch, and the step that is predicted for the run; a simulated
- * step is a little longer. */
+/* Returns 1 if the job is the published run itself: the same software, machine, model and batch, and the step that is
+ * predicted for the run; a simulated step is a little longer. */
 static int is_run(const tws_evidence_key *job, const tws_evidence_run *run, const tws_evidence *e) {
   return !e->other_runtime && !e->other_gpu && job->gpus == run->key.gpus && job->stage == run->key.stage &&
          within_factor(e->parameters_factor, 1) && within_factor(job->tokens / run->key.tokens, 1) &&
@@ -216,7 +216,7 @@ static tws_evidence_kind judge(const tws_evidence_key *job, const tws_evidence *
                    within_factor(e->gpus_factor, GPUS_AROUND) && within_factor(e->parameters_factor, PARAMETERS_AROUND);
   if (is_run(job, e->nearest, e)) return TWS_EVIDENCE_PUBLISHED;
   if (near) return fabs(tws_evidence_error(e->nearest)) > TRUSTED_ERROR ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_NEAR;
-  /* A job on more GPUs than such a run that was mispredicted is no better off. */
+  /* The prediction for a job on more GPUs than a run that was mispredicted is no more reliable. */
   const int beyond = !e->other_runtime && !e->other_gpu && !e->other_stage && e->gpus_factor >= 1;
   return beyond && fabs(tws_evidence_error(e->nearest)) > TRUSTED_ERROR ? TWS_EVIDENCE_WRONG : TWS_EVIDENCE_FAR;
 }
@@ -235,7 +235,7 @@ tws_evidence tws_evidence_of(const tws_evidence_key *job) {
   double least = INFINITY;
   for (int i = 0; i < RUN_COUNT; i++) {
     const tws_evidence_run *run = &runs[i];
-    /* among equally near runs the one with as many tokens counts */
+    /* among equally near runs the one with the most similar number of tokens is chosen */
     const double far = distance(run, job) + 1e-3 * fmin(octaves(job->tokens, run->key.tokens), 10);
     if (far >= least) continue;
     least = far;

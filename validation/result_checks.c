@@ -5,8 +5,8 @@
 
 typedef enum value_kind { TEXT, WHOLE, NUMBER, NUMBERS } value_kind;
 
-#define COUNT 1e12  /* tokens, samples, ranks */
-#define SECONDS 1e9 /* thirty years */
+#define COUNT 1e12  /* limit of numbers of tokens, samples and ranks */
+#define SECONDS 1e9 /* limit of seconds: thirty years */
 #define BYTES 1e18
 static const struct {
   const char *key;
@@ -45,7 +45,8 @@ static const struct {
             {"rank_allocated_bytes", NUMBER, 0, BYTES},
             {"losses", NUMBERS, -1e6, 1e6}};
 
-/* A loss or a time that was not a finite number is written as null, which is in range. */
+/* Returns 1 if a number is in the range of its row. A loss or a time that was not finite is written as null, which is
+ * in range. */
 static int in_range(const cJSON *item, size_t row) {
   if (cJSON_IsNull(item)) return 1;
   if (rows[row].kind == TEXT) return cJSON_IsString(item) && strlen(item->valuestring) < 4096;
@@ -64,7 +65,7 @@ static tws_code refuse_number(const tws_json *json, const cJSON *item, size_t ro
                        rows[row].kind == WHOLE ? "an integer" : "a number", rows[row].low, rows[row].high, got);
 }
 
-/* Ranks along each axis; one of them is called "model", too. */
+/* Checks the numbers of ranks along the axes; one axis is called "model", as is another member. */
 static tws_code check_axes(const tws_json *json, const cJSON *axes, tws_error *err) {
   const cJSON *one;
   cJSON_ArrayForEach(
@@ -76,7 +77,7 @@ static tws_code check_axes(const tws_json *json, const cJSON *axes, tws_error *e
   return TWS_OK;
 }
 
-/* Sections that the report looks into; the same names mean other things elsewhere. */
+/* Returns 1 for the sections that the report reads; elsewhere their members' names have other meanings. */
 static int is_read(const cJSON *item) {
   static const char *const names[] = {"configuration", "configurations", "candidates", "time", "memory", "device"};
   if (!item->string) return 1; /* the document, or an element of a list */

@@ -47,7 +47,7 @@ void tws_result_title(const char *model, char *title, size_t size) {
   size_t length = strlen(model);
   while (length > 1 && model[length - 1] == '/') length--;
   const char *name = last_part(model, length);
-  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* its folder says more */
+  if (name > model + 1 && strncmp(name, config, sizeof config) == 0) { /* a file config.json is named by its folder */
     length = (size_t)(name - model) - 1;
     name = last_part(model, length);
   }
@@ -155,7 +155,7 @@ static int read_train(tws_results *r, const cJSON *root) {
   double *sorted = n ? tws_calloc(n, sizeof *sorted) : NULL;
   cJSON_ArrayForEach(one, times) if (sorted && cJSON_IsNumber(one)) sorted[kept++] = one->valuedouble;
   if (kept > 3) {
-    tws_sample_median(sorted, kept); /* sorts */
+    tws_sample_median(sorted, kept); /* tws_sample_median() sorts the values */
     e->low_s = sorted[kept / 4];
     e->high_s = sorted[kept - 1 - kept / 4];
   }

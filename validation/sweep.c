@@ -15,8 +15,8 @@ static int64_t divisor_up_to(int64_t n, int64_t limit) {
   return best;
 }
 
-/* Returns 1 if the variant has a plan: a pipeline refuses ZeRO stages 2 and 3, and a schedule refuses some numbers of
- * micro-batches. */
+/* Returns 1 if the variant has a plan, else sets *refusal to the reason: a pipeline refuses ZeRO stages 2 and 3, and a
+ * schedule refuses some numbers of micro-batches. */
 static int has_plan(const tws_sweep *s, const tws_variant *variant, tws_error *refusal) {
   tws_job *job = NULL;
   tws_plan *plan;
@@ -47,8 +47,8 @@ static void add_point(tws_sweep *s, const choice *c, int64_t ranks, int64_t batc
   p->variant.threads =
       tws_launch_threads(s->request->spec->threads ? s->request->spec->threads : config->threads, (int)ranks);
   tws_variant_name(&p->variant, p->name, sizeof p->name);
-  for (int i = 0; i < s->count; i++)
-    if (strcmp(s->points[i].name, p->name) == 0) return; /* a small batch leaves fewer choices */
+  for (int i = 0; i < s->count; i++) /* the point exists already: with a small batch two choices may be equal */
+    if (strcmp(s->points[i].name, p->name) == 0) return;
   s->count += has_plan(s, &p->variant, refusal);
 }
 
@@ -57,7 +57,8 @@ static void choose_points(tws_sweep *s, int64_t batch, tws_error *refusal) {
                                    {1, 0, TWS_RECOMPUTE_NONE}, {3, 1, TWS_RECOMPUTE_NONE}, {1, 1, TWS_RECOMPUTE_FULL}};
   for (int n = 0; n < s->request->ranks_count; n++) {
     const int64_t ranks = s->request->ranks[n];
-    const int more = ranks > 1 && ranks <= tws_launch_cores(); /* what people would use gets the most points */
+    /* the usual numbers of ranks, from 2 to the number of cores, get the most points */
+    const int more = ranks > 1 && ranks <= tws_launch_cores();
     for (int i = 0; i < (more ? 6 : 4); i++) add_point(s, &choices[i], ranks, batch, refusal);
   }
 }
@@ -69,11 +70,12 @@ static void choose_runs(tws_sweep *s) {
     s->runs[s->run_count++] = s->request->ranks[i];
     full |= s->request->ranks[i] == cores;
   }
-  if (!full) s->runs[s->run_count++] = cores; /* kernels with every core busy: what more ranks than cores share */
+  /* calibrates kernels while every core is busy, for runs with more ranks than cores */
+  if (!full) s->runs[s->run_count++] = cores;
 }
 
 tws_code tws_sweep_open(const tws_sweep_request *request, tws_job *job, tws_sweep *out, tws_error *err) {
-  tws_error refusal = {0}; /* of the last point without a plan */
+  tws_error refusal = {0}; /* reason of the last point without a plan */
   const int64_t configured = job->config->train_batch_size ? job->config->train_batch_size : 32;
   memset(out, 0, sizeof *out);
   out->request = request;
@@ -115,7 +117,8 @@ static tws_code measure_points(tws_sweep *s, tws_error *err) {
   for (int round = 0; round < r->rounds; round++) {
     if (!r->spec->profile) TWS_TRY(calibrate_once(s, round, err));
     for (int i = 0; i < s->count; i++) {
-      tws_sweep_point *p = &s->points[(i + round * 5) % s->count]; /* a point follows another one in each round */
+      /* the order is rotated, so that in each round another point precedes this one */
+      tws_sweep_point *p = &s->points[(i + round * 5) % s->count];
       tws_variant_text text;
       const tws_job_spec spec = tws_variant_spec(r->spec, &p->variant, &text);
       const tws_trial_request trial = {.spec = &spec,

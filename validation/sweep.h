@@ -1,5 +1,5 @@
-/* The accuracy experiment: many variants of a job, measured in interleaved rounds and predicted from a calibration of
- * the same minutes. */
+/* The accuracy experiment: measures many variants of a job in interleaved rounds, and predicts them from a calibration
+ * that was measured in the same minutes. */
 #ifndef TWS_VALIDATION_SWEEP_H
 #define TWS_VALIDATION_SWEEP_H
 
@@ -13,10 +13,11 @@ enum { TWS_SWEEP_POINTS = 64, TWS_SWEEP_ROUNDS = 100, TWS_SWEEP_RANKS = 8 };
 typedef struct tws_sweep_request {
   const tws_job_spec *spec; /* the job was opened with it, and the ranks are started with it */
   const char *data;
-  int64_t ranks[TWS_SWEEP_RANKS]; /* to train with */
+  int64_t ranks[TWS_SWEEP_RANKS]; /* numbers of ranks with which the variants are trained */
   int ranks_count;
-  int64_t steps, rounds, global_batch; /* global_batch 0: the configuration's, else 32 */
-  const char *save_profile;            /* file for the calibrated profile, or NULL */
+  /* steps of a run; rounds of runs; sequences per step, 0: the configuration's value, else 32 */
+  int64_t steps, rounds, global_batch;
+  const char *save_profile; /* file for the calibrated profile, or NULL */
   const tws_sim_api *sim;
   tws_fidelity fidelity;
   const tws_log *log;     /* may be NULL */
@@ -32,24 +33,25 @@ typedef struct tws_sweep_point {
 
 typedef struct tws_sweep {
   const tws_sweep_request *request;
-  tws_job *job; /* open; without spec->profile it gets the profile that was calibrated */
+  tws_job *job; /* open; the profile that was calibrated is set in it if spec->profile is NULL */
   tws_sweep_point points[TWS_SWEEP_POINTS];
   int count;
   int64_t runs[TWS_CALIBRATION_RUNS]; /* numbers of ranks to calibrate with */
   int run_count;
   tws_measurements (*rounds)[TWS_CALIBRATION_RUNS]; /* [round][run] */
   double calibration_spread;
-  /* relative errors and spread over all points */
+  /* relative errors of the predicted steps, and relative spread of the measured ones, over all points */
   double median_error, worst_error, median_spread;
-  const tws_sweep_point *pick, *best; /* fastest predicted, fastest measured */
-  double pick_share;                  /* pick's measured throughput over the best's */
+  const tws_sweep_point *pick, *best; /* the point that is predicted to be the fastest, and the fastest measured one */
+  double pick_share;                  /* measured throughput of `pick` divided by that of `best` */
 } tws_sweep;
 
-/* Chooses the points: every ZeRO stage, a small and a large micro-batch, some recomputation; fourteen points for three
- * rank counts. TWS_INVALID when no point has a plan. *out must not be copied; free it in any case after the call. */
+/* Chooses the points: every ZeRO stage, a small and a large micro-batch, and some recomputation, which are fourteen
+ * points for three numbers of ranks. Fails with TWS_INVALID if no point has a plan. *out must not be copied; the caller
+ * frees it with tws_sweep_free(), after an error too. */
 tws_code tws_sweep_open(const tws_sweep_request *request, tws_job *job, tws_sweep *out, tws_error *err);
 tws_code tws_sweep_run(tws_sweep *sweep, tws_error *err);
 void tws_sweep_free(tws_sweep *sweep);
-double tws_sweep_error(const tws_sweep_point *point); /* relative, of the step's time */
+double tws_sweep_error(const tws_sweep_point *point); /* returns the relative error of the simulated step */
 
 #endif

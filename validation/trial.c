@@ -44,7 +44,7 @@ static tws_code read_result(const char *path, int traced, tws_trial *trial, tws_
   int count = cJSON_GetArraySize(times), losses_count = cJSON_GetArraySize(losses);
   tws_code code = TWS_OK;
   if (count < 1 || losses_count < 1) code = tws_json_fail(json, json->root, err, 0, "a training run without steps");
-  int first = count > 1 ? 1 : 0, last = traced && count > 2 ? count - 1 : count; /* the first fills caches */
+  int first = count > 1 ? 1 : 0, last = traced && count > 2 ? count - 1 : count; /* the first step fills caches */
   if (code == TWS_OK && tws_reserve(&trial->step_s, &trial->capacity, trial->count + (size_t)count, sizeof(double)))
     code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int i = first; code == TWS_OK && i < last; i++)
@@ -65,7 +65,7 @@ static tws_code launch_train(const tws_trial_request *request, const char *trace
   tws_job_spec spec = *request->spec;
   spec.ranks = request->ranks;
   spec.threads = request->threads;
-  spec.measured.count = 0; /* a trial is measured itself */
+  spec.measured.count = 0; /* the profile is not rescaled, since the trial itself measures */
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "train";

@@ -1,4 +1,4 @@
-/* One job simulated and trained: predicted against measured. */
+/* Simulates a job, trains it, and compares the predicted step with the measured ones. */
 #ifndef TWS_VALIDATION_VALIDATION_H
 #define TWS_VALIDATION_VALIDATION_H
 
@@ -19,18 +19,19 @@ typedef struct tws_validation_request {
 
 typedef struct tws_validation {
   tws_timeline *simulated, *measured;
-  tws_comparison *comparison; /* of the two */
+  tws_comparison *comparison; /* compares the two timelines */
   tws_trial trial;
-  double predicted_s, measured_s, low_s, high_s; /* of a step; measured: median and quartiles */
-  tws_path_result path;                          /* of rank 0, predicted */
-  double ledger_bytes;                           /* of all ranks */
+  /* seconds of a step: the predicted ones; median and quartiles of the measured ones */
+  double predicted_s, measured_s, low_s, high_s;
+  tws_path_result path; /* predicted longest path of rank 0 */
+  double ledger_bytes;  /* predicted memory, summed over all ranks and tiers */
   const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
 } tws_validation;
 
-/* Free *out in any case after the call; do not copy it. */
+/* Fills *out. The caller frees it with tws_validation_free(), after an error too, and does not copy it. */
 tws_code tws_validate_job(const tws_job *job, const tws_validation_request *request, tws_validation *out,
                           tws_error *err);
 void tws_validation_free(tws_validation *validation);
-double tws_validation_error(const tws_validation *validation); /* relative, of the step's time */
+double tws_validation_error(const tws_validation *validation); /* returns the relative error of the predicted step */
 
 #endif
