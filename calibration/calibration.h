@@ -11,17 +11,18 @@
 enum { TWS_CALIBRATION_RUNS = 16 };
 
 typedef struct tws_calibration_request {
-  int64_t runs[TWS_CALIBRATION_RUNS]; /* numbers of ranks */
+  int64_t runs[TWS_CALIBRATION_RUNS]; /* number of ranks of each run */
   int run_count, cores, quick;
-  const char *model, *micro_batches, *dtype; /* further shapes: NULL for none; micro_batches: "1,2,4" */
-  int64_t sequence, threads;                 /* 0: the model's; all cores */
-  double seconds;                            /* of all runs together; 0: by `quick` */
-  const char *device;                        /* "host" (NULL, too) or "cuda" */
-  double largest;                            /* bytes of a kernel's operands; 0: by the device */
-  const char *out;                           /* profile that is written as a GPU is measured; NULL: none */
-  int quiet;                                 /* ranks show no progress */
-  double deadline_s;                         /* limit in which some rank has to measure something; 0: none */
-  char *activity;                            /* in a rank process: as tws_calibrate_options has it */
+  /* model, micro-batch sizes ("1,2,4") and type whose shapes are measured in addition; NULL: none */
+  const char *model, *micro_batches, *dtype;
+  int64_t sequence, threads; /* tokens of a sequence, 0: the model's; threads of a rank, 0: one for each core */
+  double seconds;            /* seconds that all runs together may take; 0: `quick` determines them */
+  const char *device;        /* "host" (or NULL) or "cuda" */
+  double largest;            /* largest bytes of a kernel's operands; 0: the device's memory determines them */
+  const char *out;           /* path of the profile that is written while a GPU is measured; NULL: none */
+  int quiet;                 /* 1: ranks show no progress */
+  double deadline_s;         /* seconds within which at least one rank has to make progress; 0: no limit */
+  char *activity;            /* in a rank process: the buffer tws_calibrate_options.activity */
   size_t activity_bytes;
   const tws_log *log; /* may be NULL */
 } tws_calibration_request;
@@ -45,8 +46,8 @@ enum { TWS_CALIBRATION_REPEATS = 3 };
  * with request->seconds. results: one for each run; free them in any case. On a GPU the file request->out is a profile
  * of the measurements so far from the first seconds on, so that an interrupted calibration leaves a usable profile. */
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err);
-/* Measures in a rank process of such a run. Rank 0 writes the measurements to `path`, on a GPU also while it measures.
- * `program` is the path of the ranks' executable. */
+/* Measures in a process that tws_calibration_run() has started. Rank 0 writes the measurements to `path`, on a GPU also
+ * while it measures. `program` is the path of the ranks' executable. */
 tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_real_api *real, const char *program,
                               const char *path, tws_progress *progress, tws_error *err);
 

@@ -21,8 +21,8 @@ typedef struct tws_disk_calibration {
   uint64_t bytes;  /* size of each transfer */
 } tws_disk_calibration;
 
-/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, one round. TWS_ENVIRONMENT and TWS_IO have
- * the causes that real/disk.h lists. */
+/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, one round. Fails with TWS_ENVIRONMENT and
+ * TWS_IO as the functions of real/disk.h do. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err);
 

@@ -1,4 +1,5 @@
-/* Builds a job from a specification: configuration, model, cluster, profile, ranks, resolution. */
+/* Builds a job from a specification: reads the configuration, the model, the cluster and the profile, and resolves the
+ * configuration for the number of ranks. */
 #include "job/job.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
-/* A copy of the model whose vocabulary is padded further, to be divided among tensor ranks. */
+/* A copy of the model whose vocabulary is padded further, so that tensor ranks can divide it. */
 typedef struct padded_network {
   int64_t multiple;
   tws_network *network;
@@ -19,7 +20,7 @@ typedef struct padded_network {
 struct tws_job_parts {
   tws_network *network;
   tws_profile *profile;
-  char *model; /* to load it again; NULL: it was not loaded from a name */
+  char *model; /* name to load the model again; NULL: it was not loaded from a name */
   padded_network *padded;
   size_t padded_count, padded_capacity;
 };
@@ -62,7 +63,8 @@ static void use_machine(tws_job *job, const tws_profile *profile) {
 void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_destroy(job->parts->profile);
   job->parts->profile = profile;
-  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* a machine that trains has its own rates */
+  /* the machine on which the job runs has rates of its own */
+  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL);
   job->config->casts_assumed = !tws_profile_plans_casts(profile);
   use_machine(job, profile);
 }

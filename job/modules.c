@@ -14,7 +14,7 @@
 #include "build_interface.h"
 
 #ifndef TWS_MODULE_DIR
-#define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
+#define TWS_MODULE_DIR "lib/twinspeed" /* relative to the installation prefix, which contains bin/ */
 #endif
 
 #ifndef TWS_DATA_DIR
@@ -95,7 +95,7 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
   }
   void *address = dlsym(handle, symbol);
   if (!address) return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s has no %s", path, symbol);
-  memcpy(function, &address, sizeof address); /* an object pointer to a function pointer, as POSIX allows */
+  memcpy(function, &address, sizeof address); /* converts an object pointer to a function pointer, as POSIX allows */
   return TWS_OK;
 }
 

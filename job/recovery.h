@@ -1,19 +1,20 @@
-/* Recovery of a job after ranks have failed: launchers and the emulator decide with it if the job continues, from which
- * checkpoint, and with how many ranks. */
+/* Recovery of a job after ranks have failed: launchers and the emulator use these functions to decide whether the job
+ * continues, from which checkpoint, and with how many ranks. */
 #ifndef TWS_JOB_RECOVERY_H
 #define TWS_JOB_RECOVERY_H
 
 #include "checkpoint/folder.h"
 #include "job/job.h"
 
-/* Returns 1 if a job of several ranks that saves (folder not NULL) and ended with `code` continues, where it may do so
- * `left` more times. */
+/* Returns 1 if a job that ended with `code` is to continue: it has several ranks, saves checkpoints (folder is not
+ * NULL), and may continue `left` more times. */
 int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char *folder);
 /* The checkpoint from which the job continues: the newest whose bytes all match their checksums. */
 typedef struct tws_recovery_point {
-  char tag[TWS_TAG_SIZE]; /* "": from the job's own start, because it has saved nothing yet */
-  int has_base;           /* 1: frozen parameters are not in the checkpoint; they are read from the base model's file */
-  tws_error damage;       /* of the newest damaged checkpoint; no message: none is damaged */
+  /* tag of the checkpoint; "": the job continues from its own start, because it has saved no checkpoint yet */
+  char tag[TWS_TAG_SIZE];
+  int has_base;     /* 1: frozen parameters are not in the checkpoint; they are read from the base model's file */
+  tws_error damage; /* the damage of the newest damaged checkpoint; an empty message: no checkpoint is damaged */
 } tws_recovery_point;
 /* Finds the newest intact checkpoint of the job. Its checkpoints are those in `folder` that were written after `since`,
  * the tws_folder_stamp() of `latest` when the job began (the folder may have older ones), and `origin`, the tag from

@@ -1,4 +1,4 @@
-/* A placement says how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor). This file also
+/* A placement states how a tensor is distributed over ranks along each axis (as in PyTorch's DTensor). This file also
  * determines which collective changes one placement to another. Internal to plan/.
  *
  * The placement of a value determines that of its gradient, its dual. If all ranks have equal values, there are two

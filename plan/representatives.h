@@ -26,8 +26,8 @@ void tws_rank_set_free(tws_rank_set *set);
  * tws_pipeline_grid_stage() returns. */
 tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, const tws_config *config,
                              tws_rank_set *out, tws_error *err);
-/* Returns 1 if data-parallel ranks run the same operations at the same time. They do not if each rank copies its own
- * shard of the gradients to the host when a bucket is reduced (optimizer on the host at stages 1 and 2): ranks then
+/* Returns 1 if data-parallel ranks run the same operations at the same time; 0 if the optimizer is on the host at
+ * stages 1 and 2: each rank then copies its own shard of the gradients to the host when a bucket is reduced, and ranks
  * wait for each other, so that the step time of a single representative is too short. */
 int tws_replicas_keep_time(const tws_config *config);
 /* Lists all ranks in order. */

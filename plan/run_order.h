@@ -122,7 +122,8 @@ void tws_run_end(tws_run *run, uint32_t rank, uint32_t op, double end_s);
 typedef struct tws_run_durations {
   const double *const *seconds; /* [plan][work] seconds; NULL: all durations are 0 */
   double (*message)(void *user, uint32_t rank,
-                    /* returns the seconds of a send or receive; NULL: they take the seconds of their work */
+                    /* returns the seconds of send or receive `op` of plan `rank`; NULL: messages take the seconds of
+                     * their work */
                     uint32_t op);
   void *user;
 } tws_run_durations;

@@ -17,7 +17,7 @@ typedef struct tws_topology {
 
 tws_code tws_topology_make(tws_topology *topology, int axes, const tws_axis *axis, const int *dims, tws_error *err);
 int tws_topology_world(const tws_topology *topology);
-/* returns -1 if a coordinate is out of range */
+/* Returns the rank at these coordinates, or -1 if a coordinate is out of range. */
 int tws_topology_rank(const tws_topology *topology, const int *coordinates);
 void tws_topology_coordinates(const tws_topology *topology, int rank, int *coordinates);
 

@@ -1,5 +1,6 @@
-/* Checkpoints on a disk of rank 0 that some ranks do not see. These ranks exchange their data with rank 0 in
- * messages of at most one block, when they save and when they resume. Rank 0 serves one rank after another. */
+/* Transfers checkpoints for ranks that do not see the folder of checkpoints of rank 0: such a rank exchanges its data
+ * with rank 0 in messages of at most one block, when it saves and when it resumes. Rank 0 serves one rank after
+ * another. */
 #ifndef TWS_REAL_FAR_H
 #define TWS_REAL_FAR_H
 

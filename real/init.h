@@ -13,7 +13,8 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out);
 
-/* Computes the same with up to `threads` threads of this process, which are joined before the call returns. */
+/* Computes what tws_init_part() computes, with up to `threads` threads of this process, which are joined before the
+ * call returns. */
 void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
 

@@ -215,8 +215,9 @@ tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
  * the training. */
 void tws_step_report_complete(const tws_training *t, tws_step_report *report);
-/* Completes the report likewise, and sets the time at which the step ended and the seconds for which it waited, by the
- * clocks of this machine. times: start and end of the step's operations; NULL: not known. */
+/* Completes the report as tws_step_report_complete() does, and sets the time at which the step ended and the seconds
+ * for which it waited, by the clocks of this machine. times: start and end of each operation of the step; NULL: not
+ * known. */
 void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
 /* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
  * created. */

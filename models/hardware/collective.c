@@ -167,7 +167,7 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
-/* By corrections and measurements of links. */
+/* Returns the factor on a collective's seconds from corrections and from measurements of links. */
 static double factor_of(const tws_profile *profile, tws_collective collective) {
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
   return (factor > 0 ? factor : 1) * (profile != NULL ? tws_profile_scale(profile, TWS_SCALE_LINKS) : 1);
@@ -225,8 +225,8 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
-  /* Inside: parts of a token other than its own rank's, and other than that of the rank that forwards it in its
-   * node. */
+  /* inside the node, a token is sent to parts other than its own rank's and that of the rank that forwards it in its
+   * node */
   if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;

@@ -18,8 +18,8 @@ typedef struct tws_profile_builder tws_profile_builder;
 tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend); /* NULL: no memory */
 void tws_profile_builder_destroy(tws_profile_builder *builder);                              /* NULL is allowed */
 
-/* Record plain facts; texts are copied. A failed allocation is recorded and reported by text(), write() and
- * finish(). */
+/* Record the provenance and further properties of the machine; texts are copied. A failed allocation is stored in the
+ * builder, and text(), write() and finish() report it. */
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line);
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key,
                                 const char *text); /* key such as "cpu" or "blas" */

@@ -116,7 +116,7 @@
   { 0, 0, 0.44, 0.5, 0.58 }
 #define CUDNN_9_EARLY \
   { 0, 0, 0.44, 0.5, 0.48 }
-/* Factors to the profile's share of the peak, for products in 16 bits and in 8. */
+/* Factors on the profile's share of the peak, for products in 16 bits and in 8. */
 #define HOPPER_2024 .product_factor = {[TWS_GENERATION_HOPPER] = 1.09}, .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9}
 #define BLACKWELL_EARLY                                                                  \
   .product_factor = {[TWS_GENERATION_HOPPER] = 1.09, [TWS_GENERATION_BLACKWELL] = 0.86}, \
@@ -128,7 +128,8 @@
   { 0.96, 1 }
 #define ENGINE_WORKSPACE \
   { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
-/* Figures of PyTorch's processes apart from tensors, and figures that all versions of a software share. */
+/* Memory figures of PyTorch's processes in addition to tensors, and figures that all versions of a software have in
+ * common. */
 #define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.05
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
@@ -415,12 +416,12 @@ static const tws_runtime runtimes[] = {
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
-/* Bytes an element (docs/accuracy.md). Megatron: gradients of residual, dropout and bias apart, float32 loss, optimizer
- * in six passes. Eager: what PyTorch does one operation after another that is a kernel of ours: RMSNorm in float32 by
- * square, mean, product, cast and weight, likewise backward; rotation in float32 with casts; silu and its product
- * apart; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its gradient
- * apart.
- */
+/* Bytes per element that each kind of software moves in addition to this program's kernels (docs/accuracy.md).
+ * Megatron: gradients of residual, dropout and bias are separate kernels, the loss is in float32, the optimizer makes
+ * six passes. Eager: operations that PyTorch runs one after another and that are one kernel here: RMSNorm in float32 by
+ * square, mean, product, cast and weight, and likewise backward; rotation in float32 with casts; silu and its product
+ * separately; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its
+ * gradient separately. */
 static const struct {
   tws_passes of;
   tws_kernel kernel;
@@ -471,7 +472,7 @@ tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error 
   return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
 }
 
-/* Relative to the profile's rates, which know a part's limit of power. */
+/* Sets the rates of products and attention relative to the profile's rates, which contain the device's power limit. */
 static void set_rates(tws_profile *p, const tws_runtime *runtime) {
   const double product = runtime->product_factor[p->generation], narrow = runtime->narrow_factor[p->generation];
   if (p->rates == TWS_RATES_MEASURED) return;
@@ -553,9 +554,9 @@ int tws_profile_recomputes_scores(const tws_profile *profile) {
   return profile->scores_recomputed;
 }
 
-/* Bytes of an element that enters, over memory, before the product. */
+/* Bytes per input element that casts before a product move. */
 static const struct {
-  int narrow; /* tws_narrow; below 0: none */
+  int narrow; /* a tws_narrow; below 0: the type is not narrow */
   double cast_bytes;
 } matmuls[TWS_MATMUL_COUNT] = {[TWS_MATMUL_AUTO] = {-1, 0},
                                [TWS_MATMUL_FP8] = {TWS_NARROW_FP8, 4},
@@ -574,7 +575,8 @@ tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tw
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
                     tws_matmul_dtype_name(dtype), profile->name, tws_narrow_name(narrow));
   }
-  profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype; /* works say themselves which of them it is */
+  /* plans then state in each work whether the product has a narrow type */
+  profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype;
   return TWS_OK;
 }
 
@@ -583,7 +585,7 @@ int tws_profile_plans_casts(const tws_profile *profile) {
 }
 
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work) {
-  if (work->flags & TWS_FP8) { /* a host computes with float32 of what the codes mean */
+  if (work->flags & TWS_FP8) { /* a host decodes the codes and computes in float32 */
     const double peak = profile->narrow_peak[TWS_NARROW_FP8];
     return peak > 0 ? peak : tws_profile_peak_flops(profile, TWS_F32);
   }
