@@ -35,16 +35,18 @@ void tws_calibration_default_runs(tws_calibration_request *request);
 /* Returns the drift of the machine: the spread of the times of one matrix product that is repeated between all other
  * measurements, relative to their median. */
 double tws_calibration_drift(const tws_measurements *measured);
-/* Measures up to `most` times, until the drift is below TWS_PROFILE_QUIET_DRIFT, and keeps the least disturbed
- * measurement of each sample. *out has the drift of the quietest run. Free it in any case after the call. */
+/* Measures up to `most` times, until the drift is below TWS_PROFILE_QUIET_DRIFT, and writes the least disturbed
+ * measurement of each sample to *out, with the drift of the quietest run. The caller frees *out, also after an
+ * error. */
 typedef tws_code (*tws_measure)(void *user, tws_measurements *out, tws_error *err);
 tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
                                      tws_measurements *out, tws_error *err);
 enum { TWS_CALIBRATION_REPEATS = 3 };
 
-/* Starts the ranks of each run, one run after another. A run is repeated until the machine was quiet during it, but not
- * with request->seconds. results: one for each run; free them in any case. On a GPU the file request->out is a profile
- * of the measurements so far from the first seconds on, so that an interrupted calibration leaves a usable profile. */
+/* Starts the ranks of each run, one run after another. A run is repeated until the machine was undisturbed during it,
+ * unless request->seconds limits the time. results: the measurements of each run; the caller frees them, also after an
+ * error. On a GPU the file request->out is a profile of the measurements so far from the first seconds on, so that an
+ * interrupted calibration leaves a usable profile. */
 tws_code tws_calibration_run(const tws_calibration_request *request, tws_measurements *results, tws_error *err);
 /* Measures in a process that tws_calibration_run() has started. Rank 0 writes the measurements to `path`, on a GPU also
  * while it measures. `program` is the path of the ranks' executable. */
@@ -53,7 +55,7 @@ tws_code tws_calibration_rank(const tws_calibration_request *request, const tws_
 
 /* Builds a profile from the measurements, with its provenance. If a GPU ran a product more slowly under sustained load
  * than in short bursts, the times of compute-bound kernels of 16-bit types are scaled by the same factor; the
- * provenance states both rates. *spread (may be NULL): the median spread of a sample. */
+ * provenance states both rates. *spread (may be NULL): the median over the samples of their relative spread. */
 tws_code tws_calibration_profile(const char *name, const tws_measurements *results, int count, double *spread,
                                  tws_profile_builder **out, tws_error *err);
 

@@ -66,7 +66,7 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
-/* Adds the same matrix products in 8-bit floating point. A device without such kernels declines them, and they are
+/* Adds the matrix products of `grid` in 8-bit floating point. A device without 8-bit kernels refuses them, and they are
  * skipped. Biases, activations and accumulation cost as much as with 16 bits. */
 static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_error *err) {
   for (int i = 0; grid->tokens[i]; i++)

@@ -6,9 +6,10 @@
 #include "traces/recording.h"
 
 enum { TWS_PRODUCT_ROWS = 32 };
-/* Matrix products with the same three sizes in any order: forward, of the input and of the weight. */
+/* Matrix products with the same three sizes in any order: those of the forward pass, and those of the gradients of the
+ * input and of the weight. */
 typedef struct tws_product_row {
-  int64_t size[3]; /* in ascending order */
+  int64_t size[3]; /* the three sizes in ascending order */
   /* modules of the plan that have this product, such as "h.0.attn.c_attn"; "": the plan has no such product */
   char modules[96];
   double measured_s, predicted_s; /* seconds of one step */

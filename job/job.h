@@ -15,11 +15,11 @@
 
 typedef struct tws_job {
   const tws_network *network;
-  tws_config *config; /* resolved when `ranks` is known; of an open job the caller may change it */
+  tws_config *config; /* resolved when `ranks` is known; the caller may change it if the job is open */
   /* The program that plans are built for: a training step, unless the caller chooses another. An evaluation holds the
    * model's parameters and no gradients or optimizer states. */
   tws_program program;
-  tws_cluster cluster; /* of an open job the caller may change it */
+  tws_cluster cluster; /* the caller may change it if the job is open */
   const tws_profile *profile;
   tws_machine machine; /* cluster and profile */
   tws_backend_kind backend;
@@ -59,7 +59,7 @@ tws_code tws_job_derive(tws_job *base, const tws_variant *variant, tws_job **out
 /* Returns the variant that describes the settings of a job with a known number of ranks, as a search would name
  * them. */
 tws_variant tws_job_variant(const tws_job *job);
-/* Replaces the profile by another of the same machine, which the job then owns. */
+/* Replaces the profile by another profile of the same machine. The job then owns the new profile. */
 void tws_job_set_profile(tws_job *job, tws_profile *profile);
 
 /* Corrects the profile by measured training runs (tws_profile_correct()). To be called only for a job that owns its

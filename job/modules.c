@@ -24,7 +24,8 @@
 #define TWS_SOURCE_DATA_DIR "scenarios"
 #endif
 
-/* Writes the folder of the shared library that this code is part of; "" in a program that has it linked in. */
+/* Writes the folder of the shared library that contains this code to `buffer`; "" if this code is linked into the
+ * program. */
 static void library_folder(char *buffer, size_t size) {
   Dl_info info;
   char program[PATH_MAX], object[PATH_MAX];

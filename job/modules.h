@@ -1,6 +1,6 @@
 /* Load shared modules of this program when a command needs them, from $TWINSPEED_MODULES, the program's folder, or the
- * library folder of the installation. TWS_ENVIRONMENT with the remedy if one is missing or does not load. The function
- * tables live until the program ends. */
+ * library folder of the installation. Fail with TWS_ENVIRONMENT and a remedy if a module is missing or cannot be
+ * loaded. The function tables live until the program ends. */
 #ifndef TWS_JOB_MODULES_H
 #define TWS_JOB_MODULES_H
 

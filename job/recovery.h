@@ -18,13 +18,13 @@ typedef struct tws_recovery_point {
 } tws_recovery_point;
 /* Finds the newest intact checkpoint of the job. Its checkpoints are those in `folder` that were written after `since`,
  * the tws_folder_stamp() of `latest` when the job began (the folder may have older ones), and `origin`, the tag from
- * which it began (NULL: none). TWS_INVALID: the job has checkpoints and all are damaged; saved work is not discarded
- * unless the user asks. */
+ * which it began (NULL: none). Fails with TWS_INVALID if the job has checkpoints and all of them are damaged, since
+ * saved work is discarded only if the user requests it. */
 tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin, tws_recovery_point *point,
                            tws_error *err);
 /* Finds the largest number of ranks up to `most` among which the batch can be divided, and loads the job with it; job
- * NULL: the caller needs only the number. TWS_NO: there is no such number; errors other than TWS_INVALID are those of
- * loading. */
+ * NULL: the caller needs only the number. Fails with TWS_NO if there is no such number, and with the errors of
+ * tws_job_load() except TWS_INVALID. */
 tws_code tws_recovery_shrink(const tws_job_spec *spec, int64_t most, int64_t *ranks, tws_job **job, tws_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The time to save a checkpoint of a job on its cluster, and the checkpoint interval for a mean time between failures
- * (Young, 1974; Daly, 2006). */
+/* Computes the time to save a checkpoint of a job on its cluster, and the checkpoint interval for a mean time between
+ * failures (Young, 1974; Daly, 2006). */
 #ifndef TWS_JOB_SAVING_H
 #define TWS_JOB_SAVING_H
 

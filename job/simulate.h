@@ -13,7 +13,7 @@ typedef struct tws_simulation_request {
   int every_up_to;
   int most_plans;         /* largest number of plans to simulate; more fail with TWS_UNSUPPORTED; 0: no limit */
   tws_timeline *timeline; /* filled with events and the job's names if not NULL */
-  tws_progress *progress; /* NULL: none */
+  tws_progress *progress; /* receives the progress of the simulation; NULL: progress is not reported */
   /* perturbations of the simulation; NULL: none; otherwise all ranks and all micro-batches are simulated */
   const tws_sim_effects *effects;
 } tws_simulation_request;

@@ -34,8 +34,8 @@ typedef struct tws_job_spec {
  * configuration have an effect. */
 void tws_job_spec_generate(tws_job_spec *spec);
 /* Reads only the configuration of a job, which is not resolved; the caller destroys it. Errors name a member by its
- * command-line flag. With `strict`, TWS_INVALID for keys without effect. TWS_USAGE if several files are standard
- * input. */
+ * command-line flag. Fails with TWS_INVALID for keys without effect if spec->strict is 1, and with TWS_USAGE if several
+ * files are standard input. */
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
 /* Sets *flag to the flag whose file is standard input ("-"), or to NULL. Fails with TWS_USAGE if several are. */
 tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err);

@@ -34,8 +34,9 @@ int tws_replicas_keep_time(const tws_config *config);
 tws_code tws_every_rank(int ranks, tws_rank_set *out, tws_error *err);
 
 /* A set of ranks that are verified together, about `most` of them and at least one of each stage. If the job has at
- * most about `most` ranks, it has all of them; otherwise whole replicas including the first and the last; if even these
- * are too many, one rank of each stage of the replicas. */
+ * most about `most` ranks, the set has all of its ranks. Otherwise it has all ranks of some replicas, among them the
+ * first and the last, or, if even two replicas have too many ranks, one rank of each pipeline stage of these
+ * replicas. */
 typedef struct tws_verified_set {
   tws_rank_set set;
   int whole_replicas; /* number of whole replicas in the set; 0: the set has one rank of each stage per replica */

@@ -11,7 +11,8 @@ enum { TWS_MAX_AXES = TWS_AXIS_COUNT };
 
 typedef struct tws_topology {
   int axes;
-  tws_axis axis[TWS_MAX_AXES]; /* the axes, without duplicates; an axis and a sub-axis of it are not both among them */
+  /* the different axes of the topology; it does not contain both an axis and a sub-axis of it */
+  tws_axis axis[TWS_MAX_AXES];
   int dim[TWS_MAX_AXES];
 } tws_topology;
 

@@ -31,7 +31,7 @@ tws_code tws_task_wait(tws_task *task, tws_error *err);
  * compute. */
 void tws_task_yield(void);
 
-/* a copy of segments of the state, taken while training continues */
+/* A copy of segments of the state, which is taken while training continues. */
 typedef struct tws_snapshot {
   const tws_plan *plan;
   tws_executor *executor;

@@ -1,5 +1,5 @@
-/* Seconds of communication: from the profile's measured tables if it has them, else from closed formulas of rings over
- * the cluster's links. */
+/* Computes the seconds of communication from the profile's measured tables if it has them, else from closed formulas of
+ * rings over the cluster's links. */
 #include <math.h>
 #include "models/collective.h"
 #include "models/hardware/nccl.h"
@@ -125,8 +125,8 @@ static double formula_seconds(const tws_cluster *cluster, const tws_traffic *tra
   return hops;
 }
 
-/* Returns the measured seconds, interpolated for a number of ranks between two measured ones; < 0 if there is no
- * measurement on both sides. */
+/* Returns the measured seconds, interpolated for a number of ranks between two measured ones; returns a negative number
+ * unless there are measurements for a smaller and for a larger number of ranks. */
 static double table_seconds(const tws_profile *profile, tws_collective collective, int ranks, double bytes) {
   const tws_collective_table *below = NULL, *above = NULL;
   for (size_t i = 0; i < profile->collective_count; i++) {

@@ -1,4 +1,4 @@
-/* Seconds of one kernel: from measurements of the profile if there are any, else from published figures. */
+/* Computes the seconds of one kernel from measurements of the profile if there are any, else from published figures. */
 #include <math.h>
 #include <string.h>
 #include "models/hardware/profile_internal.h"
@@ -128,12 +128,12 @@ static double type_mismatch(uint8_t a, uint8_t b) {
   return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
 }
 
-/* A fused kernel is costed from measurements of the fused kernel, or as the sum of its two kernels
+/* The seconds of a fused kernel are computed from measurements of the fused kernel, or as the sum of its two kernels
  * (tws_kernel_seconds). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* Returns the distance of a family's work from the given work; infinity if it is another kernel. like: a kernel with
- * the same kind of traffic, whose measurements may stand in (of the work's row). */
+/* Returns the distance of a family's work from the given work; infinity if the family is of another kernel. like: a
+ * kernel with the same kind of traffic (from the work's row), whose measurements may be used instead. */
 static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
@@ -447,8 +447,8 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
   double seconds = kernel_seconds(profile, &alone, threads, busy);
-  /* On a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host that data is in
-   * caches. */
+  /* on a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host these data are in
+   * caches */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
     return seconds + kernel_seconds(profile, &other, threads, busy);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;

@@ -36,8 +36,8 @@ void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);
 
 /* Adds one timed kernel. `work` is as in a plan (kind compute; types, flags and d[] set); `busy` ranks ran the same
  * work at the same time, with `threads` threads each; `seconds` is the median of one execution. Equal shapes are
- * averaged when the file is read. Fails with TWS_INVALID if the work is no kernel, or sizes or seconds are not
- * positive; TWS_MEMORY. */
+ * averaged when the file is read. Fails with TWS_INVALID if the work is no kernel, or if sizes or seconds are not
+ * positive, and with TWS_MEMORY. */
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err);
 /* Adds one timed collective among `ranks` ranks of one node; `bytes` is the size of the whole tensor, as in
