@@ -360,7 +360,7 @@ static tws_code add_sizes(const tws_recording *r, const char *path, int per_node
   return TWS_OK;
 }
 
-/* Makes the JSON text of the profile with its corrections and its tables of collectives. */
+/* Makes the JSON object of the profile's file, with its corrections and its tables of collectives. */
 static tws_code make_file(const inputs *in, const tws_profile *profile, int per_node, tws_recorded_result *out,
                           tws_error *err) {
   char old[512];

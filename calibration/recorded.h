@@ -50,7 +50,7 @@ typedef struct tws_recorded_result {
   /* seconds of a step: measured, predicted before, and predicted after the fit; 0: no file states the measured one */
   double measured_s, before_s, after_s;
   tws_rescaling rescaling; /* factors fitted to step logs */
-  cJSON *profile;          /* the JSON text of the new profile; the caller deletes it */
+  cJSON *profile;          /* JSON object of the new profile's file; the caller deletes it */
   int64_t left_out;        /* number of recorded events that exceeded the limit and were not read */
 } tws_recorded_result;
 

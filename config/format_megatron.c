@@ -169,7 +169,7 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
   /* Megatron's context parallelism sends by p2p unless the arguments state another kind */
   const int shared = tws_setting_integer(s, TWS_SETTING_SHARERS, 1) > 1;
   if (shared && !s->text[TWS_SETTING_ALGORITHM][0]) tws_setting_put(s, TWS_SETTING_ALGORITHM, "ring");
-  /* at stage 0 gradients are not partitioned, so no ZeRO bucket size applies */
+  /* at stage 0 gradients are not partitioned, so there are no reductions of ZeRO buckets that could overlap */
   if (stage == 0)
     s->text[TWS_SETTING_OVERLAP][0] = '\0';
   else if (!s->text[TWS_SETTING_OVERLAP][0])

@@ -41,7 +41,7 @@ static tws_format_shape shape_of(const tws_job *job) {
   return shape;
 }
 
-/* Appends a word in quotes, as a shell reads it, if it needs any. */
+/* Appends a word in single quotes, as a shell reads it. */
 static void quote(const char *word, tws_text *out) {
   tws_text_add(out, "'");
   for (; *word; word++) tws_text_add(out, *word == '\'' ? "'\\''" : "%c", *word);

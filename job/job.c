@@ -151,7 +151,8 @@ static void choose_threads(tws_job *job) {
   if (job->threads < 1) job->threads = 1;
 }
 
-/* Offloading takes time on the host and its link, so the cluster has to state their bandwidths. */
+/* Fails with TWS_INVALID if the job offloads to the host and the cluster does not state the bandwidths of the host and
+ * its link, which determine the time of offloading. */
 static tws_code check_offload(const tws_job *job, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;

@@ -213,7 +213,7 @@ typedef struct tws_fetch_list {
 typedef struct tws_fetches {
   /* lists: per tws_fetch_time; list: the one in use */
   tws_fetch_list lists[TWS_FETCH_TIMES], *list;
-  uint32_t used, read; /* of the current list: index of the block in use; number of blocks that have been read */
+  uint32_t used, read; /* used: index in `list` of the block in use; read: number of its blocks that have been read */
   uint32_t *slots;     /* plan buffers of the staging buffers */
   uint32_t slot_count;
   uint64_t slot_elements;
@@ -609,7 +609,7 @@ int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* Returns the factor of one row of a loss, so that the sum over all micro-batches and ranks is the mean over the global
  * batch. */
 double tws_loss_weight(const tws_lower *l, const tws_module *m);
-/* backward.c */
+/* backward.c: the first is called once, when the network is known. */
 tws_code tws_backward_begin(tws_lower *l);
 void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch, in which no gradients share a buffer yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
@@ -641,7 +641,7 @@ void tws_router_balance(tws_lower *l);
 tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
 void tws_router_backward(tws_lower *l, const tws_module *m);
-/* exchange.c */
+/* exchange.c: lower a module EXCHANGE in the forward and in the backward pass. */
 void tws_exchange_forward(tws_lower *l, const tws_module *m);
 void tws_exchange_backward(tws_lower *l, const tws_module *m);
 /* Returns an operand with `operand` of all tensor-parallel ranks, gathered in rank order. */
@@ -656,7 +656,8 @@ void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);
-/* begins a pass of a micro-batch; called after tws_zero_micro_begin() */
+/* Begins the forward pass (backward 0) or the backward pass (1) of a micro-batch; called after
+ * tws_zero_micro_begin(). */
 void tws_zero_buckets_pass(tws_lower *l, int backward);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
@@ -675,18 +676,19 @@ void tws_zero_contributed(tws_lower *l, uint32_t param);
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
-/* running.c */
+/* running.c: running statistics of batch normalization. The first determines the statistics of this rank's modules and
+ * adds their state entry; the second returns the operand of a module's statistics. */
 tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
-/* returns the factor of a micro-batch's update: 1 / ranks in the last one, so that the sum over ranks is the mean; else
- * 1 */
+/* Returns the factor of a micro-batch's update of running statistics: 1 / ranks in the last micro-batch, so that the
+ * sum over ranks is the mean; 1 in the others. */
 double tws_running_share(const tws_lower *l);
 void tws_running_average(tws_lower *l); /* called in the optimizer phase: averages over data-parallel ranks */
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
-/* optimizer.c */
+/* optimizer.c: the first lowers the optimizer phase of a training step. */
 void tws_lower_step(tws_lower *l);
 /* Returns the work of the optimizer's kernel for `count` elements. */
 tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count);

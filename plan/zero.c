@@ -424,7 +424,7 @@ static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand 
   return reduced;
 }
 
-/* Reduce-scatters gradients. Each has two operands: the parts for all ranks, and the sum of this rank's parts.
+/* Reduce-scatters gradients. Each gradient has two operands: the parts for all ranks, and the sum of this rank's parts.
  * Quantized reductions are emitted last. */
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
                     const tws_operand *operands, tws_dtype dtype) {

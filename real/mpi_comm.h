@@ -32,8 +32,8 @@ int tws_mpi_rank(void);
 int tws_mpi_world(void);
 const char *tws_mpi_description(void); /* returns the library's name and version, "Open MPI 4.1.4" */
 
-/* Collective, without a communicator: broadcasts *data and *bytes of rank 0 to every rank; the other ranks free
- * *data (tws_free). */
+/* Broadcasts *data and *bytes of rank 0 to every rank, without a communicator; all ranks have to call it. The other
+ * ranks free *data by tws_free(). */
 tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err);
 
 /* Creates a communicator; collective over the world: every rank calls it, each with its own plan's groups (group i of a

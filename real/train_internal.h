@@ -127,7 +127,8 @@ extern const tws_virtual_api tws_virtual_ranks;
 
 /* Sets the folder and parameters of arenas on a disk; fails with TWS_INVALID if the configuration names no folder. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
-/* Collective: binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. */
+/* Binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. All ranks have to
+ * call it. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
 /* Initializes weights and state as the options state: at random, from a file, or from a checkpoint. The executor must
  * exist. */
@@ -187,7 +188,7 @@ tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *e
 tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);
 void tws_checkpoint_drop_all(tws_training *ranks, int world);
-/* returns the bytes of the segments that this rank writes */
+/* Returns the bytes of the segments that this rank writes to a checkpoint. */
 uint64_t tws_checkpoint_share_bytes(const tws_training *t);
 const char *tws_checkpoint_tag(const tws_training *t); /* returns the tag of the latest save */
 

@@ -18,8 +18,8 @@ typedef enum tws_host_of {
 typedef enum tws_host_pinned {
   TWS_PINNED_NEVER,
   TWS_PINNED_ALWAYS,
-  /* page-locked if the offloaded parameters are, and kept by PyTorch's pool of pinned blocks; otherwise the software
-   * frees the buffer after loading, and it is not counted */
+  /* page-locked if the offloaded parameters are, and kept by PyTorch's pool of pinned blocks; otherwise its memory is
+   * returned when the software frees it, and the buffer is not counted */
   TWS_PINNED_KEPT,
   TWS_PINNED_OPTIMIZER /* page-locked if the offloaded optimizer is, otherwise pageable */
 } tws_host_pinned;

@@ -137,8 +137,8 @@ void tws_profile_rescale(tws_profile *profile, const double factor[TWS_SCALE_COU
 tws_scale tws_kernel_scale(tws_kernel kernel); /* returns TWS_SCALE_PRODUCTS or TWS_SCALE_MEMORY */
 /* Returns the share of the memory bandwidth that memory-bound kernels reach. */
 double tws_profile_bandwidth_share(const tws_profile *profile);
-/* Makes the JSON text of the profile that tws_profile_load() loads for `spec`, with the corrections of `profile`, which
- * come from `runs` training runs. The caller deletes *out. */
+/* Makes the JSON object of the profile that tws_profile_load() loads for `spec`, with the corrections of `profile`,
+ * which come from `runs` training runs. The caller deletes *out. */
 tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
                                     tws_error *err);
 

@@ -130,7 +130,7 @@ static inline double tws_profile_tiled(double tm, double tn, double feed) {
 static inline double tws_profile_scale(const tws_profile *profile, tws_scale scale) {
   return profile->scale[scale] > 0 ? profile->scale[scale] : 1;
 }
-#define TWS_TILE_FEED 15.0 /* of tensor cores */
+#define TWS_TILE_FEED 15.0 /* the `feed` of tiles on tensor cores (tws_profile_tiled()) */
 
 /* Returns the peak flop/s of the matrix products of a work in the profile's narrow type (set in runtime.c); 0: the
  * products have the type of the work. */
