@@ -17,7 +17,7 @@ enum { TWS_DISK_TRIALS = 64, TWS_DISK_ROUNDS = 3 };
 typedef struct tws_disk_calibration {
   tws_disk_trial trial[TWS_DISK_TRIALS];
   int count, best; /* best: index of the trial with the least time per byte read and written */
-  int direct;      /* 1: O_DIRECT, without the page cache */
+  int direct;      /* 1: the transfers bypassed the page cache (O_DIRECT) */
   uint64_t bytes;  /* size of each transfer */
 } tws_disk_calibration;
 

@@ -11,14 +11,15 @@
 
 /* Rates and sizes that the samples have reached. */
 typedef struct measured_limits {
-  double least_bytes;                    /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
-  double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
-  double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
+  double least_bytes;           /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
+  double peak[TWS_DTYPE_COUNT]; /* largest flop/s of one thread, per type */
+  /* bytes/s of ADD kernels that exceed the caches: of one rank, and of all ranks of the node */
+  double rank_bandwidth, node_bandwidth;
   /* bytes and bytes/s of the largest ADD kernel, used if no ADD kernel exceeds the caches */
   double most_bytes, most_bandwidth;
   int rank_busy;   /* number of busy ranks when rank_bandwidth was measured */
   double launch_s; /* seconds of the shortest kernel */
-  double spread;   /* median relative spread of all samples, filled by _finish */
+  double spread;   /* median over all samples of their relative spread, set by finish_limits() */
   double *spreads;
   size_t spread_count, spread_capacity;
 } measured_limits;

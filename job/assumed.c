@@ -88,7 +88,8 @@ static void add_host(const tws_job *job, tws_assumption *list, int *count) {
            c->host_link.bandwidth / 1e9);
 }
 
-/* Reports the share of peak arithmetic that matrix products reach, if it is not measured on this device. */
+/* Adds the assumption about the share of peak arithmetic that matrix products reach, if it was not measured on this
+ * device. */
 static void add_products(const tws_job *job, tws_assumption *list, int *count) {
   const tws_rates rates = tws_profile_rates(job->profile);
   if (rates == TWS_RATES_OWN) return;

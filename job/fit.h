@@ -1,4 +1,5 @@
-/* Compares the memory that a job's ranks need with the capacity of the machine. No other file decides if a job fits. */
+/* Compares the memory that a job's ranks need with the capacity of the machine. No other file decides whether a job
+ * fits. */
 #ifndef TWS_JOB_FIT_H
 #define TWS_JOB_FIT_H
 

@@ -398,7 +398,8 @@ static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batche
     if (plan->accumulation_steps > few) few = plan->accumulation_steps;
     tws_plan_destroy(plan);
   }
-  const int64_t step = tws_fold_step(&shape); /* the number has to be legal for the pipeline schedule */
+  /* the number of micro-batches has to be legal for the pipeline schedule */
+  const int64_t step = tws_fold_step(&shape);
   *micro_batches = few + (wanted - few) % step;
   return TWS_OK;
 }

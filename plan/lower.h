@@ -503,7 +503,8 @@ int tws_float8_is_planned(
     /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
     const tws_config *config);
 tws_code tws_float8_begin(tws_lower *l);
-void tws_float8_visits(tws_lower *l, const tws_visit_list *visits); /* called with the visits of each chunk */
+/* Marks the modules that these visits recompute; called for each chunk. */
+void tws_float8_visits(tws_lower *l, const tws_visit_list *visits);
 int tws_is_float8(const tws_lower *l, const tws_module *m);
 /* The 8-bit codes of an operand of the module that is being lowered: in the row-major layout, in the transposed layout,
  * or in both, with their scale. */
@@ -518,7 +519,7 @@ tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c: the first determines the pipeline stage and its chunks. */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and the reductions of tied weights */
-/* lower.c */
+/* The functions below are defined in lower.c. */
 /* Returns zeroed scratch memory for count + 1 elements of `bytes` bytes; NULL: the builder has failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
 /* The first returns the index of the plan's group of ranks along a set of axes; the second adds a group of the given
@@ -572,20 +573,20 @@ void tws_lower_slice(tws_lower *l, uint32_t buffer);
 /* Returns slice i (of l->streams.slices) of an operand. */
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 
-/* modules.c */
+/* The functions below are defined in modules.c: they emit the kernels of a visit. */
 /* Sets phase and module of the following operations to those of a visit. */
 static inline void tws_lower_at_visit(tws_lower *l, const tws_visit *visit) {
   l->b.phase = (tws_phase)visit->phase;
   l->b.module = visit->module == TWS_NONE ? TWS_NONE : l->local.modules[visit->module].origin;
 }
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
-/* module_kernel.c */
+/* The functions below are defined in module_kernel.c. */
 /* Emits one kernel with the operands that the row of the module's type in modules.def lists. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
 /* Appends the gradient of a bias as an operand if the visit's kernel can compute it too (l->at.sums_for). Returns the
  * new number of operands. */
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
-/* module_work.c */
+/* The functions below are defined in module_work.c. */
 /* Returns the number of rows that a visit processes: those of its module's input. */
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
@@ -634,7 +635,7 @@ uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *expe
 /* Checks twinspeed.expert_load. Fails with TWS_INVALID if it is empty or does not have one number for each expert of a
  * layer. */
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
-/* moe.c */
+/* The functions below are defined in moe.c. */
 /* The first emits the update of router biases in the optimizer phase (twinspeed.expert_bias_rate). The second fails
  * with TWS_UNSUPPORTED if no router has biases. */
 void tws_router_balance(tws_lower *l);
@@ -649,7 +650,7 @@ tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *n
 void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand operand, tws_operand all);
 /* Reduces the gradients of replicated parameters whose tensor-parallel ranks processed different tokens. */
 void tws_exchange_partial_gradients(tws_lower *l);
-/* zero.c */
+/* The functions below are defined in zero.c. */
 /* Sets the axes along which ranks have different samples or tokens. Called before other groups are made, since the
  * group of these ranks has index 0. */
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
@@ -683,7 +684,8 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 /* Returns the factor of a micro-batch's update of running statistics: 1 / ranks in the last micro-batch, so that the
  * sum over ranks is the mean; 1 in the others. */
 double tws_running_share(const tws_lower *l);
-void tws_running_average(tws_lower *l); /* called in the optimizer phase: averages over data-parallel ranks */
+/* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
+void tws_running_average(tws_lower *l);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);

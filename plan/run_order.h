@@ -54,7 +54,7 @@ typedef struct tws_communicator {
   int size;
   int message;   /* 1: a message, which ranks[0] sends to ranks[1]; 0: a collective */
   int present;   /* number of members that have a plan */
-  tws_axes axes; /* the axes along which members differ; 0: a message */
+  tws_axes axes; /* the axes along which the members differ; 0: the communicator is that of a message */
   /* [size] number of operations that each member has entered so far; used only while rendezvous are matched */
   uint32_t *entered;
   uint32_t *rendezvous;

@@ -11,7 +11,7 @@
 #include "plan/placement.h"
 #include "plan/plan.h"
 
-/* The input of the sharding. */
+/* The settings that determine how a network is sharded. */
 typedef struct tws_sharding {
   tws_position position; /* number of ranks along each axis, and this rank's index along it */
   /* the placement along "model" of values between pairs of split weights: REPLICATED (all-reduce), or TOKENS (Megatron
@@ -39,7 +39,7 @@ typedef struct tws_axis_rule {
 } tws_axis_rule;
 enum {
   TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
-  TWS_BETWEEN                         /* the placement tws_sharding.between */
+  TWS_BETWEEN                         /* the placement that tws_sharding.between states */
 };
 
 typedef struct tws_local_module {

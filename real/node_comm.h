@@ -15,8 +15,8 @@
 
 typedef struct tws_nodes tws_nodes;
 
-/* Distribution of a group over nodes. nodes 1: all members share memory; nodes 0: members of a node are not consecutive
- * in the group, which this transport does not support. */
+/* The distribution of a group's members over nodes. nodes 1: all members share memory; nodes 0: members of a node are
+ * not consecutive in the group, which this transport does not support. */
 typedef struct tws_span {
   int nodes, mine;        /* nodes: number of nodes of the group; mine: index of this rank's node */
   int *first;             /* [nodes + 1] index in the group of the first member of each node */

@@ -21,7 +21,7 @@ typedef struct tws_watchdog_setup {
   size_t activity_bytes;
   uint64_t (*news)(void *user);                      /* returns a number that changes when any rank makes progress
                                                       * (tws_train_options), or NULL */
-  void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; or NULL */
+  void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; NULL: no call */
   void *user;
 } tws_watchdog_setup;
 

@@ -217,7 +217,7 @@ static int sends_tokens(const tws_profile *profile, const tws_work *work, int ra
   return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
 }
 
-/* Returns the load of an all-to-all, with casts taken into account. */
+/* Returns the load of an all-to-all (tws_traffic), reduced by casts to smaller types. */
 static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;

@@ -119,7 +119,7 @@ static void add_peaks(const tws_device *d, cJSON *root) {
 static void add_products(const tws_device *d, cJSON *root) {
   const char *what;
   const int multiprocessors = multiprocessors_of(d);
-  /* factor of the largest tile */
+  /* the factor by which the largest tile takes longer than its products alone */
   const double shape = multiprocessors > 0 ? tws_profile_tiled(256, 128, TWS_TILE_FEED) : 1;
   const double measured = tws_device_products(d, "bf16", &what), fp8 = tws_device_products(d, "fp8", &what),
                fp4 = tws_device_products(d, "fp4", &what);

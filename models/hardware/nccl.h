@@ -23,7 +23,7 @@ typedef struct tws_nccl_choice {
   tws_nccl_algorithm algorithm;
   tws_nccl_protocol protocol;
   int channels;
-  double latency_s, bandwidth; /* seconds; bytes/s of the whole tensor */
+  double latency_s, bandwidth; /* latency in seconds; bytes of the whole tensor per second */
   double seconds;
 } tws_nccl_choice;
 

@@ -58,7 +58,7 @@ double tws_profile_disk_write(const tws_profile *profile);
 /* Returns the dense flop/s of one device; host: of one core. A type without a peak of its own has that of float32. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the memory */
-/* returns the bytes of contexts and libraries, which are outside of arenas */
+/* Returns the bytes of contexts and libraries, which are outside of arenas. */
 double tws_profile_overhead_bytes(const tws_profile *profile);
 /* Returns the seconds in which the host launches one kernel of a plan under the profile's runtime; 0: launches never
  * limit. */

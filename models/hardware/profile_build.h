@@ -15,8 +15,9 @@
 
 typedef struct tws_profile_builder tws_profile_builder;
 
-tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend); /* NULL: no memory */
-void tws_profile_builder_destroy(tws_profile_builder *builder);                              /* NULL is allowed */
+/* Returns NULL if memory is exhausted. */
+tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend);
+void tws_profile_builder_destroy(tws_profile_builder *builder); /* NULL is allowed */
 
 /* Record the provenance and further properties of the machine; texts are copied. A failed allocation is stored in the
  * builder, and text(), write() and finish() report it. */

@@ -81,19 +81,20 @@ struct tws_profile {
   int other; /* 1: no engine of this program runs on the hardware; it is treated as a GPU */
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
-  int unfused;                              /* 1: GELU and residual sums are separate kernels */
-  int attention_unfused, scores_recomputed; /* 1: attention stores scores in memory; 1: backward recomputes them */
-  int masks_kept;                           /* 1: dropout masks are saved for backward */
+  int unfused; /* 1: GELU and residual sums are separate kernels */
+  /* 1 if attention stores scores in memory; 1 if backward recomputes these scores */
+  int attention_unfused, scores_recomputed;
+  int masks_kept; /* 1: dropout masks are saved for backward */
   /* bytes per score that the kernels between the products of unfused attention move, in [0] the forward and [1] the
    * backward pass */
   double score_bytes[2];
   int generation;                       /* tws_generation */
   double narrow_peak[TWS_NARROW_COUNT]; /* peak flop/s of matrix products in each narrow type; 0: the device has none */
   tws_matmul_dtype matmul_dtype;        /* type of the inputs of matrix products of 16-bit layers */
-  const tws_runtime *runtime;           /* NULL: "twinspeed" */
-  int float_reductions;                 /* as in tws_runtime */
-  double part_s, hand_over_s;           /* as in tws_runtime */
-  double accumulates_bytes;             /* as in tws_runtime */
+  const tws_runtime *runtime; /* the runtime that was applied; NULL: this program's own engine ("twinspeed") */
+  int float_reductions;       /* as in tws_runtime */
+  double part_s, hand_over_s; /* as in tws_runtime */
+  double accumulates_bytes;   /* as in tws_runtime */
   double host_op_s;      /* seconds in which the host issues one kernel of a plan; 0: the host is never the limit */
   double expert_op_s;    /* as in tws_runtime */
   double product_factor; /* factor by which the runtime has multiplied matmul_efficiency; 0: it has not */

@@ -97,7 +97,8 @@ typedef struct tws_runtime {
   double products[TWS_GENERATION_COUNT]; /* share of the peak flop/s that matrix products reach; 0: the profile's */
   /* factor on the profile's share if `products` is 0, for 16-bit products; 0: the factor is 1 */
   double product_factor[TWS_GENERATION_COUNT];
-  double narrow_factor[TWS_GENERATION_COUNT]; /* the same factor for 8-bit products */
+  /* factor on the profile's share of the peak for 8-bit products; 0: the factor is 1 */
+  double narrow_factor[TWS_GENERATION_COUNT];
   int by_block;         /* 1: ZeRO gathers and reduces whole transformer layers (twinspeed.shard_by_block) */
   int recomputes_whole; /* 1: a recomputed layer is recomputed completely (twinspeed.recompute_whole) */
   int overlaps_data;    /* 1: gradient reductions overlap with backward, also in pipelines */

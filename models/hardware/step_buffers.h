@@ -5,7 +5,7 @@
 typedef enum tws_step_software { TWS_STEP_AS_PLANNED, TWS_STEP_DEEPSPEED } tws_step_software;
 
 typedef enum tws_step_moment {
-  TWS_MOMENT_BACKWARD, /* during all forward and backward passes */
+  TWS_MOMENT_BACKWARD, /* the buffer exists during all forward and backward passes */
   TWS_MOMENT_REDUCED,  /* after the reduction of a large gradient, while checkpoints of layers still exist */
   TWS_MOMENT_NORM,     /* computation of the gradient norm; from here on no activations exist */
   TWS_MOMENT_COPIES,
