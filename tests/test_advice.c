@@ -39,8 +39,8 @@ static void assert_true(const char *line, const cJSON *json) {
 
 START_TEST(advice_is_computed) {
   static const char *const lines[] = {
-      "-m gpt2-xl --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 1 --accumulation 4 --recompute full "
-      "--runtime deepspeed-flash --set zero_optimization.offload_optimizer.device=cpu",
+      ("-m gpt2-xl --cluster dgx-a100 --stage 2 --dtype bf16 --micro-batch 1 --accumulation 4 --recompute full "
+       "--runtime deepspeed-flash --set zero_optimization.offload_optimizer.device=cpu"),
       "-m gpt2-xl --cluster dgx-h100:2 --stage 3 --dtype bf16 --recompute full --accumulation 8",
       "-m llama-3-8b --cluster dgx-a100 -n 8 --stage 3 --dtype bf16 --seq 2048 --accumulation 2 --runtime fsdp"};
   static const char *const others[] = {"--recompute none",

@@ -533,8 +533,8 @@ START_TEST(a_killed_run_leaves_a_profile) {
 }
 END_TEST
 
-/* With the profile of a GPU alone: the best are trained on it, and its measured steps correct the profile. Without a GPU,
- * or with fewer than are looked at, the search says so before it begins. */
+/* With the profile of a GPU alone: the best are trained on it, and its measured steps correct the profile. Without a
+ * GPU, or with fewer than the search includes, the search says so before it begins. */
 static void tune_on_device(const char *profile) {
   char text[256], command[1024];
   FILE *file = fopen(in_folder("text.txt"), "w");
@@ -548,8 +548,8 @@ static void tune_on_device(const char *profile) {
            text, profile, folder);
   setenv("TWINSPEED_MODULES", folder, 1);
   command_result none = twinspeed("%s", command);
-  ck_assert_msg(none.status == 3 && strstr(none.err, "which has 0 GPUs, and up to 1 ranks"), "%d: %s", none.status,
-                none.err);
+  ck_assert_msg(none.status == 3 && strstr(none.err, "which has 0 GPUs, and the search includes up to 1 ranks"),
+                "%d: %s", none.status, none.err);
   command_free(&none);
   setenv("LD_LIBRARY_PATH", TWS_BUILD_DIR "/emulated", 1);
   command_result run = twinspeed("%s", command);

@@ -296,8 +296,8 @@ START_TEST(rules_refuse) {
       "{\"gradient_accumulation_steps\": 2}",
       "{\"train_batch_size\": 6}",
       "{\"train_micro_batch_size_per_gpu\": 1, \"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}",
-      "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": "
-      "\"cpu\"}}}",
+      ("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": "
+       "\"cpu\"}}}"),
       "{\"train_micro_batch_size_per_gpu\": 1, \"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}"};
   static const char *const megatron[] = {"--num-layers 30 --pipeline-model-parallel-size 4",
                                          "--num-layers 32 --context-parallel-size 8 --seq-length 1000",
