@@ -1,4 +1,4 @@
-/* Attribution of kernels and operators of other software to modules, by their names. */
+/* Attributes kernels and operators of other software to kinds of modules, by their names. */
 #ifndef TWS_CALIBRATION_ATTRIBUTE_H
 #define TWS_CALIBRATION_ATTRIBUTE_H
 
@@ -20,10 +20,11 @@ typedef enum tws_part {
 } tws_part;
 const char *tws_part_name(int part); /* "linear", "attention", ... */
 
-/* TWS_PART_COUNT: the name says nothing, nor does that of its caller. */
+/* Returns the kind of module to which a recorded kernel belongs; TWS_PART_COUNT: neither its name nor its caller's
+ * determines it. */
 tws_part tws_part_of_recorded(const tws_recorded_kernel *kernel);
 tws_part tws_part_of_kernel(tws_kernel kernel);
-/* The collective of a kernel of NCCL or RCCL, or TWS_COLLECTIVE_COUNT. */
+/* Returns the tws_collective of a kernel of NCCL or RCCL, or TWS_COLLECTIVE_COUNT if the name is of another kernel. */
 int tws_collective_of_recorded(const char *name);
 
 #endif

@@ -24,9 +24,10 @@ static tws_work start_case(tws_kernel kernel, tws_dtype dtype) {
   return work;
 }
 
-/* The three products of a layer for tokens x out x in. Every other shape has a bias, and adds to the weights'
- * gradients; `odd` says which. Where one side is three to four times as wide as the other, as around an activation, it
- * is measured with it too. */
+/* Adds the three matrix products (output, gradient of the input, gradient of the weights) of a linear layer of tokens x
+ * outputs x inputs. If `odd` is 1, which callers set for every other shape, the layer has a bias and the gradient of
+ * the weights is added to existing values. If one side is three to four times as wide as the other, as in an MLP, the
+ * product with a fused activation is measured in addition. */
 static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double limit, tws_case_list *list,
                             tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
@@ -44,8 +45,8 @@ static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double
 }
 
 typedef struct linear_grid {
-  int64_t tokens[6], sizes[8]; /* end with 0 */
-  double limit;                /* flops */
+  int64_t tokens[6], sizes[8]; /* lists that end with 0 */
+  double limit;                /* largest number of flops of a product */
 } linear_grid;
 
 static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_list *list, tws_error *err) {
@@ -65,7 +66,7 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
-/* Adds the same matrix products in 8-bit floating point. A device without such kernels declines them, and they are
+/* Adds the matrix products of `grid` in 8-bit floating point. A device without 8-bit kernels refuses them, and they are
  * skipped. Biases, activations and accumulation cost as much as with 16 bits. */
 static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_error *err) {
   for (int i = 0; grid->tokens[i]; i++)
@@ -94,7 +95,7 @@ static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *l
   const int is_single = dtype == TWS_F32;
   TWS_TRY(linear_cases(dtype, &small, list, err));
   for (int i = 0; i < 2 && !is_single; i++)
-    TWS_TRY(float8_cases(&eight[i], list, err)); /* else large ones are guessed */
+    TWS_TRY(float8_cases(&eight[i], list, err)); /* without these, times of large products would be extrapolated */
   TWS_TRY(linear_cases(dtype, is_single ? &single : quick ? &coarse : &half, list, err));
   for (int i = 0; i < (quick || is_single ? 1 : 4); i++)
     for (int odd = 1; odd >= (i == 0 ? 0 : 1); odd--) TWS_TRY(linear_case(dtype, logits[i], odd, 1e13, list, err));
@@ -114,7 +115,7 @@ static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *
           work.d[1] = sequences[i];
           work.d[2] = work.d[3] = heads;
           work.d[4] = head_sizes[j];
-          if (heads == 8 && j == 2) work.d[3] = 2; /* grouped queries */
+          if (heads == 8 && j == 2) work.d[3] = 2; /* some shapes have grouped queries */
           if (tws_work_flops(&work) <= limit) TWS_TRY(tws_case_add(list, &work, err));
         }
   return TWS_OK;
@@ -137,12 +138,13 @@ static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list
   return TWS_OK;
 }
 
-/* Sizes that all models of a machine share: rows of the vocabulary, positions of a sequence, elements of a head. */
+/* Sizes that all measured models have in common: rows of the vocabulary, positions of a sequence, elements of a
+ * head. */
 typedef struct model_scale {
   int64_t vocabulary, sequence, head;
 } model_scale;
 
-/* Kernels over tokens x width. */
+/* Adds the element-wise and norm kernels over tokens x width. */
 static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                             tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -151,7 +153,8 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
     for (int backward = 0; backward < 2; backward++) {
       tws_work work = start_case(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
       work.flags = rms ? TWS_RMS : TWS_BIAS;
-      if (backward) work.flags |= TWS_ACCUMULATE; /* the residual's gradient is there already */
+      /* the gradient is added to that of the residual, which exists already */
+      if (backward) work.flags |= TWS_ACCUMULATE;
       work.d[0] = tokens;
       work.d[1] = width;
       work.f[0] = 1e-5;
@@ -249,7 +252,8 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
-    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_LOW_RANK_GRAD_WEIGHT) continue; /* latent_cases() */
+    /* latent_cases() adds these kernels */
+    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_LOW_RANK_GRAD_WEIGHT) continue;
     const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
     const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -287,7 +291,8 @@ static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t 
   return TWS_OK;
 }
 
-/* Disentangled attention as DeBERTa's second version has it: 256 buckets, or as many as a sequence reaches. */
+/* Adds disentangled attention as in DeBERTa's second version, with 256 buckets or as many as the sequence has
+ * distances. */
 static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                                    tws_case_list *list, tws_error *err) {
   const int64_t longest = scale->sequence < 512 ? scale->sequence : 512, seq = tokens < longest ? tokens : longest;
@@ -455,7 +460,7 @@ static double frequency(const tws_work *work) {
     case TWS_KERNEL_ATTENTION:
     case TWS_KERNEL_ATTENTION_GRAD:
       return 8;
-    case TWS_KERNEL_ADD: /* a device's bandwidth is that of the largest in float32 */
+    case TWS_KERNEL_ADD: /* the largest float32 ADD determines a device's bandwidth */
     case TWS_KERNEL_NORM:
     case TWS_KERNEL_NORM_GRAD:
     case TWS_KERNEL_CROSS_ENTROPY:
@@ -472,7 +477,7 @@ static double frequency(const tws_work *work) {
 
 typedef struct place {
   double key;
-  size_t at; /* position in the list: a stable order for equal keys */
+  size_t at; /* position in the list, by which items with equal keys are ordered */
 } place;
 
 static int compare_places(const void *a, const void *b) {

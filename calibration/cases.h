@@ -10,8 +10,8 @@ typedef struct tws_case_list {
   size_t count, capacity;
 } tws_case_list;
 
-/* The standard shapes for one storage type (BF16: float32 accumulation and masters), of models that a host or a GPU
- * trains; `quick` keeps a coarse grid. Free items with tws_free. */
+/* Lists the standard shapes for one storage type (BF16: with float32 accumulation and masters), which are those of
+ * models that a host or a GPU trains; quick: 1 for a coarse grid. The caller frees list->items with tws_free(). */
 tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick, tws_case_list *list, tws_error *err);
 /* Adds a kernel invocation unless the list already has an equal one. */
 tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err);

@@ -17,12 +17,12 @@ enum { TWS_DISK_TRIALS = 64, TWS_DISK_ROUNDS = 3 };
 typedef struct tws_disk_calibration {
   tws_disk_trial trial[TWS_DISK_TRIALS];
   int count, best; /* best: index of the trial with the least time per byte read and written */
-  int direct;      /* 1: O_DIRECT, without the page cache */
+  int direct;      /* 1: the transfers bypassed the page cache (O_DIRECT) */
   uint64_t bytes;  /* size of each transfer */
 } tws_disk_calibration;
 
-/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, one round. TWS_ENVIRONMENT and TWS_IO have
- * the causes that real/disk.h lists. */
+/* Measures with files of `bytes` bytes in `folder`; quick: fewer settings, one round. Fails with TWS_ENVIRONMENT and
+ * TWS_IO as the functions of real/disk.h do. */
 tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64_t bytes, int quick,
                             tws_progress *progress, tws_disk_calibration *out, tws_error *err);
 

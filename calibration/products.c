@@ -17,7 +17,7 @@ static int by_seconds(const void *left, const void *right) {
   return (a->measured_s < b->measured_s) - (a->measured_s > b->measured_s);
 }
 
-/* The sizes after the last blank of a name, "aten::mm 1024x256x768". */
+/* Reads the sizes after the last blank of a name such as "aten::mm 1024x256x768". Returns 1, or 0 if there are none. */
 static int read_sizes(const char *name, int64_t size[3]) {
   const char *at = strrchr(name, ' ');
   if (!at || strncmp(name, "aten::", 6) != 0) return 0;

@@ -1,4 +1,4 @@
-/* Products of matrices of a trace, attributed to modules of a plan by their sizes. */
+/* Attributes the matrix products of a trace to modules of a plan, by their sizes. */
 #ifndef TWS_CALIBRATION_PRODUCTS_H
 #define TWS_CALIBRATION_PRODUCTS_H
 
@@ -6,15 +6,17 @@
 #include "traces/recording.h"
 
 enum { TWS_PRODUCT_ROWS = 32 };
-/* Products with the same three sizes in any order: forward, of the input and of the weight. */
+/* Matrix products with the same three sizes in any order: those of the forward pass, and those of the gradients of the
+ * input and of the weight. */
 typedef struct tws_product_row {
-  int64_t size[3];                /* in ascending order */
-  char modules[96];               /* of the plan, "h.0.attn.c_attn"; "": the plan has no such product */
-  double measured_s, predicted_s; /* of one step */
+  int64_t size[3]; /* the three sizes in ascending order */
+  /* modules of the plan that have this product, such as "h.0.attn.c_attn"; "": the plan has no such product */
+  char modules[96];
+  double measured_s, predicted_s; /* seconds of one step */
 } tws_product_row;
 
-/* Fills rows with the sizes of the recording, the longest first, and returns their number in *count. The names of
- * operators have the sizes ("aten::mm 1024x256x768"); without any, *count is 0. */
+/* Fills rows with the sizes of the recording, the longest first, and returns their number in *count. The sizes are read
+ * from the names of operators ("aten::mm 1024x256x768"); *count is 0 if no name contains sizes. */
 tws_code tws_products_by_size(const tws_recording *recording, double steps, const tws_job *job, tws_product_row *rows,
                               int *count, tws_error *err);
 

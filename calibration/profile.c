@@ -9,15 +9,17 @@
 #include "base/units.h"
 #include "calibration/calibration.h"
 
-/* Limits that the samples reached. */
+/* Rates and sizes that the samples have reached. */
 typedef struct measured_limits {
-  double least_bytes;                    /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
-  double peak[TWS_DTYPE_COUNT];          /* flop/s of one thread */
-  double rank_bandwidth, node_bandwidth; /* bytes/s of the ADD kernel beyond the caches */
-  double most_bytes, most_bandwidth;     /* of the largest ADD kernel: stands in where none is beyond the caches */
-  int rank_busy;                         /* how many ranks were busy when rank_bandwidth was seen */
-  double launch_s;                       /* shortest kernel */
-  double spread;                         /* median relative spread of all samples, filled by _finish */
+  double least_bytes;           /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
+  double peak[TWS_DTYPE_COUNT]; /* largest flop/s of one thread, per type */
+  /* bytes/s of ADD kernels that exceed the caches: of one rank, and of all ranks of the node */
+  double rank_bandwidth, node_bandwidth;
+  /* bytes and bytes/s of the largest ADD kernel, used if no ADD kernel exceeds the caches */
+  double most_bytes, most_bandwidth;
+  int rank_busy;   /* number of busy ranks when rank_bandwidth was measured */
+  double launch_s; /* seconds of the shortest kernel */
+  double spread;   /* median over all samples of their relative spread, set by finish_limits() */
   double *spreads;
   size_t spread_count, spread_capacity;
 } measured_limits;
@@ -40,7 +42,7 @@ static void note_limits(const tws_kernel_sample *sample, measured_limits *limits
     limits->most_bandwidth = bytes / sample->seconds;
   }
   if (bytes < least) return;
-  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the fewest that were measured */
+  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the smallest measured number of busy ranks */
     if (sample->busy < limits->rank_busy) limits->rank_bandwidth = 0;
     limits->rank_busy = sample->busy;
     raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
@@ -59,7 +61,7 @@ typedef struct sustained_load {
 
 static sustained_load load_of(const tws_measurements *m) {
   double most_bytes = 0, bandwidth = 0;
-  for (size_t i = 0; i < m->kernel_count; i++) { /* of the largest float32 ADD */
+  for (size_t i = 0; i < m->kernel_count; i++) { /* the bandwidth is that of the largest float32 ADD */
     const tws_kernel_sample *s = &m->kernels[i];
     const double bytes = tws_work_bytes(&s->work);
     if (s->work.code != TWS_KERNEL_ADD || s->work.dtype != TWS_F32 || bytes < most_bytes || !(s->seconds > 0)) continue;
@@ -79,7 +81,8 @@ static double under_load(const tws_kernel_sample *sample, const sustained_load *
   return sample->seconds * (bound ? load->longer : 1);
 }
 
-/* "; a product did 790 TFLOP/s in bursts and 690 after 3.0 s: ..." or, where none was tried, nothing. */
+/* Appends "; a product did 790 TFLOP/s in bursts and 690 after 3.0 s: ...", or nothing if no sustained load was
+ * measured. */
 static void describe_load(const tws_measurements *m, char *text, size_t size) {
   char burst[48], sustained[48];
   const sustained_load load = load_of(m);
@@ -94,7 +97,8 @@ static void describe_load(const tws_measurements *m, char *text, size_t size) {
                            : "times are as measured");
 }
 
-/* Puts one run's samples into a profile. `peak` and the bandwidths are raised to what this run reached. */
+/* Adds the samples of one run to a profile, and raises `peak` and the bandwidths to the values that this run has
+ * reached. */
 static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builder, measured_limits *limits,
                           tws_error *err) {
   if (tws_reserve(&limits->spreads, &limits->spread_capacity,
@@ -120,7 +124,7 @@ static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builde
   return TWS_OK;
 }
 
-/* Writes the limits into the builder and frees what they hold. */
+/* Writes the limits to the builder and frees the memory that they use. */
 static void finish_limits(measured_limits *limits, tws_profile_builder *builder) {
   for (int i = 0; i < TWS_DTYPE_COUNT; i++)
     if (limits->peak[i] > 0) tws_profile_builder_peak(builder, (tws_dtype)i, limits->peak[i]);
@@ -182,7 +186,7 @@ tws_code tws_calibration_profile(const char *name, const tws_measurements *resul
   tws_profile_builder *b =
       tws_profile_builder_create(gpu ? results[0].device : name, gpu ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST);
   if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the profile");
-  measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* beyond the caches of GPUs */
+  measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* more bytes than the caches of GPUs have */
   tws_code code = TWS_OK;
   for (int i = 0; i < count && code == TWS_OK; i++) code = merge_run(&results[i], b, &limits, err);
   finish_limits(&limits, b);

@@ -15,43 +15,52 @@
 #include "job/measured.h"
 
 typedef struct tws_recorded_request {
-  const tws_job_spec *spec; /* of the runs; without a model only tables and facts of devices are read */
+  /* specification of the recorded runs; without a model, only tables of collectives and properties of devices are
+   * read */
+  const tws_job_spec *spec;
   const tws_strings *files;
-  int64_t steps; /* that a trace without marks of steps has; 0: not said */
+  int64_t steps; /* number of steps in a trace without step marks; 0: not stated */
 } tws_recorded_request;
 
 typedef struct tws_recorded_row {
-  double calls, measured_s, predicted_s; /* of one step of one device; calls: of kernels measured */
+  /* seconds of one step on one device; calls: number of recorded kernels in it */
+  double calls, measured_s, predicted_s;
 } tws_recorded_row;
 
 enum { TWS_RECORDED_UNKNOWN = 20 };
 typedef struct tws_recorded_result {
   char base[256], device[128];
-  int traces, logs, tables; /* recordings of each kind */
+  int traces, logs, tables; /* numbers of recordings: traces, step logs, and logs of nccl-tests */
   int kernels_on_device;
-  int sizes;                                      /* of collectives that the trace has */
-  double uniform;                                 /* the factor on all, with which the step is the measured one */
-  double collective_factor[TWS_COLLECTIVE_COUNT]; /* by which tables of these sizes are divided, as corrections apply */
+  int sizes; /* number of collective sizes in the trace */
+  /* the factor on all kernels and collectives with which the predicted step time equals the measured one */
+  double uniform;
+  /* factors by which the tables of collectives from the trace are divided, because corrections multiply them again */
+  double collective_factor[TWS_COLLECTIVE_COUNT];
   tws_recorded_row part[TWS_PART_COUNT];
-  tws_product_row product[TWS_PRODUCT_ROWS]; /* where the trace has their sizes */
+  /* the matrix products of the step, by size; filled only if the trace records the products' sizes */
+  tws_product_row product[TWS_PRODUCT_ROWS];
   int product_count;
-  double kernel_s, unattributed_s; /* of one step, measured */
+  double kernel_s, unattributed_s; /* measured seconds of all kernels of a step, and of those without a module */
   struct {
     char name[96];
     double seconds;
   } unknown[TWS_RECORDED_UNKNOWN]; /* kernels without a module, the longest first */
   int unknown_count;
-  double measured_s, before_s, after_s; /* of the step; 0: no file says one */
-  tws_rescaling rescaling;              /* of step logs */
-  cJSON *profile;                       /* the file; the caller deletes it */
-  int64_t left_out;                     /* events beyond what is kept */
+  /* seconds of a step: measured, predicted before, and predicted after the fit; 0: no file states the measured one */
+  double measured_s, before_s, after_s;
+  tws_rescaling rescaling; /* factors fitted to step logs */
+  cJSON *profile;          /* JSON object of the new profile's file; the caller deletes it */
+  int64_t left_out;        /* number of recorded events that exceeded the limit and were not read */
 } tws_recorded_result;
 
-/* The caller deletes out->profile in any case. TWS_USAGE where a trace or a log needs a model, or no file tells the
- * device; TWS_INVALID for files. */
+/* Makes a profile from the recordings. Fails with TWS_USAGE if a trace or a log needs a model and none is given, or if
+ * no file states the device, and with TWS_INVALID for invalid files. The caller deletes out->profile, also after an
+ * error. */
 tws_code tws_recorded_profile(const tws_recorded_request *request, tws_recorded_result *out, tws_error *err);
 
-/* The built-in profile of a device by the driver's name ("NVIDIA GeForce RTX 4090"); NULL: none is known. */
+/* Returns the name of the built-in profile of a device, by the driver's name of it ("NVIDIA GeForce RTX 4090"); NULL:
+ * none is known. */
 const char *tws_profile_of_device(const char *name);
 
 #endif

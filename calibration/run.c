@@ -1,4 +1,4 @@
-/* Runs of ranks that measure: one run for each number of ranks, and the measurements within a rank. */
+/* Starts ranks that measure, one run for each number of ranks, and performs the measurements within a rank. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,7 +74,7 @@ static tws_code combine_times(tws_measurements *times, int count, tws_measuremen
   int quietest = 0;
   for (int i = 1; i < count; i++)
     if (tws_calibration_drift(&times[i]) < tws_calibration_drift(&times[quietest])) quietest = i;
-  runs[0] = &times[quietest]; /* its spreads are kept */
+  runs[0] = &times[quietest]; /* the spreads of the quietest run are kept */
   for (int i = 0, at = 1; i < count; i++)
     if (i != quietest) runs[at++] = &times[i];
   TWS_TRY(tws_measurements_combine(runs, count, out, err));
@@ -122,7 +122,7 @@ typedef struct keeper {
   const char *part, *out;
   pthread_t thread;
   atomic_int ends;
-  struct timespec seen; /* modification time of the file that was read last */
+  struct timespec seen; /* modification time of the file when it was read last */
 } keeper;
 
 static void keep_profile(keeper *k) {
@@ -184,7 +184,8 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
   return code;
 }
 
-/* Seconds of all runs together are the user's; most of it goes to the kernels of one and of all cores. */
+/* Runs all numbers of ranks. The user states the seconds of all runs together; most of them are used for the kernels of
+ * one core and of all cores. */
 static tws_code run_all(const tws_calibration_request *request, const char *folder, tws_measurements *results,
                         tws_error *err) {
   for (int i = 0; i < request->run_count; i++) {
@@ -228,7 +229,8 @@ static tws_code add_plan_works(const tws_calibration_request *r, int64_t micro_b
   spec.recompute = "none";
   spec.accumulation = 2;
   spec.ranks = 1;
-  if (tws_calibration_on_gpu(r)) spec.cluster = "h200"; /* any single GPU: its figures are not used */
+  /* any cluster with GPUs will do, because its figures are not used */
+  if (tws_calibration_on_gpu(r)) spec.cluster = "h200";
   tws_job *job;
   TWS_TRY(tws_job_load(&spec, &job, err));
   tws_plan *plan = NULL;
@@ -251,7 +253,8 @@ static tws_code list_works(const tws_calibration_request *r, tws_case_list *list
     TWS_TRY(tws_parse_list(r->micro_batches ? r->micro_batches : "1", "--micro-batch", 1, 1 << 20, micro, MOST, &count,
                            err));
   const int gpu = backend == TWS_BACKEND_CUDA;
-  for (int i = 0; i < count && gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err)); /* measured first */
+  /* the model's own shapes are measured first */
+  for (int i = 0; i < count && gpu; i++) TWS_TRY(add_plan_works(r, micro[i], list, err));
   const size_t asked = list->count;
   TWS_TRY(tws_case_standard(TWS_F32, backend, r->quick, list, err));
   TWS_TRY(tws_case_standard(TWS_BF16, backend, r->quick, list, err));

@@ -61,8 +61,8 @@ static void trainer_hint(const char *text, char *hint, size_t size) {
 }
 
 static const struct {
-  const char *keys; /* keys separated by |, any of which identifies the program */
-  int certain;      /* 1: the keys suffice in any text; 0: only in one without a key of a DeepSpeed configuration */
+  const char *keys; /* keys, separated by |, any one of which identifies the program */
+  int certain; /* 1: the keys alone identify the program; 0: only if the text has no key of a DeepSpeed configuration */
   const char *what;
   void (*advise)(const char *text, char *hint, size_t size);
   const char *hint; /* the hint if `advise` is NULL */
@@ -80,7 +80,7 @@ static const struct {
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
-/* Returns 1 if the object has a section or a batch key that only configurations of DeepSpeed have. */
+/* Returns 1 if the object has a section or a batch key that occurs only in DeepSpeed configurations. */
 static int is_deepspeeds(const cJSON *root) {
   static const char *const objects[] = {"zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "twinspeed"};
   for (size_t i = 0; i < sizeof objects / sizeof *objects; i++)

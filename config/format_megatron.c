@@ -1,4 +1,5 @@
-/* Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and Megatron-Bridge's configuration. */
+/* The tables of Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and of Megatron-Bridge's
+ * configuration. */
 #include <stdio.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ static const tws_format_row bridge[] = {
     {TWS_SETTING_TYPE, "mixed_precision", "bf16=bf16_mixed|fp16=fp16_mixed"},
 };
 
-/* The paths that rules use, of both. */
+/* The paths that write() and read() use, for each of the two formats. */
 typedef struct paths {
   const char *distributed, *fsdp, *strategy, *format, *beta[2], *method, *layers, *aware, *fp8, *recipe, *fp4;
 } paths;
@@ -165,10 +166,10 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
   } else {
     s->text[TWS_SETTING_CHUNKS][0] = '\0';
   }
-  /* p2p is the default of context parallelism */
+  /* Megatron's context parallelism sends by p2p unless the arguments state another kind */
   const int shared = tws_setting_integer(s, TWS_SETTING_SHARERS, 1) > 1;
   if (shared && !s->text[TWS_SETTING_ALGORITHM][0]) tws_setting_put(s, TWS_SETTING_ALGORITHM, "ring");
-  /* without gradients in parts nothing reduces in buckets of ZeRO */
+  /* at stage 0 gradients are not partitioned, so there are no reductions of ZeRO buckets that could overlap */
   if (stage == 0)
     s->text[TWS_SETTING_OVERLAP][0] = '\0';
   else if (!s->text[TWS_SETTING_OVERLAP][0])
@@ -195,7 +196,7 @@ static int holds(const tws_settings *s, tws_setting setting) {
     case TWS_SETTING_TYPE:
     case TWS_SETTING_BETAS:
     case TWS_SETTING_CHUNKS:
-    case TWS_SETTING_STEPS: /* follow from the global batch */
+    case TWS_SETTING_STEPS: /* these settings follow from the global batch size */
       return 1;
     case TWS_SETTING_SCHEDULE:
       return strcmp(value, "1f1b") == 0 || strcmp(value, "interleaved") == 0;

@@ -1,11 +1,12 @@
-/* Private to config/: the rows of other programs' formats. */
+/* Private to config/: the tables that relate the keys of other programs' formats to settings. */
 #ifndef TWS_CONFIG_FORMAT_ROWS_H
 #define TWS_CONFIG_FORMAT_ROWS_H
 
 #include "config/formats.h"
 #include "config/tree.h"
 
-/* words: "ours=theirs|ours=theirs" where they differ; NULL: the same value. */
+/* One setting and the key that holds it. path: the key's path in the tree of keys; words: "ours=theirs|ours=theirs",
+ * this program's value and the format's value of the setting, if they differ; NULL: both use the same values. */
 typedef struct tws_format_row {
   tws_setting setting;
   const char *path, *words;
@@ -14,15 +15,16 @@ typedef struct tws_format_row {
 typedef struct tws_format_table {
   const tws_format_row *rows;
   size_t count;
-  /* Rules over the rows: settings that one key does not hold alone. */
+  /* Functions for settings that no single key holds, called in addition to the rows; NULL: the format needs none. */
   void (*write)(const tws_settings *settings, const tws_format_shape *shape, cJSON *root);
   void (*read)(const cJSON *root, tws_settings *settings);
-  /* Returns 1 for a setting that rules hold, 0 for one that is not held, -1 where the rows decide. */
+  /* Returns 1 if write() and read() keep this setting, 0 if the format cannot hold it, and -1 if the rows determine
+   * that. */
   int (*holds)(const tws_settings *settings, tws_setting setting);
-  const char *const *known; /* paths that rules read, NULL-terminated */
+  const char *const *known; /* paths that read() uses, NULL-terminated */
 } tws_format_table;
 
-/* NULL: DeepSpeed's own, or none. */
+/* Returns the table of a format; NULL for TWS_FORMAT_NONE and for DeepSpeed's own format, which needs no table. */
 const tws_format_table *tws_format_table_of(tws_config_format format);
 extern const tws_format_table tws_format_megatron, tws_format_bridge, tws_format_torchtitan, tws_format_accelerate,
     tws_format_accelerate_fsdp, tws_format_trainer, tws_format_axolotl, tws_format_llama_factory, tws_format_deepspeed;

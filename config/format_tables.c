@@ -1,4 +1,5 @@
-/* Formats of Hugging Face's programs, of those on top of them, and DeepSpeed's own. */
+/* The tables of Hugging Face's formats (accelerate, Trainer), of programs that build on them (axolotl, LLaMA-Factory),
+ * and of DeepSpeed's own format. */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,9 +44,10 @@ static void write_accelerate(const tws_settings *s, const tws_format_shape *shap
 
 static void read_accelerate(const cJSON *root, tws_settings *s) {
   (void)root;
-  /* "fp8" goes to Transformer Engine, over bf16 */
+  /* accelerate's "fp8" uses Transformer Engine, with bf16 outside of 8-bit products */
   if (!s->text[TWS_SETTING_TYPE][0]) tws_setting_put(s, TWS_SETTING_TYPE, "fp32");
-  if (!s->text[TWS_SETTING_STAGE][0]) tws_setting_put(s, TWS_SETTING_STAGE, "2"); /* accelerate's default */
+  /* this is accelerate's default stage */
+  if (!s->text[TWS_SETTING_STAGE][0]) tws_setting_put(s, TWS_SETTING_STAGE, "2");
 }
 
 static int holds_accelerate(const tws_settings *s, tws_setting setting) {
@@ -136,7 +138,7 @@ static const char *const fsdp_known[] = {"compute_environment",
 const tws_format_table tws_format_accelerate_fsdp = {
     fsdp_rows, sizeof fsdp_rows / sizeof *fsdp_rows, write_fsdp, read_fsdp, holds_fsdp, fsdp_known};
 
-/* ---- Hugging Face's Trainer, axolotl, LLaMA-Factory: read alone ---- */
+/* ---- Hugging Face's Trainer, axolotl, LLaMA-Factory: files of these formats can only be read ---- */
 
 #define TRAINER_ROWS                                                                                   \
   {TWS_SETTING_STEPS, "gradient_accumulation_steps", NULL}, {TWS_SETTING_RATE, "learning_rate", NULL}, \
@@ -159,7 +161,8 @@ static const tws_format_row factory_rows[] = {{TWS_SETTING_MICRO, "per_device_tr
                                               {TWS_SETTING_LORA_ALPHA, "lora_alpha", NULL},
                                               TRAINER_ROWS};
 
-/* Types as all three say them; the Trainer's defaults of what is not said. */
+/* Reads the data types, which all three formats state alike, and sets the Trainer's defaults for settings that the file
+ * omits. */
 static void read_trainer(const cJSON *root, tws_settings *s) {
   char text[160];
   const int bf16 = is_true(root, "bf16") || (tws_tree_text(root, "bf16", text, sizeof text) && !strcmp(text, "auto"));
@@ -183,7 +186,7 @@ static void read_trainer(const cJSON *root, tws_settings *s) {
     if (tws_tree_text(root, places[i].path, text, sizeof text)) tws_setting_put(s, places[i].setting, "%s", text);
 }
 
-/* Modules by name; "all" linear layers are those of the decoder. */
+/* Reads the modules that get LoRA adapters, by name; "all" stands for all linear layers of the decoder. */
 static void read_targets(const cJSON *root, const char *path, tws_settings *s) {
   const cJSON *list = tws_tree_at(root, path);
   char text[160];
@@ -256,7 +259,7 @@ const tws_format_table tws_format_llama_factory = READ_ALONE(factory_rows, read_
 
 /* ---- DeepSpeed ---- */
 
-/* Keys of its own: those of this program's section are not among them. */
+/* Rows for DeepSpeed's keys. The keys of this program's section "twinspeed" have none. */
 static const tws_format_row deepspeed_rows[] = {
 #define X(name, key, words) {TWS_SETTING_##name, key, NULL},
 #include "config/settings.def"
@@ -266,7 +269,7 @@ static const tws_format_row deepspeed_rows[] = {
 static void write_deepspeed(const tws_settings *s, const tws_format_shape *shape, cJSON *root) {
   tws_tree_put_text(root, "bf16.enabled", tws_setting_is(s, TWS_SETTING_TYPE, "bf16") ? "true" : "false");
   tws_tree_put_text(root, "fp16.enabled", tws_setting_is(s, TWS_SETTING_TYPE, "fp16") ? "true" : "false");
-  /* all ranks are replicas to DeepSpeed's assertion where no model says otherwise */
+  /* Without other knowledge DeepSpeed's batch assertion counts all ranks as replicas */
   if (shape->replicas != shape->ranks) cJSON_DeleteItemFromObjectCaseSensitive(root, "train_batch_size");
 }
 

@@ -23,7 +23,8 @@ const tws_format_table *tws_format_table_of(tws_config_format format) {
 
 /* ---- words ---- */
 
-/* The other side of "ours=theirs|...", or NULL; theirs: the value is theirs. Without words: the value itself. */
+/* Returns the equivalent of `value` in words "ours=theirs|...", or NULL if there is none. theirs: 1 if the value is the
+ * format's, 0 if it is this program's. If words is NULL, returns the value itself. */
 static const char *translate(const char *words, const char *value, int theirs, char *text, size_t size) {
   if (!words) return value;
   for (const char *at = words; *at; at += strcspn(at, "|"), at += *at == '|') {
@@ -51,7 +52,7 @@ int tws_format_holds(tws_config_format format, const tws_settings *settings, tws
 
 /* ---- writing ---- */
 
-/* "--key value", "--flag"; a flag that is off is left out. */
+/* Writes a tree of keys as arguments: "--key value", or "--flag" for 1; flags that are off are omitted. */
 static void write_arguments(const cJSON *root, tws_text *out) {
   const cJSON *item;
   cJSON_ArrayForEach(item, root) {
@@ -116,7 +117,8 @@ static void name_unread(const tws_format_table *table, const cJSON *node, const 
   }
 }
 
-/* Words, numbers and lists of them, of printed characters alone. */
+/* Fails with TWS_INVALID unless all texts of the settings are words, numbers or lists of these, in printable
+ * characters. */
 static tws_code check_texts(const tws_settings *settings, const char *name, tws_error *err) {
   for (int i = 0; i < TWS_SETTING_COUNT; i++) {
     const char *text = settings->text[i];
@@ -155,7 +157,8 @@ static tws_code read_tree(tws_config_format format, const cJSON *root, const cha
 
 /* ---- Megatron's arguments ---- */
 
-/* The next word as a shell would cut it, or 0; comments go to the end of a line, a backslash continues it. */
+/* Reads the next word of *text as a shell would separate it, and returns 1; returns 0 at the end. Comments extend to
+ * the end of a line, and a backslash at the end of a line continues it. */
 static int next_word(const char **text, char *word, size_t size) {
   const char *at = *text;
   size_t n = 0;
@@ -191,7 +194,7 @@ tws_code tws_format_arguments(const char *text, const char *name, cJSON **out, t
       failed = tws_tree_put_text(root, key, equals && equals[1] ? equals + 1 : "true");
       if (equals) key[0] = '\0';
       count++;
-    } else if (*key) { /* the first value of a flag; a shell's variable has none here */
+    } else if (*key) { /* the first value of a flag; a shell variable has no known value */
       failed = tws_tree_put_text(root, key, strchr(word, '$') || word[0] == '[' ? "?" : word);
       key[0] = '\0';
     }
@@ -235,10 +238,11 @@ static int is_torchtitans(const char *text, const char *name) {
          (has_line(text, "[training]") && strstr(text, "seq_len"));
 }
 
-/* Of YAML, or JSON. */
+/* Returns the format of a parsed YAML or JSON file, by its keys. */
 static tws_config_format tree_format(const cJSON *root) {
   char type[64], path[256];
-  const int file = tws_tree_text(root, "deepspeed", path, sizeof path) && *path; /* what it names is given with -c */
+  /* the DeepSpeed file that it names has to be given with -c */
+  const int file = tws_tree_text(root, "deepspeed", path, sizeof path) && *path;
   if (tws_tree_at(root, "distributed_type") || tws_tree_at(root, "compute_environment")) {
     if (tws_tree_at(root, "deepspeed_config.deepspeed_config_file")) return TWS_FORMAT_NONE;
     const int given = tws_tree_text(root, "distributed_type", type, sizeof type);
@@ -268,7 +272,7 @@ tws_code tws_format_read(const char *text, size_t length, const char *name, tws_
   cJSON *root = NULL;
   tws_code code = TWS_OK;
   *format = TWS_FORMAT_NONE;
-  if (strlen(text) != length) return TWS_OK; /* a NUL: whoever reads JSON says so */
+  if (strlen(text) != length) return TWS_OK; /* the text contains a NUL character, which the JSON reader reports */
   if (is_megatrons(text)) {
     *format = TWS_FORMAT_MEGATRON;
     code = tws_format_arguments(text, name, &root, err);

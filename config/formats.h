@@ -1,30 +1,33 @@
-/* Configurations of other programs: which of a training's settings each holds, to and from its files.
- *
- * A format is a table of paths in a tree of keys (JSON, TOML, YAML, or an argument list as keys), with a few rules
- * over it. Keys that no row reads are named. */
+/* Reads and writes configurations of other programs (Megatron-LM, torchtitan, accelerate, ...). The settings of a
+ * training (tws_settings) are common to all formats; each format holds some of them. For each format a table relates
+ * settings to paths in a tree of keys (JSON, TOML, YAML, or an argument list as keys), and a few functions treat
+ * settings that no single key holds. Keys of a file that have no row in the table are reported by name. */
 #ifndef TWS_CONFIG_FORMATS_H
 #define TWS_CONFIG_FORMATS_H
 
 #include "config/settings.h"
 
-/* The ranks and the model, which some formats state. */
+/* The numbers of ranks and the sizes of the model, which some formats state. */
 typedef struct tws_format_shape {
   int64_t ranks, nodes, replicas;
-  int64_t layers, hidden, heads, kv_heads, intermediate, vocabulary, positions, experts; /* experts 0: none */
-  int gated;                                                                             /* SwiGLU */
+  /* experts: number of experts of a layer; 0: the model has no experts */
+  int64_t layers, hidden, heads, kv_heads, intermediate, vocabulary, positions, experts;
+  int gated; /* 1: the MLP is gated (SwiGLU) */
 } tws_format_shape;
 
-/* The settings as a file of the format. MEGATRON: one argument a line. TWS_UNSUPPORTED: files of this format are read
- * alone. */
+/* Writes the settings as a file of the format to `out`; TWS_FORMAT_MEGATRON: one argument per line. Fails with
+ * TWS_UNSUPPORTED for formats of which files can only be read. */
 tws_code tws_format_write(tws_config_format format, const tws_settings *settings, const tws_format_shape *shape,
                           tws_text *out, tws_error *err);
-/* Returns 1 if a file of the format holds this setting as these settings have it: it is read back as it was. */
+/* Returns 1 if a file of the format can hold this setting with its value in `settings`, so that reading the file
+ * returns the same value. */
 int tws_format_holds(tws_config_format format, const tws_settings *settings, tws_setting setting);
-/* Megatron's arguments from a text of a shell script or a list, as a tree of keys; comments and continued lines are
- * read, variables are not. */
+/* Reads Megatron's arguments from the text of a shell script or from a list, and returns them as a tree of keys in
+ * *out. Comments and continued lines are understood; shell variables are not expanded. */
 tws_code tws_format_arguments(const char *text, const char *name, cJSON **out, tws_error *err);
-/* Reads a file of another program: NONE, and nothing read, where it is none. unread: a sentence with the keys that have
- * no row, where there are some. TWS_INVALID: a value that no setting has. */
+/* Reads a configuration file of another program into `settings`. *format is TWS_FORMAT_NONE, and nothing is read, if
+ * the text is not such a file. unread: receives a sentence that lists the keys without a row in the format's table; it
+ * stays empty if there are none. Fails with TWS_INVALID for a value that has no equivalent. */
 tws_code tws_format_read(const char *text, size_t length, const char *name, tws_config_format *format,
                          tws_settings *settings, tws_text *unread, tws_error *err);
 

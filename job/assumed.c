@@ -6,7 +6,8 @@
 
 #include "base/units.h"
 
-/* Parameters from which on an assumed float32 is reported with a reason: it costs more than most users expect. */
+/* Number of parameters from which on the assumption of float32 is reported with a reason, because float32 costs more
+ * than most users expect. */
 #define LARGE_MODEL 1e9
 
 static tws_assumption *add(tws_assumption *list, int *count, const char *what, const char *give, const char *format,
@@ -76,7 +77,7 @@ static void add_nics(const tws_job *job, tws_assumption *list, int *count) {
            c->builtin ? "as %.60s has them" : "as the file of %.60s does not say how many", c->name);
 }
 
-/* A device was named as the cluster: its host is assumed. */
+/* Adds the assumption about the host, if --cluster names a device. */
 static void add_host(const tws_job *job, tws_assumption *list, int *count) {
   const tws_cluster *c = &job->cluster;
   char memory[32];
@@ -87,7 +88,8 @@ static void add_host(const tws_job *job, tws_assumption *list, int *count) {
            c->host_link.bandwidth / 1e9);
 }
 
-/* Reports the share of peak arithmetic that matrix products reach, if it is not measured on this device. */
+/* Adds the assumption about the share of peak arithmetic that matrix products reach, if it was not measured on this
+ * device. */
 static void add_products(const tws_job *job, tws_assumption *list, int *count) {
   const tws_rates rates = tws_profile_rates(job->profile);
   if (rates == TWS_RATES_OWN) return;

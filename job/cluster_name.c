@@ -8,7 +8,8 @@
 #include "models/hardware/devices.h"
 #include "models/hardware/profile.h"
 
-/* The host of a workstation: 16 cores, twice the device's memory and at least 64 GB, two channels of DDR5-5600. */
+/* The assumed host of a single device: a workstation of 16 cores, with twice the device's memory and at least 64 GB, on
+ * two channels of DDR5-5600. */
 #define HOST_CORES 16
 #define LEAST_HOST_MEMORY 64e9
 #define HOST_BANDWIDTH 89.6e9
@@ -56,7 +57,7 @@ static tws_code fill_node(const char *profile, tws_cluster *out, tws_error *err)
   return TWS_OK;
 }
 
-/* Clusters and devices that differ least from the name. */
+/* Fails with TWS_INVALID; the message lists the clusters and devices whose names differ least from the given one. */
 static tws_code unknown_name(const char *spec, size_t length, tws_error *err) {
   enum { MOST = 512 };
   const char *words[MOST];

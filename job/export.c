@@ -41,14 +41,14 @@ static tws_format_shape shape_of(const tws_job *job) {
   return shape;
 }
 
-/* As a shell reads it. */
+/* Appends a word in single quotes, as a shell reads it. */
 static void quote(const char *word, tws_text *out) {
   tws_text_add(out, "'");
   for (; *word; word++) tws_text_add(out, *word == '\'' ? "'\\''" : "%c", *word);
   tws_text_add(out, "'");
 }
 
-/* What follows the launcher. */
+/* Appends the words of the command line after the launcher: the program and its arguments. */
 static void add_program(const tws_job *job, tws_config_format format, const char *path, tws_text *out) {
   const char *const before[TWS_FORMAT_COUNT] = {[TWS_FORMAT_DEEPSPEED] = "train.py --deepspeed_config ",
                                                 [TWS_FORMAT_MEGATRON] = "pretrain_gpt.py $(cat ",
@@ -82,7 +82,7 @@ static void add_launcher(const tws_job *job, tws_config_format format, const cha
   add_program(job, format, path, out);
 }
 
-/* One task on each node, which starts the node's ranks. */
+/* Writes a script for sbatch that runs one task on each node, which starts the node's ranks. */
 static void add_sbatch(const tws_job *job, tws_config_format format, const char *path, tws_text *out) {
   const tws_format_shape shape = shape_of(job);
   const int connections = format == TWS_FORMAT_MEGATRON && job->config->zero.stage < 2 &&
@@ -113,7 +113,7 @@ static void add_left(const tws_settings *settings, tws_config_format format, tws
   }
 }
 
-/* The software's own rules on what was written. */
+/* Checks the written file by the software's own rules; fails with TWS_INVALID. */
 static tws_code check_rules(const tws_job *job, const tws_export *out, tws_error *err) {
   cJSON *root = NULL;
   tws_code code = TWS_OK;

@@ -1,4 +1,4 @@
-/* A job as a configuration of other software, with the lines that launch it. */
+/* A job as a configuration file of other software, with the command lines that launch that software. */
 #ifndef TWS_JOB_EXPORT_H
 #define TWS_JOB_EXPORT_H
 
@@ -8,14 +8,16 @@
 
 typedef struct tws_export {
   tws_config_format format;
-  tws_text file;   /* what the file has */
-  tws_text launch; /* one line: torchrun, deepspeed or accelerate */
+  tws_text file;   /* contents of the file */
+  tws_text launch; /* one command line that starts torchrun, deepspeed or accelerate */
   tws_text sbatch; /* a script for Slurm's sbatch, which starts one launcher on each node by srun */
-  tws_text left;   /* settings that the file does not hold: "sequence length 4096, recomputation full" */
+  tws_text left;   /* settings of the job that the file cannot state: "sequence length 4096, recomputation full" */
 } tws_export;
 
-/* `path` is where the file will be. TWS_USAGE: no such format; TWS_UNSUPPORTED: the software cannot run the job, with
- * what it lacks; TWS_INVALID: its own rules refuse it. Free it in any case. */
+/* Exports a job in the format of that name. `path`: the path at which the caller writes the file, for the command
+ * lines. Fails with TWS_USAGE if there is no such format, with TWS_UNSUPPORTED if the software cannot run the job (the
+ * message has what it lacks), and with TWS_INVALID if the software's own rules refuse the job. tws_export_free() frees
+ * *out, also after an error. */
 tws_code tws_job_export(const tws_job *job, const char *format, const char *path, tws_export *out, tws_error *err);
 void tws_export_free(tws_export *out);
 

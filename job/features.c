@@ -26,7 +26,8 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define ALL ((UINT64_C(1) << TWS_FEATURE_COUNT) - 1)
 #define STAGES_0_1 (BIT(STAGE_0) | BIT(STAGE_1))
 #define STAGES (STAGES_0_1 | BIT(STAGE_2) | BIT(STAGE_3))
-#define SHARDED (BIT(STAGE_0) | BIT(STAGE_2) | BIT(STAGE_3)) /* FSDP: whole, gradients, all */
+/* stages that FSDP has: replicas, partitioned gradients, and partitioned gradients and parameters */
+#define SHARDED (BIT(STAGE_0) | BIT(STAGE_2) | BIT(STAGE_3))
 #define PIPELINE_ZERO_1 (BIT(PIPELINE) | BIT(PIPELINE_STAGE_1) | BIT(ONE_F_ONE_B))
 #define TENSOR_RANKS (BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(SPLIT_TOKENS))
 #define ZERO_PP (BIT(HPZ) | BIT(MICS) | BIT(QUANTIZED_WEIGHTS) | BIT(QUANTIZED_GRADIENTS))
@@ -86,7 +87,7 @@ static const struct {
 };
 enum { HOST, CUDA, DEEPSPEED, TRANSFORMERS, MEGATRON_DEEPSPEED, MEGATRON_LM, MEGATRON_CORE, TORCHTITAN, FSDP, DDP };
 
-/* The family of names that begin so: the first row that fits. */
+/* The family of runtimes whose names begin with this text; the first row that fits counts. */
 static const struct {
   const char *name, *family;
 } members[] = {{"transformers-2021-ddp", "PyTorch DDP"},
@@ -146,12 +147,12 @@ static tws_features bit_if(int used, tws_feature feature) {
   return used ? UINT64_C(1) << feature : 0;
 }
 
-/* The settings that searches vary; all of them are known. */
+/* The settings of a job that searches vary. */
 typedef struct division {
   int stage, pipeline, tensor, tokens, sequence, ring, expert;
   tws_pipeline_kind kind;
-  int hpz, mics, weights, gradients, expert_nodes; /* on or off */
-  int optimizer, parameters, disk;                 /* offloaded */
+  int hpz, mics, weights, gradients, expert_nodes; /* 1: the configuration uses it */
+  int optimizer, parameters, disk;                 /* 1: this state is offloaded */
   tws_recompute recompute;
 } division;
 

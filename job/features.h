@@ -1,6 +1,6 @@
-/* Features of runtimes: schedules, ZeRO stages with and without pipelines, partitions, experts, context parallelism,
- * offloading, recomputation. One table for this program's own backends and for other software; searches are cut to it,
- * and answers say what the chosen runtime lacks. */
+/* Features that runtimes may have or lack: schedules, ZeRO stages with and without pipelines, partitions, experts,
+ * context parallelism, offloading, recomputation. One table lists them for this program's own backends and for other
+ * software. Searches omit variants that the chosen runtime cannot run, and reports list the features that it lacks. */
 #ifndef TWS_JOB_FEATURES_H
 #define TWS_JOB_FEATURES_H
 
@@ -16,28 +16,29 @@ typedef enum tws_feature {
 const char *tws_feature_words(tws_feature feature);
 const char *tws_feature_remedy(tws_feature feature);
 
-/* A bit for each feature. */
+/* A set of features: bit i stands for feature number i. */
 typedef uint64_t tws_features;
 static inline int tws_features_have(tws_features set, tws_feature feature) {
   return (int)(set >> feature & 1);
 }
 
-/* The name of a runtime's family: "DeepSpeed", "Megatron-Core", "torchtitan"; of this program's own engine that of the
- * backend. */
+/* Returns the name of a runtime's family: "DeepSpeed", "Megatron-Core", "torchtitan"; for this program's own engine the
+ * name of the backend. */
 const char *tws_runtime_family(const tws_runtime *runtime, tws_backend_kind backend);
-/* Returns the features that a runtime can run. Rows that the table does not name take a family by what the runtime's
- * figures say of it. */
+/* Returns the features that a runtime can run. A runtime that the table does not name gets a family by its figures. */
 tws_features tws_runtime_features(const tws_runtime *runtime, tws_backend_kind backend);
 
 /* Returns the features that a resolved configuration uses. */
 tws_features tws_config_features(const tws_config *config);
-/* Returns the features that a variant of an open job's configuration uses, of those that searches vary. */
+/* Returns the features that a variant of an open job's configuration uses, among those that searches vary. */
 tws_features tws_variant_features(const tws_config *config, const tws_variant *variant);
-/* Returns 1 if the configuration has updates that overlap with other steps, which need an offloaded optimizer. */
+/* Returns 1 if the configuration has optimizer updates that overlap with later steps, which requires an offloaded
+ * optimizer. */
 int tws_config_updates_late(const tws_config *config);
-/* Returns the features that the job uses and its runtime cannot run. */
+/* Returns the features that the job uses and that its runtime cannot run. */
 tws_features tws_job_lacks(const tws_job *job);
-/* For each that is lacked "has no WORDS (give REMEDY)", with semicolons between them. */
+/* Appends, for each lacking feature, "has no WORDS (give REMEDY)", separated by semicolons; words and remedies are
+ * those of features.def. */
 void tws_features_text(tws_features lacked, tws_text *out);
 
 #endif

@@ -1,4 +1,5 @@
-/* Compares the memory that a job's ranks need with the capacity of the machine. No other file decides if a job fits. */
+/* Compares the memory that a job's ranks need with the capacity of the machine. No other file decides whether a job
+ * fits. */
 #ifndef TWS_JOB_FIT_H
 #define TWS_JOB_FIT_H
 
@@ -7,8 +8,8 @@
 
 /* Capacity of a machine for the ranks of a job, in bytes. */
 typedef struct tws_capacity {
-  int host;           /* ranks live in host memory: there are no devices */
-  int ranks_per_node; /* at most */
+  int host;           /* 1: ranks have no devices, and their arenas are in host memory */
+  int ranks_per_node; /* largest number of ranks on one node */
   double overhead;    /* memory that the libraries of a rank need in addition to its arenas */
   double device;      /* memory of one device; 0 on hosts */
   double node;        /* host memory of one node; 0: not known, and not a limit */
@@ -17,47 +18,51 @@ typedef struct tws_capacity {
   double rank_device, rank_node;
   double rank_disk; /* limit in its share of the node's disks */
 } tws_capacity;
-/* device_limit: bytes of one device (on hosts: of one rank) in place of the cluster's or profile's; 0: theirs. */
+/* Returns the capacity of a machine for `ranks` ranks. device_limit: bytes of one device (on hosts: of one rank) that
+ * replace those of the cluster or the profile; 0: the cluster's or the profile's. */
 tws_capacity tws_capacity_of(const tws_machine *machine, int ranks, double device_limit);
 
 typedef struct tws_fit {
   tws_capacity capacity;
   int fits;
-  int tight;                       /* it fits, and the upper end of the runtime's interval exceeds the device */
-  const tws_memory_interval *seen; /* measured-to-predicted memory of the runtime; NULL: hosts, or no job */
-  double device_need;              /* of one device: arenas and libraries */
-  double node_need;                /* of one node, all its ranks */
-  double node_software;            /* part of node_need: host buffers of the runtime, beyond the plan */
-  double disk_need;                /* of one node's disks */
-  /* need of one rank in the memory that decides: the one that is too small, otherwise its device's */
+  int tight; /* 1: the job fits, but the upper end of the runtime's interval exceeds the device */
+  /* interval of measured over predicted peaks for the runtime; NULL: on hosts, or without a job */
+  const tws_memory_interval *seen;
+  double device_need;   /* bytes of one device: arenas and libraries */
+  double node_need;     /* bytes of one node's memory that all its ranks need */
+  double node_software; /* part of node_need: host buffers of the runtime, beyond the plan */
+  double disk_need;     /* bytes of one node's disks */
+  /* the tier that decides, which is one that is too small, otherwise the device's; bytes that one rank needs and has
+   * there */
   tws_tier tier;
   double rank_need, rank_have;
 } tws_fit;
-/* Compares the ledger of the fullest rank with the capacity. For a job, the memory of the profile's runtime is added to
- * the plan's; device_limit as above. */
+/* Return the comparison of the ledger of the rank that needs the most memory with a capacity. For a job, the memory
+ * that the profile's runtime needs in addition to the plan is added. device_limit: as for tws_capacity_of(). */
 tws_fit tws_fit_of(const tws_capacity *capacity, const tws_ledger *ledger);
 tws_fit tws_job_fit(const tws_job *job, const tws_ledger *ledger);
 tws_fit tws_job_fit_within(const tws_job *job, const tws_ledger *ledger, double device_limit);
 /* Returns the largest predicted bytes for which the upper end of the runtime's interval still fits into one device; 0:
  * the whole device, as for this program's own engine and for hosts. */
 double tws_job_limit_with_margin(const tws_job *job);
-/* Refuses a job that does not fit, stating the tier and the amount: "does not fit: a device needs 90 GiB and has 80
- * GiB". TWS_NO with the hint. */
+/* Fails with TWS_NO and the hint if the job does not fit, stating the tier and the amount: "does not fit: a device
+ * needs 90 GiB and has 80 GiB". */
 tws_code tws_fit_refuse(const tws_fit *fit, const char *hint, tws_error *err);
-/* Refuses a tight fit, stating by how much the interval exceeds the device. TWS_NO with the hint. */
+/* Fails with TWS_NO and the hint if the fit is tight, stating by how much the upper end of the interval exceeds the
+ * device. */
 tws_code tws_fit_refuse_tight(const tws_fit *fit, const char *hint, tws_error *err);
 
-/* Checks that this build can train on the hardware of the job's cluster; `by_cluster`, `by_profile`: 1 if that option
- * chose it, for the hint. TWS_UNSUPPORTED: the cluster has GPUs and this build no CUDA backend; TWS_ENVIRONMENT: the
- * engine's module is missing. */
+/* Checks that this build can train on the hardware of the job's cluster; `by_cluster`, `by_profile`: 1 if the option
+ * --cluster or --profile chose the hardware, which the hint then names. Fails with TWS_UNSUPPORTED if the cluster has
+ * GPUs and this build has no CUDA backend, and with TWS_ENVIRONMENT if the engine's module is missing. */
 tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err);
 
-/* Computes the memory that the first `here` ranks of a job need on this machine, and the memory that is free now. With
- * `evaluates` the ranks also hold plans for evaluation over the same state. */
+/* Computes the memory that the first `here` ranks of a job need on this machine, and the memory that is free now.
+ * evaluates: 1 if the ranks also hold plans of an evaluation over the same state. */
 typedef struct tws_local_fit {
   int fits;
-  int limited;       /* by a control group */
-  double need, have; /* have 0: not known */
+  int limited;       /* 1: a control group limits the memory */
+  double need, have; /* bytes that the ranks need, and bytes that are free; have 0: not known */
 } tws_local_fit;
 tws_code tws_job_fit_here(const tws_job *job, int here, int evaluates, tws_local_fit *fit, tws_error *err);
 

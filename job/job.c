@@ -1,4 +1,5 @@
-/* Builds a job from a specification: configuration, model, cluster, profile, ranks, resolution. */
+/* Builds a job from a specification: reads the configuration, the model, the cluster and the profile, and resolves the
+ * configuration for the number of ranks. */
 #include "job/job.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "plan/fold.h"
 #include "plan/pipeline_grid.h"
 
-/* A copy of the model whose vocabulary is padded further, to be divided among tensor ranks. */
+/* A copy of the model whose vocabulary is padded further, so that tensor ranks can divide it. */
 typedef struct padded_network {
   int64_t multiple;
   tws_network *network;
@@ -19,7 +20,7 @@ typedef struct padded_network {
 struct tws_job_parts {
   tws_network *network;
   tws_profile *profile;
-  char *model; /* to load it again; NULL: it was not loaded from a name */
+  char *model; /* name to load the model again; NULL: it was not loaded from a name */
   padded_network *padded;
   size_t padded_count, padded_capacity;
 };
@@ -62,7 +63,8 @@ static void use_machine(tws_job *job, const tws_profile *profile) {
 void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_destroy(job->parts->profile);
   job->parts->profile = profile;
-  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL); /* a machine that trains has its own rates */
+  /* the machine on which the job runs has rates of its own */
+  tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL);
   job->config->casts_assumed = !tws_profile_plans_casts(profile);
   use_machine(job, profile);
 }
@@ -149,7 +151,8 @@ static void choose_threads(tws_job *job) {
   if (job->threads < 1) job->threads = 1;
 }
 
-/* Offloading takes time on the host and its link, so the cluster has to state their bandwidths. */
+/* Fails with TWS_INVALID if the job offloads to the host and the cluster does not state the bandwidths of the host and
+ * its link, which determine the time of offloading. */
 static tws_code check_offload(const tws_job *job, tws_error *err) {
   const tws_cluster *c = &job->cluster;
   const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;
@@ -395,7 +398,8 @@ static tws_code verified_micro_batches(const tws_job *job, int64_t *micro_batche
     if (plan->accumulation_steps > few) few = plan->accumulation_steps;
     tws_plan_destroy(plan);
   }
-  const int64_t step = tws_fold_step(&shape); /* the number has to be legal for the pipeline schedule */
+  /* the number of micro-batches has to be legal for the pipeline schedule */
+  const int64_t step = tws_fold_step(&shape);
   *micro_batches = few + (wanted - few) % step;
   return TWS_OK;
 }

@@ -10,9 +10,10 @@
 #include "config/boxes.h"
 #include "job/job.h"
 
-#define TIME_DEVIATION 0.02 /* of a measured step, relative */
-#define LARGEST_LOG 3.0     /* a factor of 20 */
-#define RATE_SLACK 1.1      /* GeForce reach this of their published peaks, at higher clocks */
+#define TIME_DEVIATION 0.02 /* relative standard deviation of the time of a measured step */
+#define LARGEST_LOG 3.0     /* largest logarithm of a factor, which is 20 */
+/* GeForce cards reach up to this share of their published peaks, because their clocks are higher */
+#define RATE_SLACK 1.1
 enum { FITS = 8, COPIED_BYTES = 1 << 30 };
 
 /* Deviations of sites from a profile, as logarithms; a site is slow or fast in all three together. Rates of products
@@ -31,8 +32,8 @@ static double product_share(const tws_job *job) {
          tws_profile_peak_flops(job->profile, dtype);
 }
 
-/* Returns the least logarithms of the factors: a peak, a bandwidth, and links at their nominal rates. The figures of a
- * host's profile are round ones and bound nothing. */
+/* Writes the least logarithms of the factors: those at which products reach the peak, memory its bandwidth, and links
+ * their nominal rates. The round figures of a host's profile bound nothing. */
 static void find_bounds(const tws_job *job, double least[TWS_SCALE_COUNT]) {
   const double reached = tws_fabric_of(job->cluster.intra_fabric)->reached;
   for (int i = 0; i < TWS_SCALE_COUNT; i++) least[i] = -LARGEST_LOG;
@@ -65,7 +66,8 @@ static double precision(int i, int j) {
   return ((i == j ? 1 / (1 - c) : 0) - shared) / (usual[i] * usual[j]);
 }
 
-/* Solves (J'J / s^2 + P) y = J' r / s^2 over the free factors, P their precision; y has the fixed ones. */
+/* Solves (J'J / s^2 + P) y = J' r / s^2 over the factors that are not fixed, where P is the precision matrix of the
+ * factors; y holds the fixed factors on entry. */
 static void solve(const double jacobian[][TWS_SCALE_COUNT], const double *aim, int count,
                   const int fixed[TWS_SCALE_COUNT], double y[TWS_SCALE_COUNT]) {
   double matrix[TWS_SCALE_COUNT * TWS_SCALE_COUNT], right[TWS_SCALE_COUNT];
@@ -89,7 +91,8 @@ static void solve(const double jacobian[][TWS_SCALE_COUNT], const double *aim, i
   gsl_linalg_HH_solve(&a.matrix, &b.vector, &x.vector);
 }
 
-/* One step of Gauss and Newton, kept within the bounds: what leaves them is fixed there, and the rest solved again. */
+/* Makes one Gauss-Newton step within the bounds: factors that would leave the bounds are fixed at them, and the others
+ * are solved again. */
 static tws_code improve(const tws_timed_job *steps, int count, const double known[TWS_SCALE_COUNT],
                         const double least[TWS_SCALE_COUNT], double x[TWS_SCALE_COUNT], int bounded[TWS_SCALE_COUNT],
                         tws_error *err) {
@@ -196,7 +199,7 @@ static const struct {
 
 #define FORMS "step=0.41,seq=2048,micro-batch=4 or product=650TFLOP/s or memory=2.5TB/s or all-gather=380GB/s"
 
-/* A number with one of these units; "" is the base. */
+/* Reads a number with one of these units; the unit "" is the base unit. */
 static tws_code read_quantity(const char *text, const char *const *units, const double *each, int count, double *value,
                               tws_error *err) {
   const char *rest;
@@ -241,7 +244,8 @@ static tws_code read_option(const char *word, char *value, tws_job_spec *spec, t
   return tws_fail(err, TWS_USAGE, hint, "--measured: unknown option \"%.40s\" of a step", word);
 }
 
-/* step=SECONDS,OPTION=VALUE,... into the job of that step. `text` is changed and must outlive the spec's use. */
+/* Reads step=SECONDS,OPTION=VALUE,... and loads the job of that step. `text` is changed and must outlive the spec's
+ * use. */
 static tws_code read_step(const tws_job_spec *base, char *text, tws_timed_job *step, tws_error *err) {
   static const char *const units[] = {"", "s", "ms", "us"};
   static const double each[] = {1, 1, 1e-3, 1e-6};

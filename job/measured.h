@@ -18,23 +18,26 @@
 
 #include "job/job.h"
 
-/* One training step that was measured. Jobs own their profiles, which the fit changes. */
+/* One training step whose time was measured. Jobs own their profiles, which the fit changes. */
 typedef struct tws_timed_job {
   tws_job *job;
   double seconds;
 } tws_timed_job;
 enum { TWS_MEASURED_STEPS = 16 };
 
-/* Fits the factors and leaves them in the profiles of the jobs. known: factors that are fixed; 0: not known.
- * TWS_INVALID where physical factors predict no such times. */
+/* Fits the three factors to the steps and applies them to the profiles of the jobs. known: factors that are fixed; 0:
+ * the factor is fitted. Fails with TWS_INVALID if no physical factors predict the measured times. */
 tws_code tws_measured_fit(const tws_timed_job *steps, int count, const double known[TWS_SCALE_COUNT],
                           tws_rescaling *out, tws_error *err);
-/* Reads the texts of spec->measured and fits; `job` is what spec says, open or loaded. TWS_USAGE for texts. */
+/* Reads the texts of spec->measured and fits the factors; job: a job that was loaded or opened from `spec`. Fails with
+ * TWS_USAGE for texts that are no measurement. */
 tws_code tws_measured_read(const tws_job_spec *spec, const tws_job *job, tws_rescaling *out, tws_error *err);
-/* tws_job_load() and tws_job_open(), and the profile rescaled by the measurements of the spec, where it has any. */
+/* Load a job as tws_job_load() and tws_job_open() do, and rescale its profile by the measurements of the spec, if it
+ * has any. */
 tws_code tws_measured_load(const tws_job_spec *spec, tws_job **out, tws_error *err);
 tws_code tws_measured_open(const tws_job_spec *spec, tws_job **out, tws_error *err);
-/* "products take 1.12 times as long as the profile has them, memory 1.05, links 1.31 (at its bound)". */
+/* Writes the factors as text: "products take 1.12 times as long as the profile has them, memory 1.05, links 1.31 (at
+ * its bound)". */
 void tws_rescaling_text(const tws_rescaling *rescaling, tws_text *out);
 
 #endif

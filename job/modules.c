@@ -14,7 +14,7 @@
 #include "build_interface.h"
 
 #ifndef TWS_MODULE_DIR
-#define TWS_MODULE_DIR "lib/twinspeed" /* below the prefix that has bin/ */
+#define TWS_MODULE_DIR "lib/twinspeed" /* relative to the installation prefix, which contains bin/ */
 #endif
 
 #ifndef TWS_DATA_DIR
@@ -24,7 +24,8 @@
 #define TWS_SOURCE_DATA_DIR "scenarios"
 #endif
 
-/* Writes the folder of the shared library that this code is part of; "" in a program that has it linked in. */
+/* Writes the folder of the shared library that contains this code to `buffer`; "" if this code is linked into the
+ * program. */
 static void library_folder(char *buffer, size_t size) {
   Dl_info info;
   char program[PATH_MAX], object[PATH_MAX];
@@ -95,7 +96,7 @@ static tws_code load_module(const char *file, const char *symbol, const char *re
   }
   void *address = dlsym(handle, symbol);
   if (!address) return tws_fail(err, TWS_ENVIRONMENT, remedy, "module %s has no %s", path, symbol);
-  memcpy(function, &address, sizeof address); /* an object pointer to a function pointer, as POSIX allows */
+  memcpy(function, &address, sizeof address); /* converts an object pointer to a function pointer, as POSIX allows */
   return TWS_OK;
 }
 

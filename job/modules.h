@@ -1,6 +1,6 @@
-/* Shared libraries that are loaded when a verb needs them: from $TWINSPEED_MODULES, the program's folder, or the
- * library folder of the installation. TWS_ENVIRONMENT with the remedy if one is missing or does not load. The function
- * tables live until the program ends. */
+/* Load shared modules of this program when a command needs them, from $TWINSPEED_MODULES, the program's folder, or the
+ * library folder of the installation. Fail with TWS_ENVIRONMENT and a remedy if a module is missing or cannot be
+ * loaded. The function tables live until the program ends. */
 #ifndef TWS_JOB_MODULES_H
 #define TWS_JOB_MODULES_H
 
@@ -10,10 +10,11 @@
 
 tws_code tws_sim_load(const tws_sim_api **api, tws_error *err);
 tws_code tws_real_load(const tws_real_api **api, tws_error *err);
-/* Returns the path from which a module's file would be loaded, or "". */
+/* Returns the path from which a module's file would be loaded, which it writes to `buffer`; "" if the file is in none
+ * of these folders. */
 const char *tws_module_path(const char *file, char *buffer, int size);
-/* Finds a file or folder of the program's data, such as "plots": in scenarios/ of the source tree of the build, or in
- * the folder of the installation; "" if neither has it. */
+/* Returns the path of a file or folder of the program's data, such as "plots", which it writes to `buffer`: in
+ * scenarios/ of the source tree of the build, or in the folder of the installation; "" if neither has it. */
 const char *tws_data_path(const char *name, char *buffer, int size);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "plan/float8.h"
 
-/* Notes how many matrix products run in 8 bits if twinspeed.matmul_dtype is fp8. */
+/* Adds a note on how many matrix products run in 8 bits if twinspeed.matmul_dtype is fp8. */
 static void note_float8(const tws_job *job, tws_text *out) {
   tws_plan *plan;
   if (job->config->matmul_dtype != TWS_MATMUL_FP8 || job->config->casts_assumed) return;

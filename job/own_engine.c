@@ -4,7 +4,7 @@
 
 #include "job/features.h"
 
-/* Loads and estimates the job under another runtime. Returns 0 where it cannot be planned. */
+/* Loads and estimates the job under another runtime. Returns 1, or 0 if the job cannot be planned under it. */
 static int estimate_under(const tws_job_spec *spec, const char *runtime, const char *program, double *step_s,
                           tws_fit *fit, tws_features *lacked) {
   tws_job_spec other = *spec;
@@ -34,7 +34,8 @@ tws_own_engine tws_own_engine_find(const tws_job *job, const tws_job_spec *spec,
   return own;
 }
 
-/* Those that read a format, or are asked for with it; the first three others than the job's own are shown. */
+/* Returns the names of the runtimes that read the format of the job's configuration; reports show the first three that
+ * differ from the job's own. */
 static const char *const *readers_of(const tws_job *job) {
   static const char *const engines[] = {"deepspeed-flash", "transformers", "twinspeed", NULL};
   static const char *const megatrons[] = {"megatron", "nemo-2026", "twinspeed", NULL};

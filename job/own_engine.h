@@ -1,5 +1,5 @@
-/* The same job under other runtimes: as this program's own engine would run it, and as other software would that reads
- * the same kind of configuration. */
+/* Estimates of a job under other runtimes than its own: this program's own engine, and other software that reads the
+ * same kind of configuration. */
 #ifndef TWS_JOB_OWN_ENGINE_H
 #define TWS_JOB_OWN_ENGINE_H
 
@@ -7,12 +7,13 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_own_engine {
-  int known; /* 1: another runtime was chosen, and the job can be planned without it; 0: the rest is 0 */
-  double step_s, device_bytes; /* longest path of a step; memory of one device */
+  /* 1: the job has another runtime and can be planned with this program's own engine; 0: all other members are 0 */
+  int known;
+  double step_s, device_bytes; /* seconds of the longest path of a step; bytes of one device's memory */
 } tws_own_engine;
 
-/* job: loaded from the spec. program: as tws_job_choose_program(). The job is loaded and estimated a second time, with
- * this program's own engine. */
+/* Loads a job a second time with this program's own engine and returns its estimate. job: the job that was loaded from
+ * `spec`; program: the name of a program, as for tws_job_choose_program(). */
 tws_own_engine tws_own_engine_find(const tws_job *job, const tws_job_spec *spec, const char *program);
 
 enum { TWS_OTHER_RUNTIMES = 3 };
@@ -22,8 +23,9 @@ typedef struct tws_other_runtime {
   tws_fit fit;
 } tws_other_runtime;
 
-/* Other runtimes that read the job's kind of configuration and can run the job; without a configuration those of
- * the best-known families. Each takes as long as the job's own estimate. Returns their number; 0 on a host. */
+/* Writes estimates of the job under other runtimes that read its kind of configuration and can run it (without a
+ * configuration file: runtimes of the best-known families), and returns their number; 0 on a host. Each estimate takes
+ * as much time as that of the job itself. */
 int tws_other_runtimes(const tws_job *job, const tws_job_spec *spec, const char *program,
                        tws_other_runtime list[TWS_OTHER_RUNTIMES]);
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A profile from a file that says that it was measured, as `calibrate` writes it. */
+/* Returns 1 if the profile is from a file that states that it was measured, as `calibrate` writes it. */
 static int is_calibrated(const tws_job_spec *spec, const tws_profile *profile) {
   const char *const *name = tws_profile_builtin_names();
   while (spec->profile && *name && strcmp(*name, spec->profile) != 0) name++;
@@ -17,7 +17,7 @@ static const char *own_engine_why(const tws_job_spec *spec, const tws_profile *p
   return NULL;
 }
 
-/* The runtime that reads a format today. */
+/* The runtime whose current version reads a format. */
 static const struct {
   const char *runtime, *why;
 } readers[TWS_FORMAT_COUNT] = {

@@ -1,4 +1,5 @@
-/* The runtime of a job where no flag says it: it follows from the configuration's format, the machine and the verb. */
+/* Chooses the runtime of a job if no flag states it: by the format of the configuration, the machine, and the
+ * command. */
 #ifndef TWS_JOB_RUNTIME_CHOICE_H
 #define TWS_JOB_RUNTIME_CHOICE_H
 
@@ -9,13 +10,14 @@ enum { TWS_RUNTIME_WHY = 96 };
 
 typedef struct tws_runtime_choice {
   const tws_runtime *runtime;
-  int given;                 /* by the flag */
-  char why[TWS_RUNTIME_WHY]; /* "as -c is a ds_config.json" */
+  int given;                 /* 1: the flag --runtime states it */
+  char why[TWS_RUNTIME_WHY]; /* the reason of the choice: "as -c is a ds_config.json" */
 } tws_runtime_choice;
 
-/* spec->runtime decides. Without it a host, a profile that `calibrate` measured and every verb that runs this program's
- * own engine (spec->planned is 0) mean that engine; a configuration means the software that reads it; nothing means
- * this program's own engine. profile NULL: one of GPUs by data sheet. TWS_INVALID: there is no such runtime. */
+/* Chooses the runtime. If spec->runtime is given, it is that runtime. Otherwise it is this program's own engine on a
+ * host, with a profile that `calibrate` measured, and in every command that runs this engine (spec->planned is 0); else
+ * the software that reads the configuration's format; without a configuration, this program's own engine. profile NULL:
+ * a GPU's profile with published figures. Fails with TWS_INVALID if there is no such runtime. */
 tws_code tws_runtime_choose(const tws_job_spec *spec, const tws_config *config, const tws_profile *profile,
                             tws_runtime_choice *out, tws_error *err);
 

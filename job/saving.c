@@ -36,7 +36,8 @@ tws_code tws_job_saving_advise(const tws_job *job, double step_s, double between
   out->between_failures_s = between_failures_s;
   out->young_s = tws_interval_young(hold_s, between_failures_s);
   out->daly_s = tws_interval_daly(hold_s, between_failures_s);
-  const double least_s = out->daly_s > out->saving.write_s ? out->daly_s : out->saving.write_s; /* one at a time */
+  /* the interval is at least the time of a save, because saves do not overlap */
+  const double least_s = out->daly_s > out->saving.write_s ? out->daly_s : out->saving.write_s;
   out->every = least_s > step_s ? (int64_t)(least_s / step_s + 0.5) : 1;
   out->goodput = tws_interval_goodput((double)out->every * step_s, hold_s, restart_s + out->saving.write_s / 2,
                                       between_failures_s);

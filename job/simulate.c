@@ -35,7 +35,7 @@ typedef struct folding {
   const tws_simulation_request *request;
   tws_rank_set set;
   tws_simulation *out;
-  tws_path_result *paths; /* [slot][rank]: TWS_FOLD_SAMPLES of them */
+  tws_path_result *paths; /* [slot][rank] time accounts, for TWS_FOLD_SAMPLES slots */
   tws_sim_result results[TWS_FOLD_SAMPLES];
 } folding;
 
@@ -70,7 +70,7 @@ static tws_code sample_plan(const folding *f, int rank, int64_t micro_batches, t
   return tws_plan_build(&request, out, err);
 }
 
-/* Replaces the plans that were simulated by plans whose memory is that of all micro-batches. */
+/* Replaces the simulated plans by plans that need as much memory as the plans of all micro-batches. */
 static tws_code plan_memory(folding *f, tws_error *err) {
   for (int i = 0; i < f->set.count; i++) {
     const tws_plan_request request = tws_job_request(f->job, f->set.ranks[i]);
@@ -144,7 +144,7 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   tws_fold_sample all;
   TWS_TRY(choose_ranks(f, err));
   if (tws_job_stages(f->job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
-  TWS_TRY(f->request->timeline || f->request->effects /* both need every operation */
+  TWS_TRY(f->request->timeline || f->request->effects /* a timeline and effects both need every operation of the step */
               ? simulate_some(f, wanted, 0, &all, err)
               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
   TWS_TRY(plan_memory(f, err));
@@ -241,6 +241,6 @@ tws_code tws_simulation_stages(const tws_job *job, const tws_simulation *simulat
     stage->path = simulation->paths[i];
   }
   *balance = tws_stage_compare(stages, tws_job_stages(job));
-  balance->bubble = simulation->result.bubble; /* of all simulated ranks */
+  balance->bubble = simulation->result.bubble; /* the bubble is the mean over all simulated ranks */
   return TWS_OK;
 }

@@ -9,12 +9,13 @@ typedef struct tws_simulation_request {
   const tws_sim_api *sim;
   tws_fidelity fidelity;
   /* All ranks are simulated if there are at most every_up_to of them, as for hosts, whose ranks share cores. Otherwise
-   * only representative ranks are, since devices do the same at the same time. */
+   * only representative ranks are, since their devices run the same operations at the same time. */
   int every_up_to;
-  int most_plans;                 /* TWS_UNSUPPORTED for more; 0: no limit */
-  tws_timeline *timeline;         /* filled with events and the job's names if not NULL */
-  tws_progress *progress;         /* NULL: none */
-  const tws_sim_effects *effects; /* NULL: none; else all ranks are simulated, and all micro-batches */
+  int most_plans;         /* largest number of plans to simulate; more fail with TWS_UNSUPPORTED; 0: no limit */
+  tws_timeline *timeline; /* filled with events and the job's names if not NULL */
+  tws_progress *progress; /* receives the progress of the simulation; NULL: progress is not reported */
+  /* perturbations of the simulation; NULL: none; otherwise all ranks and all micro-batches are simulated */
+  const tws_sim_effects *effects;
 } tws_simulation_request;
 enum { TWS_SIMULATED_HOST_RANKS = 64 };
 /* Returns 1 for jobs on a host with at most TWS_SIMULATED_HOST_RANKS ranks. */
@@ -22,10 +23,10 @@ int tws_job_simulates_every(const tws_job *job);
 
 typedef struct tws_simulation {
   tws_sim_result result;
-  tws_plan **plans; /* of the simulated ranks; of a long step only few micro-batches (plan/fold.h) */
+  tws_plan **plans; /* plans of the simulated ranks; those of a long step have only a few micro-batches (plan/fold.h) */
   int plan_count;
-  tws_path_result *paths;     /* of the simulated ranks, for the whole step */
-  tws_path_result *all_paths; /* the allocation that has `paths` */
+  tws_path_result *paths;     /* time accounts of the simulated ranks for the whole step */
+  tws_path_result *all_paths; /* the allocation that contains `paths`, which is freed with the simulation */
   double wall_s;              /* wall time of the simulation */
 } tws_simulation;
 /* Simulates a step. Of a step with many micro-batches only few are simulated, and the rest is extrapolated
@@ -41,7 +42,7 @@ tws_code tws_simulation_stages(const tws_job *job, const tws_simulation *simulat
                                tws_stage_balance *balance, tws_error *err);
 
 const char *tws_fidelity_name(tws_fidelity fidelity);
-/* NULL: analytic. TWS_USAGE for an unknown word. */
+/* Sets *fidelity to the one of that name; NULL: analytic. Fails with TWS_USAGE for an unknown name. */
 tws_code tws_fidelity_parse(const char *name, tws_fidelity *fidelity, tws_error *err);
 
 #endif

@@ -40,8 +40,8 @@ static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
 }
 
-/* Returns the bytes of results that selective recomputation keeps although backward does not read them: PyTorch's
- * policy selects operations. */
+/* Returns the bytes of results that selective recomputation keeps although the backward pass does not read them, since
+ * PyTorch's policy selects operations and not tensors. */
 static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->unread_outputs || c->recompute != TWS_RECOMPUTE_OPERATIONS || !(c->recompute_budget > 0)) return 0;

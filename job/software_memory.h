@@ -37,24 +37,25 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
  *   loading of the model
  *   the moment at which FSDP joins the gradients of one flat parameter. */
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage);
-/* Returns the bytes that a caching allocator holds after a step: the sum of both moments, since freed blocks of
- * activations cannot hold a flat copy, and the share that it reserves in addition. */
+/* Returns the bytes that a caching allocator holds after a step: the sum of the bytes during the passes and during the
+ * optimizer step, since freed blocks of activations cannot hold a flat copy, and the share that it reserves in
+ * addition. */
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Returns the peak of the job's fullest stage: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
-/* Return the same without estimates of the stages, with layers and parameters divided evenly: tws_software_bytes() of
- * the stage that needs the most, and tws_software_stage_peak() for a plan of `planned` bytes
- * (tws_job_planned_bytes()), of which loss_bytes are alive while the loss is computed (0: unknown). */
+/* Return these bytes if there are no estimates of the stages, with layers and parameters divided evenly: the first
+ * returns tws_software_bytes() of the stage that needs the most, the second tws_software_stage_peak() for a plan of
+ * `planned` bytes (tws_job_planned_bytes()), of which loss_bytes are alive while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes);
-/* Bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places buffers
- * ahead; under a caching allocator no more than 4 % beyond those of live buffers. */
+/* Returns the bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places
+ * buffers when the plan is built; under a caching allocator at most 4 % more than the bytes of live buffers. */
 double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger);
 
-/* Returns the bytes of a device that are not tensors: the contexts of CUDA and its libraries, and a communicator for
- * each axis with ranks. */
+/* Returns the bytes of a device's memory that are not tensors: the contexts of CUDA and its libraries, and one NCCL
+ * communicator for each axis that has more than one rank. */
 double tws_job_context_bytes(const tws_job *job);
 
 #endif

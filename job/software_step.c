@@ -32,7 +32,8 @@ double tws_software_largest_parameter(const tws_job *job) {
   return most / tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
-/* A sub-group ends with the parameter that fills it, so that it is larger than its limit by less than one partition. */
+/* Returns the expected number of elements of the largest sub-group of a shard. A sub-group ends with the parameter that
+ * fills it, so it exceeds its limit by less than one parameter's partition, on average by half of one. */
 static double largest_sub_group(const tws_job *job, double shard) {
   const double limit = (double)job->config->zero.sub_group_size;
   return fmin(shard, limit + tws_software_largest_parameter(job) / tws_software_shards(job) / 2);

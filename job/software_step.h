@@ -8,7 +8,7 @@
 /* Returns the bytes of buffers at one moment of a step on a rank of a stage, by the rows of the profile's runtime
  * (models/hardware/step_buffers.def); 0 if it has none. */
 double tws_software_moment(const tws_job *job, const tws_stage_estimate *stage, tws_step_moment moment);
-/* Returns the largest of these bytes over the moments after activations are freed. */
+/* Returns the largest value of tws_software_moment() over the moments after activations are freed. */
 double tws_software_step_most(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Return the sizes from which buffers are computed: parameters of a stage that have gradients; ranks among which the

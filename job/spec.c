@@ -43,7 +43,7 @@ static tws_code set_dtype(tws_config *config, const char *name, tws_error *err) 
   return tws_config_set(config, "fp16.enabled", index == 2 ? "true" : "false", err);
 }
 
-/* Sets a key from a flag. A value that the key refuses is a usage error of the flag. */
+/* Sets a key of the configuration from a flag. Fails with TWS_USAGE, naming the flag, if the key refuses the value. */
 static tws_code set_flag(tws_config *config, const char *flag, const char *key, const char *value, tws_error *err) {
   static const char place[] = "command line: ";
   tws_error why = {0};
@@ -121,7 +121,7 @@ static tws_code set_flags(tws_config *config, const tws_job_spec *o, tws_error *
   return set_axes(config, o, err);
 }
 
-/* Keys without effect are errors. */
+/* Fails with TWS_INVALID if the configuration has keys without effect. */
 static tws_code refuse_idle_keys(const tws_config *config, tws_error *err) {
   tws_text text = {0};
   int count = 0;

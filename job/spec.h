@@ -17,11 +17,12 @@ typedef struct tws_job_spec {
   int64_t warmup_steps;                                                                /* 0: not given */
   double learning_rate;                                                                /* 0: not given */
   int sequence_parallel, strict;
-  int planned;     /* of a verb that plans and does not run the job: without `runtime` the configuration's format says
-                      it (job/runtime_choice.h) */
-  int nodes;       /* number of nodes to use of the cluster; 0: all. No flag sets it: recovery does, to continue
+  /* 1: the command plans the job and does not run it; if `runtime` is not given, the configuration's format determines
+   * it (job/runtime_choice.h) */
+  int planned;
+  int nodes;            /* number of nodes to use of the cluster; 0: all. No flag sets it: recovery does, to continue
                       without failed nodes */
-  tws_strings set; /* KEY=VALUE */
+  tws_strings set;      /* texts KEY=VALUE, which override keys of the configuration file */
   tws_strings measured; /* measurements that rescale the profile (job/measured.h) */
 } tws_job_spec;
 #define TWS_JOB_SPEC_DEFAULTS \
@@ -32,14 +33,16 @@ typedef struct tws_job_spec {
 /* Changes the spec to that of a job that generates tokens: one rank, one sample. Only the model's keys of a training
  * configuration have an effect. */
 void tws_job_spec_generate(tws_job_spec *spec);
-/* Reads the configuration alone, not resolved; the caller destroys it. Errors name a member by its command-line flag.
- * With `strict`, TWS_INVALID for keys without effect. TWS_USAGE if several files are standard input. */
+/* Reads only the configuration of a job, which is not resolved; the caller destroys it. Errors name a member by its
+ * command-line flag. Fails with TWS_INVALID for keys without effect if spec->strict is 1, and with TWS_USAGE if several
+ * files are standard input. */
 tws_code tws_job_spec_config(const tws_job_spec *spec, tws_config **out, tws_error *err);
-/* Finds the flag whose file is standard input ("-"), or NULL. TWS_USAGE if several are. */
+/* Sets *flag to the flag whose file is standard input ("-"), or to NULL. Fails with TWS_USAGE if several are. */
 tws_code tws_job_spec_input(const tws_job_spec *spec, const char **flag, tws_error *err);
-/* TWS_USAGE if a file is standard input: ranks or trials are separate processes, which cannot read it. */
+/* Fails with TWS_USAGE if a file is standard input: ranks or trials are separate processes, which cannot read it. */
 tws_code tws_job_spec_check_shared(const tws_job_spec *spec, tws_error *err);
-/* Appends the spec to argv[*argc] as arguments for another process of this program. The texts live in the arena. */
+/* Appends the spec to argv, from argv[*argc] on, as arguments for another process of this program; at most `capacity`
+ * arguments. The texts are allocated in `arena`. */
 tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, const char **argv, int capacity, int *argc,
                                 tws_error *err);
 

@@ -188,7 +188,7 @@ static tws_code set_axes(tws_config *config, const tws_variant *variant, tws_err
     TWS_TRY(set_number(config, "pipeline.stages", variant->pipeline, err));
   if (variant->pipeline > 0) TWS_TRY(set_schedule(config, &variant->schedule, err));
   if (variant->tensor > 0 && variant->tensor != given.tensor) {
-    if (given.tensor > 1) /* given by either of the two keys */
+    if (given.tensor > 1) /* the configuration states tensor ranks by either of two keys */
       TWS_TRY(tws_config_set(config, "tensor_parallel.tensor_parallel.tp_size", "null", err));
     TWS_TRY(set_number(config, "tensor_parallel.autotp_size", variant->tensor, err));
   }
@@ -300,7 +300,7 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
   if (variant->tensor > 0) spec.tensor_ranks = variant->tensor;
   if (variant->tensor > 1) spec.sequence_parallel = variant->sequence_parallel;
   if (variant->tensor > 1 && !variant->sequence_parallel &&
-      spec.set.count < TWS_MAX_STRINGS) /* the file may have them on */
+      spec.set.count < TWS_MAX_STRINGS) /* the configuration file may switch them on */
     spec.set.item[spec.set.count++] = "twinspeed.tensor_sequence_parallel=false";
   if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
   if (variant->expert > 0) spec.expert_ranks = variant->expert;

@@ -1,6 +1,6 @@
-/* The builder: passes emit buffers and operations through it; equal works are stored once. Internal to plan/. After a
- * failure the builder ignores further calls and reports the failure at the end, so that passes need not check each
- * call. */
+/* The builder: passes of the lowering create buffers and operations through it; equal works are stored once. Internal
+ * to plan/. After a failure the builder ignores further calls and reports the failure at the end, so that passes need
+ * not check each call. */
 #ifndef TWS_PLAN_BUILDER_H
 #define TWS_PLAN_BUILDER_H
 

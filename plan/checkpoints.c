@@ -89,8 +89,8 @@ static void send_away(tws_lower *l, uint32_t value) {
   l->pipeline.context->away[value] = TWS_AWAY;
 }
 
-/* Brings a checkpoint back to the device: copies from the host the part that it has, and gathers the parts of other
- * ranks when the whole checkpoint is needed. */
+/* Copies a checkpoint back to the device: copies the part that the host has, and gathers the parts of other ranks when
+ * the whole checkpoint is needed. */
 static void bring_back(tws_lower *l, uint32_t value) {
   const uint64_t part = tws_value_elements(l, value) / (uint64_t)parts_of(l, value);
   if (l->checkpoints.tier == TWS_TIER_DEVICE) return;

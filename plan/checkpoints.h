@@ -5,7 +5,7 @@
 
 #include "plan/lower.h"
 
-/* Called once the local network is known. */
+/* Determines which values are offloaded or partitioned. Called when the local network is known. */
 void tws_checkpoints_begin(tws_lower *l);
 /* The first is called before a backward visit, and copies back or gathers the checkpoints that the visit reads. The
  * second is called after a forward visit, and offloads or partitions the checkpoints that no later forward visit

@@ -4,8 +4,8 @@
 
 #include "plan/plan.h"
 
-/* A segment of a collective: one range that is updated in place, or a sent and a received range, and counts if slots
- * are uneven. */
+/* One segment of a collective: a range that is updated in place, or a sent and a received range; uneven collectives
+ * also have counts. */
 typedef struct tws_plan_segment {
   const tws_operand *send, *receive, *counts; /* NULL: this rank has no such operand */
   tws_dtype dtype;                            /* type of both ranges */

@@ -42,7 +42,7 @@ typedef struct finisher {
   uint8_t *begun;                    /* per buffer: 1 if its lifetime has begun */
   uint32_t *first_piece;             /* per operand: index of the buffer's segment in which it begins */
   uint32_t *ending;                  /* per operation: head of the list of buffers whose last operation it is */
-  uint32_t *ending_next;             /* per buffer: next buffer in this list */
+  uint32_t *ending_next;             /* per buffer: the next buffer in the list of `ending` */
   int placed;                        /* 1: buffers have offsets */
   const uint8_t *messages;           /* per buffer: 1 for buffers of messages; not NULL: only these have offsets */
   tws_history history[TWS_TIER_COUNT];
@@ -244,7 +244,8 @@ static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *
   if (moves && !ends && last[compute]) require_place(f, (uint32_t)compute, f->position[last[compute] - 1]);
 }
 
-typedef struct checkpoint_copies { /* all indices in it are 1 + the number of an operation; 0: none */
+/* the checkpoint copies of earlier operations; all members except `pass` are 1 + the index of an operation, 0: none */
+typedef struct checkpoint_copies {
   /* pass: number of the current pass; last: the last copies of this pass to the host, and from the host */
   uint32_t pass, last[2];
   uint32_t left[2]; /* the last copies of earlier passes to the host, and from the host */
@@ -407,7 +408,7 @@ static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   return waits;
 }
 
-/* Derives only dependencies, if no layout could change them; *done: 1 if it did. */
+/* Derives only dependencies, without offsets, if no layout could change them; *done: 1 if it has done so. */
 static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
   const uint8_t *messages = tws_layout_find_messages(f->plan, scratch);
   if (!messages) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");

@@ -86,7 +86,7 @@ static int is_steady(const tws_fold_sample *samples, int taken) {
     for (size_t i = 0; i < c->count; i++)
       if (!adds_alike(a->numbers[at + i], b->numbers[at + i], c->numbers[at + i], c->step_s)) return 0;
     for (size_t i = at + c->first_time; i < at + c->first_time + c->times; i++) {
-      /* positive: this rank becomes slower than the measured step time shows */
+      /* if this is positive, the rank becomes slower than the measured step time shows */
       const double later = c->numbers[i] - b->numbers[i];
       if (later > c->step_s - b->step_s + 1e-11 * c->step_s) return 0;
     }

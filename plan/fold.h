@@ -30,13 +30,13 @@
  * dependencies. request->max_accumulation and ->use are ignored. */
 tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_error *err);
 
-/* Returns 1 if a plan's memory layout is proven to be that of a plan of the whole step of `wanted` micro-batches. */
+/* Returns 1 if a plan is proven to need as much memory as the plan of the whole step of `wanted` micro-batches. */
 int tws_fold_says_memory(const tws_plan *plan, int64_t wanted);
 
 /* ---- times ---- */
 
-/* Returns the use of a plan whose time is measured. The layout is not computed if it would not determine the whole
- * step's memory and no stream waits for memory. */
+/* Returns the value of request->use for plans whose time is measured: the layout is not computed if it does not
+ * determine the memory of the whole step and no stream waits for memory. */
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches);
 
 /* The measurements of a job with some number of micro-batches, from which those of the whole step are extrapolated. */
@@ -53,8 +53,8 @@ typedef struct tws_fold_sample {
 } tws_fold_sample;
 enum { TWS_FOLD_SAMPLES = 3 };
 
-/* Measures a job with `micro_batches` micro-batches and keeps the results as those of `slot`, which is 0 ..
- * TWS_FOLD_SAMPLES - 1. */
+/* Measures a job with `micro_batches` micro-batches and stores the results in slot number `slot` (0 to
+ * `TWS_FOLD_SAMPLES - 1`) of the caller. */
 typedef tws_code (*tws_fold_measure)(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample,
                                      tws_error *err);
 

@@ -46,7 +46,7 @@ static place range_of(tws_history *history, uint64_t address) {
 }
 _Static_assert(TWS_HISTORY_HINTS == 1 << 8, "eight bits of the hash");
 
-/* Moves to the next range; returns 0 after the last. */
+/* Moves *at to the next range. Returns 1, or 0 if there is none. */
 static int move_on(const tws_history *history, place *at) {
   if (++at->slot < history->leaves[at->leaf]->count) return 1;
   at->slot = 0;

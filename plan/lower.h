@@ -36,11 +36,12 @@
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
-/* Until when a value is retained: not until the backward pass; until the backward pass; until then as an activation
- * checkpoint, which is the input of a recomputed layer. */
+/* States until when a value is retained: it is freed before the backward pass; until the backward pass; until then as
+ * an activation checkpoint, which is the input of a recomputed layer. */
 enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 
-/* A visit: one execution of a module in a micro-batch. */
+/* A visit: one execution of a module in one pass (forward, recomputation or backward) of a micro-batch, for one tile of
+ * its tokens or of its weight. "The current visit" below is the one that is being lowered (tws_lower.at). */
 typedef struct tws_visit {
   /* module index in the local network; TWS_NONE: the root module, which has no work but lets ZeRO-3 prefetch */
   uint32_t module;
@@ -58,17 +59,17 @@ typedef struct tws_visit_list {
   size_t capacity;
 } tws_visit_list;
 
-/* One communication bucket of a micro-batch's backward pass: gradients that are reduced together. */
+/* One communication bucket of a micro-batch's backward pass: the gradients that one collective reduces. */
 typedef struct tws_bucket {
   uint32_t first, count; /* [first, first + count) of tws_zero.bucket_params: its parameters in ascending order */
-  uint32_t zero_class;   /* index in tws_zero.classes of the class that all its parameters have */
+  uint32_t zero_class;   /* index in tws_zero.classes of the ZeRO class of all its parameters */
   uint64_t elements;     /* size of the bucket in elements; stage 3: with padding */
   uint32_t pending;      /* number of its gradients that are not complete yet in this micro-batch */
   /* plan buffer that holds its gradients in this micro-batch; TWS_NONE before the first gradient is written */
   uint32_t buffer;
 } tws_bucket;
 
-/* A class: parameters that are replicated on the same ranks, which reduce their gradients and partition them. Each
+/* A ZeRO class: parameters that are replicated on the same ranks, which reduce their gradients and partition them. Each
  * class has its own range in the flat buffers. Dense parameters are one class, over all ranks with different samples or
  * tokens; experts are another, over the ranks that hold the same experts. */
 enum { TWS_ZERO_CLASSES = 8 }; /* largest number of classes */
@@ -212,7 +213,7 @@ typedef struct tws_fetch_list {
 typedef struct tws_fetches {
   /* lists: per tws_fetch_time; list: the one in use */
   tws_fetch_list lists[TWS_FETCH_TIMES], *list;
-  uint32_t used, read; /* of the current list: index of the block in use; number of blocks that have been read */
+  uint32_t used, read; /* used: index in `list` of the block in use; read: number of its blocks that have been read */
   uint32_t *slots;     /* plan buffers of the staging buffers */
   uint32_t slot_count;
   uint64_t slot_elements;
@@ -314,15 +315,15 @@ typedef struct tws_codes {
   int recomputed; /* 1: the codes are computed in the backward pass, by recomputation */
 } tws_codes;
 
-/* Where a checkpoint is. COMING: it is being copied back from the host; if it is partitioned, it is not gathered
- * yet. */
+/* The location of an activation checkpoint: on the device; on the host or partitioned among ranks; or on its way back,
+ * COMING: it is being copied back from the host and, if it is partitioned, is not gathered yet. */
 typedef enum tws_away { TWS_NOT_AWAY, TWS_AWAY, TWS_COMING } tws_away;
 
 /* The state of one micro-batch inside one chunk, from its first operation to its last. */
 typedef struct tws_context {
   uint32_t *value_buffer;   /* per value: its current buffer, or TWS_NONE */
   uint32_t *value_gradient; /* per value: the buffer of its gradient, or TWS_NONE */
-  uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads in its place */
+  uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads instead of the value */
   tws_codes *codes;         /* per value: its buffers of 8-bit codes; NULL: no 8-bit matrix products */
   uint8_t *away;            /* per value that is a checkpoint: tws_away */
   tws_deferred *deferred;
@@ -330,14 +331,14 @@ typedef struct tws_context {
   uint32_t deferred_count;
   /* plan buffer of the received shard of the input (0: value, 1: gradient) that is not gathered yet, or TWS_NONE */
   uint32_t part[2];
-  uint32_t events;          /* number of pipeline events not yet lowered that refer to it */
+  uint32_t events;          /* number of pipeline events that refer to this context and are not lowered yet */
   struct tws_context *next; /* next context in the list of unused contexts */
 } tws_context;
 
 /* ---- sections of the lowering state ---- Each has an owner, the pass that is named with it in tws_lower below: only
  * files of that pass write it, and all others only read it (checked by the suite `owners`). */
 
-/* The part of the job that is lowered. */
+/* Sizes and kind of the program that is lowered. */
 typedef struct tws_lower_extent {
   int evaluates;        /* 1: the program runs only forward passes (an evaluation) */
   int parameters_only;  /* 1: the state has no master weights and optimizer states */
@@ -345,7 +346,7 @@ typedef struct tws_lower_extent {
   int64_t accumulation; /* number of micro-batches that are lowered */
 } tws_lower_extent;
 
-/* Streams of operations, and slices that overlap. */
+/* The streams on which communication is issued, and the number of slices that overlap with each other. */
 typedef struct tws_lower_streams {
   int overlap; /* 1: overlap_comm is on; always 0 in a pipeline */
   tws_stream gather, reduce, exchange;
@@ -354,13 +355,13 @@ typedef struct tws_lower_streams {
   int slices;
 } tws_lower_streams;
 
-/* Tiled weights. */
+/* Weights that are divided into tiles (twinspeed.linear_tile_size). */
 typedef struct tws_tiling {
   tws_weight_tiles *weights; /* per parameter of the whole network: its tiles; NULL: no weight is tiled */
   uint32_t *weight_of;       /* per tile: index of the weight that it is a tile of */
 } tws_tiling;
 
-/* The visit that is being lowered. */
+/* Properties of the visit that is being lowered; members as in tws_visit. */
 typedef struct tws_visit_place {
   int tile, tiles;
   uint32_t weight_tile;
@@ -411,7 +412,7 @@ typedef struct tws_lower {
   const tws_network *network;                      /* build.c, weight_tiles.c: the local network */
   tws_sharding sharding;                           /* build.c: input of the sharding */
   tws_local local;                                 /* build.c, weight_tiles.c: the sharded network of this rank */
-  tws_lower_extent extent;                         /* build.c: the part of the job that is lowered */
+  tws_lower_extent extent;                         /* build.c: sizes and kind of the lowered program */
   tws_lower_streams streams;                       /* build.c: streams of operations */
   tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* build.c: values that a type saves, from modules.def */
   uint32_t group[TWS_AXIS_COUNT];                  /* build.c, pipeline.c: per axis its communicator, or TWS_NONE */
@@ -440,7 +441,7 @@ void tws_recompute_decide(tws_lower *l);
 /* Returns the first module of the recomputed segment (a layer or an MLP) whose last module is `last`; TWS_NONE: there
  * is no such segment. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last);
-/* visits.c */
+/* visits.c: writes the list of visits of a micro-batch in a chunk. */
 tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk);
 /* weight_tiles.c: replaces weights of the local network by tiles as twinspeed.linear_tile_size says. */
 tws_code tws_weight_tiles_begin(tws_lower *l);
@@ -451,7 +452,7 @@ static inline uint32_t tws_weight_tile_count(const tws_lower *l, uint32_t param)
 static inline int tws_is_weight_tile(const tws_lower *l, uint32_t param) {
   return param >= l->b.plan->network->param_count;
 }
-/* Returns the number of visits of a module: one for each tile of its weight. */
+/* Returns the number of visits of a module in one pass: one for each tile of its weight. */
 static inline uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t module) {
   const uint32_t weight = module == TWS_NONE ? TWS_NONE : l->network->modules[module].param[0];
   const uint32_t count = weight == TWS_NONE ? 0 : tws_weight_tile_count(l, weight);
@@ -462,7 +463,7 @@ static inline uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t modu
 uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first);
 /* Returns the parameter that a visit uses in place of its module's: the tile, or the parameter itself. */
 uint32_t tws_visit_param(const tws_lower *l, uint32_t param, uint32_t weight_tile);
-/* The outputs of a linear layer that the current visit computes: index of the first one, and their number. */
+/* The output features of a linear layer that the current visit computes: index of the first one, and their number. */
 typedef struct tws_outputs {
   int64_t first, count;
 } tws_outputs;
@@ -502,10 +503,11 @@ int tws_float8_is_planned(
     /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
     const tws_config *config);
 tws_code tws_float8_begin(tws_lower *l);
-void tws_float8_visits(tws_lower *l, const tws_visit_list *visits); /* called with the visits of each chunk */
+/* Marks the modules that these visits recompute; called for each chunk. */
+void tws_float8_visits(tws_lower *l, const tws_visit_list *visits);
 int tws_is_float8(const tws_lower *l, const tws_module *m);
-/* The 8-bit codes of an operand that the current visit reads: in the row-major layout, in the transposed layout, or in
- * both, with their scale. */
+/* The 8-bit codes of an operand of the module that is being lowered: in the row-major layout, in the transposed layout,
+ * or in both, with their scale. */
 typedef struct tws_float8 {
   tws_operand rows, columns, scale;
 } tws_float8;
@@ -514,10 +516,10 @@ tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);
 /* Returns scratch memory for a gradient that the kernel writes and no operation reads. */
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
-/* pipeline.c */
+/* pipeline.c: the first determines the pipeline stage and its chunks. */
 tws_code tws_pipeline_begin(tws_lower *l);
 void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and the reductions of tied weights */
-/* lower.c */
+/* The functions below are defined in lower.c. */
 /* Returns zeroed scratch memory for count + 1 elements of `bytes` bytes; NULL: the builder has failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
 /* The first returns the index of the plan's group of ranks along a set of axes; the second adds a group of the given
@@ -527,7 +529,7 @@ uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, in
 
 /* values.c: the functions below return operands of whole values, or of the current visit's tile of them. */
 tws_code tws_values_begin(tws_lower *l);
-/* Makes `context` the one that the functions of values.c read and write. */
+/* Makes the functions of values.c read and write the buffers of this context. */
 void tws_values_enter(tws_lower *l, const tws_context *context);
 /* Set the current buffer of a value, of its gradient, or of its 8-bit copy; TWS_NONE: it has none. */
 void tws_value_place(tws_lower *l, uint32_t value, uint32_t buffer);
@@ -548,8 +550,8 @@ tws_operand tws_value_make(tws_lower *l, uint32_t value);
 /* Lets an output take over the buffer of an input that no later operation reads. */
 tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
-/* Returns the operand to which a gradient of an input is written. *accumulate 1: another reader of the value has
- * written its gradient already, so the operand is added to. */
+/* Returns the operand to which a module writes the gradient of its input `value`. *accumulate: 1 if another reader of
+ * the value has already written a gradient there, to which this one has to be added; otherwise 0. */
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate);
 /* Returns 1 if the gradient of `value` is in one buffer with the gradient of a value whose producer precedes module
  * `before`, so that a later operation reads it. */
@@ -571,20 +573,20 @@ void tws_lower_slice(tws_lower *l, uint32_t buffer);
 /* Returns slice i (of l->streams.slices) of an operand. */
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i);
 
-/* modules.c */
+/* The functions below are defined in modules.c: they emit the kernels of a visit. */
 /* Sets phase and module of the following operations to those of a visit. */
 static inline void tws_lower_at_visit(tws_lower *l, const tws_visit *visit) {
   l->b.phase = (tws_phase)visit->phase;
   l->b.module = visit->module == TWS_NONE ? TWS_NONE : l->local.modules[visit->module].origin;
 }
 void tws_lower_visit(tws_lower *l, const tws_visit *visit);
-/* module_kernel.c */
+/* The functions below are defined in module_kernel.c. */
 /* Emits one kernel with the operands that the row of the module's type in modules.def lists. */
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel);
 /* Appends the gradient of a bias as an operand if the visit's kernel can compute it too (l->at.sums_for). Returns the
  * new number of operands. */
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count);
-/* module_work.c */
+/* The functions below are defined in module_work.c. */
 /* Returns the number of rows that a visit processes: those of its module's input. */
 int64_t tws_module_rows(const tws_lower *l, const tws_module *m);
 tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel kernel, uint32_t flags);
@@ -593,21 +595,22 @@ int64_t tws_first_token(const tws_lower *l);
 /* Returns the number of other ranks' tokens between the two halves that this rank has of a sequence (zigzag); 0: its
  * tokens are contiguous. */
 int64_t tws_token_gap(const tws_lower *l);
-/* Writes the range of rows of the position table that contains all positions of this rank's tokens. */
+/* Writes the range of rows of the position table that contains all positions of this rank's tokens: index of the first
+ * row, and number of rows. */
 void tws_position_rows(const tws_lower *l, const tws_module *m, int64_t *first, int64_t *rows);
 /* Appends the loss scale as an operand in float16 training, and returns the new number of operands. */
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count);
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m);
 /* Returns 1 if matrix products of a split layer are issued in slices. */
 int tws_lower_sliced(const tws_lower *l, const tws_module *m);
-/* Returns 1 if backward reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype; 4-bit
- * numbers and their scales take a byte here), and not in 16 bits. Only for inputs that are kept; recomputed inputs have
- * 16 bits. */
+/* Returns 1 if the backward pass reads a layer's input in 8 bits, as its matrix product does (twinspeed.matmul_dtype;
+ * 4-bit numbers with their scales are stored in one byte here), and 0 if it reads 16 bits. Only inputs that are kept
+ * have 8 bits; recomputed inputs have 16. */
 int tws_lower_narrow(const tws_lower *l, const tws_module *m);
 /* Returns the factor of one row of a loss, so that the sum over all micro-batches and ranks is the mean over the global
  * batch. */
 double tws_loss_weight(const tws_lower *l, const tws_module *m);
-/* backward.c */
+/* backward.c: the first is called once, when the network is known. */
 tws_code tws_backward_begin(tws_lower *l);
 void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch, in which no gradients share a buffer yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
@@ -632,14 +635,14 @@ uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *expe
 /* Checks twinspeed.expert_load. Fails with TWS_INVALID if it is empty or does not have one number for each expert of a
  * layer. */
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
-/* moe.c */
+/* The functions below are defined in moe.c. */
 /* The first emits the update of router biases in the optimizer phase (twinspeed.expert_bias_rate). The second fails
  * with TWS_UNSUPPORTED if no router has biases. */
 void tws_router_balance(tws_lower *l);
 tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
 void tws_router_backward(tws_lower *l, const tws_module *m);
-/* exchange.c */
+/* exchange.c: lower a module EXCHANGE in the forward and in the backward pass. */
 void tws_exchange_forward(tws_lower *l, const tws_module *m);
 void tws_exchange_backward(tws_lower *l, const tws_module *m);
 /* Returns an operand with `operand` of all tensor-parallel ranks, gathered in rank order. */
@@ -647,50 +650,55 @@ tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *n
 void tws_exchange_gather_into(tws_lower *l, tws_stream stream, tws_operand operand, tws_operand all);
 /* Reduces the gradients of replicated parameters whose tensor-parallel ranks processed different tokens. */
 void tws_exchange_partial_gradients(tws_lower *l);
-/* zero.c */
+/* The functions below are defined in zero.c. */
 /* Sets the axes along which ranks have different samples or tokens. Called before other groups are made, since the
  * group of these ranks has index 0. */
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);
-/* begins a pass of a micro-batch; called after tws_zero_micro_begin() */
+/* Begins the forward pass (backward 0) or the backward pass (1) of a micro-batch; called after
+ * tws_zero_micro_begin(). */
 void tws_zero_buckets_pass(tws_lower *l, int backward);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);
 void tws_zero_micro_end(tws_lower *l);
 tws_operand tws_zero_param(tws_lower *l, uint32_t param);
-/* Returns the operand to which a gradient contribution is written. *accumulate 1: the contribution is added. Calls have
- * to be in the order of the contributions. */
+/* Returns the operand to which a contribution to a parameter's gradient is written. *accumulate: 1 if the contribution
+ * has to be added to the operand's contents, 0 if it replaces them. Contributions have to be emitted in the order of
+ * these calls. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
 /* Returns the value of *accumulate that tws_zero_gradient() would write, without changing the state. */
 int tws_zero_adds(const tws_lower *l, uint32_t param);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
-/* Calls `run` for each maximal run of parameters, adjacent in the flat buffers of a class, with equal results of
- * `kind_of`. `first` and `count` are the range of this rank's shard of the run in the gradient buffer. */
+/* Calls `run` for each maximal range of parameters that are adjacent in the flat buffers of a ZeRO class and for which
+ * `kind_of` returns the same value, which `run` receives as `kind`. [first, first + count): the elements of this rank's
+ * shard of the range, in the gradient buffer. */
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
-/* running.c */
+/* running.c: running statistics of batch normalization. The first determines the statistics of this rank's modules and
+ * adds their state entry; the second returns the operand of a module's statistics. */
 tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
-/* returns the factor of a micro-batch's update: 1 / ranks in the last one, so that the sum over ranks is the mean; else
- * 1 */
+/* Returns the factor of a micro-batch's update of running statistics: 1 / ranks in the last micro-batch, so that the
+ * sum over ranks is the mean; 1 in the others. */
 double tws_running_share(const tws_lower *l);
-void tws_running_average(tws_lower *l); /* called in the optimizer phase: averages over data-parallel ranks */
+/* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
+void tws_running_average(tws_lower *l);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
-/* optimizer.c */
+/* optimizer.c: the first lowers the optimizer phase of a training step. */
 void tws_lower_step(tws_lower *l);
 /* Returns the work of the optimizer's kernel for `count` elements. */
 tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count);
 void tws_lower_gather_parameters(tws_lower *l); /* stages 1 and 2: emits the all-gather of updated parameters */
-/* Emits the optimizer kernels for the elements that this rank updates; they read the gradients and scalars of the
- * offload pass. */
+/* Emits the optimizer kernels for the elements that this rank updates. The kernels read the gradients and scalars from
+ * the buffers in l->offload. */
 void tws_lower_update(tws_lower *l);
-/* Lowers the program TWS_PROGRAM_APPLY. */
+/* Lowers the program TWS_PROGRAM_APPLY: the update on the host that training steps defer. */
 void tws_lower_apply(tws_lower *l);
 /* For a network with several losses, emits kernels that count the ignored targets of each loss before the first
  * micro-batch. */

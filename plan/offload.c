@@ -62,7 +62,8 @@ static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
   return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
 }
 
-/* The last sub-groups of stage 3, offload_optimizer_ratio of the elements, are updated by the host; the others stay. */
+/* Determines the cut: the host updates the last sub-groups of stage 3, which are offload_optimizer_ratio of the
+ * elements, and the device updates the others. */
 void tws_offload_find_cut(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;

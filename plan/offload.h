@@ -5,8 +5,8 @@
 
 #include "plan/lower.h"
 
-/* Number of elements of a type of 2 bytes in a disk block; ranges of a multiple of it are whole disk blocks in every
- * type that states have. */
+/* Number of 2-byte elements in a disk block; every state type has at least 2 bytes, so that a range of a multiple of
+ * this number of elements consists of whole disk blocks. */
 enum { TWS_DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
 
 /* Called when groups and stages are known, before parameters are laid out. */
@@ -14,7 +14,8 @@ void tws_offload_begin(tws_lower *l);
 /* Returns a new buffer in the tier of offloaded buffers. */
 uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements);
 int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer);
-/* Determines l->offload.cut. Called when parameters are laid out, before states are. */
+/* Determines l->offload.cut, the number of elements that the device updates. Called after parameters are laid out and
+ * before states are. */
 void tws_offload_find_cut(tws_lower *l);
 /* Adds the state entries of master weights (kind 0) or of optimizer state number kind - 1, for `elements` elements that
  * the rank updates, in the tiers in which these live. Returns the buffer of the first element. */

@@ -1,4 +1,4 @@
-/* A placement says how a tensor is distributed over the ranks along each axis (as in PyTorch's DTensor). This file also
+/* A placement states how a tensor is distributed over ranks along each axis (as in PyTorch's DTensor). This file also
  * determines which collective changes one placement to another. Internal to plan/.
  *
  * The placement of a value determines that of its gradient, its dual. If all ranks have equal values, there are two
@@ -14,16 +14,16 @@
 #include "models/kernel.h"
 
 /* arguments of each row: identifier, name, placement of the gradient */
-#define TWS_PLACEMENTS(X)                                                                                   \
-  X(REPLICATED, "replicated", REPLICATED)                                                                   \
-  X(BROADCAST, "broadcast", PARTIAL)                                                                        \
-  X(PARTIAL, "partial sum", BROADCAST)                                                                      \
-  X(TOKENS, "split by tokens", TOKENS)                                                                      \
-  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                                 \
-  X(ROWS, "split by rows", ROWS)             /* parameter: outputs of a product */                          \
-  X(COLUMNS, "split by columns", COLUMNS)    /* parameter: inputs of a product */                           \
-  X(EXPERTS, "one of its own",                                                                              \
-    EXPERTS) /* of a parameter: each rank has its own; of slots: those of all ranks for a rank's experts */ \
+#define TWS_PLACEMENTS(X)                                                                                 \
+  X(REPLICATED, "replicated", REPLICATED)                                                                 \
+  X(BROADCAST, "broadcast", PARTIAL)                                                                      \
+  X(PARTIAL, "partial sum", BROADCAST)                                                                    \
+  X(TOKENS, "split by tokens", TOKENS)                                                                    \
+  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                               \
+  X(ROWS, "split by rows", ROWS)             /* parameter: outputs of a product */                        \
+  X(COLUMNS, "split by columns", COLUMNS)    /* parameter: inputs of a product */                         \
+  X(EXPERTS, "one of its own",                                                                            \
+    EXPERTS) /* parameter: each rank has other experts; slots: those of all ranks for a rank's experts */ \
   X(SAMPLES, "split by samples", SAMPLES) /* data parallelism */
 typedef enum tws_placed {
 #define X(id, name, dual) TWS_PLACED_##id,

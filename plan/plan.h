@@ -40,7 +40,7 @@ typedef enum tws_stream {
       TWS_STREAM_COUNT /* number of streams, at most 16 */
 } tws_stream;
 
-/* The places where an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
+/* The resources on which an operation runs: kernels and copy engines of the device, the host's cores, the disk. */
 #define TWS_PLACES(X) X(DEVICE, "device") X(HOST, "host") X(DISK, "disk")
 typedef enum tws_place {
 #define X(name, text) TWS_PLACE_##name,
@@ -142,8 +142,8 @@ typedef struct tws_op {
   uint8_t place, channel;
   uint8_t awaited; /* 1: an operation of another stream depends on it */
   uint16_t pad_;
-  uint32_t work;        /* index into tws_plan.works, which say the kernel or collective, the shape and the types */
-  uint32_t module;      /* index of a module of the network, or TWS_NONE */
+  uint32_t work;   /* index into tws_plan.works, whose items state the kernel or collective, the shape and the types */
+  uint32_t module; /* index of a module of the network, or TWS_NONE */
   uint32_t micro_batch; /* index of the micro-batch; accumulation_steps: an operation that runs once a step */
   uint32_t operand_first, dep_first;
   uint16_t operand_count, dep_count;
@@ -243,7 +243,7 @@ typedef struct tws_plan {
   int owns_state;
   int rank, world;
   tws_position position; /* the rank's position; position.sequence_length counts whole sequences, not the rank's part */
-  int stage, stages;     /* the rank's pipeline stage, and the number of stages: 0 of 1 without a pipeline */
+  int stage, stages;     /* the rank's pipeline stage and the number of stages; without a pipeline 0 and 1 */
   tws_zero_config zero;
   tws_dtype dtype;
   /* the type that cost models assume for matrix products whose work states no type; AUTO in engines */
@@ -257,22 +257,22 @@ typedef struct tws_plan {
   /* index of an operation; operations of the optimizer phase before it belong to the previous step (delayed update); 0:
    * there are none */
   uint32_t late;
-  /* of a periodic step (plan/fold.h): number of micro-batches after which the memory layout recurs, and the period in
-   * micro-batches with which it does; 0: not periodic */
+  /* number of micro-batches after which the memory layout of a periodic step (plan/fold.h) recurs, and the period in
+   * micro-batches with which it recurs; 0: the step is not periodic */
   uint32_t settled, period;
   tws_op *ops;
   tws_operand *operands;
   uint32_t *deps; /* indices of operations, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
-  tws_arguments *arguments; /* arguments of kernels, without duplicates */
+  tws_arguments *arguments; /* different arguments of kernels, without duplicates */
   tws_group *groups;
   /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
   const tws_param_slice *slices;
   uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
   /* bytes of the program's arena in each tier, without the state's arena: tws_plan_bytes() adds it */
   uint64_t arena_bytes[TWS_TIER_COUNT];
-  /* buffers that engines find by name: TWS_NONE if a plan has no such buffer */
+  /* indices of buffers that engines use; TWS_NONE: the plan has no such buffer */
   uint32_t parameters, master, gradients;
   uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* per optimizer state, in the order of config/optimizers.def */
   int optimizer_states;
@@ -361,7 +361,7 @@ static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o)
   const tws_operand *written = &plan->operands[o->operand_first + 1u];
   return plan->buffers[written->buffer].category == TWS_CATEGORY_CHECKPOINT;
 }
-/* Returns 1 if an operation waits for the checkpoint copies of earlier passes. */
+/* Returns 1 if an operation waits for the checkpoint copies that were issued in earlier passes. */
 static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op *o) {
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
          (plan->in_step && tws_stream_waits_for_compute(o->stream));
@@ -379,9 +379,10 @@ uint64_t tws_plan_bytes(const tws_plan *plan, tws_tier tier);
 /* Returns the size in bytes of the arena in which a buffer lies. */
 uint64_t tws_plan_arena_of(const tws_plan *plan, const tws_buffer *buffer);
 
-/* Verifies a plan from its operations alone, with vector clocks over streams: every read follows a complete write;
- * conflicting accesses are ordered; no buffer is used while another one in the same memory is alive or in use by
- * another stream; operations of one channel are ordered; dependencies point to earlier operations. */
+/* Verifies a plan from its operations alone, with vector clocks over streams. It fails with TWS_INTERNAL unless every
+ * read follows a complete write; conflicting accesses are ordered; no buffer is used while another one in the same
+ * memory is alive or in use by another stream; operations of one channel are ordered; and dependencies are earlier
+ * operations. */
 tws_code tws_plan_verify(const tws_plan *plan, tws_error *err);
 /* Verifies the plans of all ranks of a job together: all members of a group enter its collectives in one order, with
  * equal kinds, types and sizes; sends match receives; and the plans complete without deadlock when operations start in
@@ -392,7 +393,7 @@ tws_code tws_plans_verify(const tws_plan *const *plans, int count, tws_error *er
  * "pipe". */
 tws_code tws_plans_verify_part(const tws_plan *const *plans, int count, tws_error *err);
 
-/* Prints one line per operation. json 0: text; 1: JSON. */
+/* Writes the operations to `out`, as text with one line per operation (json 0) or as JSON (json 1). */
 tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error *err);
 /* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
  * writes to `buffer` (at most 160 bytes). */

@@ -91,7 +91,7 @@ static int keeps(const tws_lower *l, uint32_t module, int before) {
   }
 }
 
-/* The segment of an MLP ends with its second product, which follows the activation function. */
+/* The recomputed segment of an MLP ends with its second product, which follows the activation function. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   const tws_network *network = l->network;
   const int layer = network->modules[last].layer;

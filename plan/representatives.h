@@ -26,16 +26,17 @@ void tws_rank_set_free(tws_rank_set *set);
  * tws_pipeline_grid_stage() returns. */
 tws_code tws_representatives(const tws_topology *topology, const tws_node_mapping *mapping, const tws_config *config,
                              tws_rank_set *out, tws_error *err);
-/* Returns 1 if data-parallel ranks run the same operations at the same time. They do not if each rank copies its own
- * shard of the gradients to the host when a bucket is reduced (optimizer on the host at stages 1 and 2): ranks then
+/* Returns 1 if data-parallel ranks run the same operations at the same time; 0 if the optimizer is on the host at
+ * stages 1 and 2: each rank then copies its own shard of the gradients to the host when a bucket is reduced, and ranks
  * wait for each other, so that the step time of a single representative is too short. */
 int tws_replicas_keep_time(const tws_config *config);
 /* Lists all ranks in order. */
 tws_code tws_every_rank(int ranks, tws_rank_set *out, tws_error *err);
 
 /* A set of ranks that are verified together, about `most` of them and at least one of each stage. If the job has at
- * most about `most` ranks, it has all of them; otherwise whole replicas including the first and the last; if even these
- * are too many, one rank of each stage of the replicas. */
+ * most about `most` ranks, the set has all of its ranks. Otherwise it has all ranks of some replicas, among them the
+ * first and the last, or, if even two replicas have too many ranks, one rank of each pipeline stage of these
+ * replicas. */
 typedef struct tws_verified_set {
   tws_rank_set set;
   int whole_replicas; /* number of whole replicas in the set; 0: the set has one rank of each stage per replica */

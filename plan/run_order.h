@@ -54,7 +54,7 @@ typedef struct tws_communicator {
   int size;
   int message;   /* 1: a message, which ranks[0] sends to ranks[1]; 0: a collective */
   int present;   /* number of members that have a plan */
-  tws_axes axes; /* the axes along which members differ; 0: a message */
+  tws_axes axes; /* the axes along which the members differ; 0: the communicator is that of a message */
   /* [size] number of operations that each member has entered so far; used only while rendezvous are matched */
   uint32_t *entered;
   uint32_t *rendezvous;
@@ -122,7 +122,8 @@ void tws_run_end(tws_run *run, uint32_t rank, uint32_t op, double end_s);
 typedef struct tws_run_durations {
   const double *const *seconds; /* [plan][work] seconds; NULL: all durations are 0 */
   double (*message)(void *user, uint32_t rank,
-                    /* returns the seconds of a send or receive; NULL: they take the seconds of their work */
+                    /* returns the seconds of send or receive `op` of plan `rank`; NULL: messages take the seconds of
+                     * their work */
                     uint32_t op);
   void *user;
 } tws_run_durations;

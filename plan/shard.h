@@ -11,7 +11,7 @@
 #include "plan/placement.h"
 #include "plan/plan.h"
 
-/* The input of the sharding. */
+/* The settings that determine how a network is sharded. */
 typedef struct tws_sharding {
   tws_position position; /* number of ranks along each axis, and this rank's index along it */
   /* the placement along "model" of values between pairs of split weights: REPLICATED (all-reduce), or TOKENS (Megatron
@@ -29,16 +29,17 @@ static inline int tws_sharding_gathers_slots(const tws_sharding *sharding) {
   return sharding->splits_experts && sharding->between == TWS_PLACED_TOKENS;
 }
 
-/* The rule of a module along one axis: the placement that it requires of its inputs, the placement that its kernel
- * gives its outputs, and the placement that later modules see of its first output, after an exchange if they differ. */
+/* The rule of a module along one axis. wants: the placement that the module requires of its inputs; gives: the
+ * placement that its kernel gives its outputs; leaves: the placement that later modules see of its first output, after
+ * an exchange if it differs from `gives`. */
 typedef struct tws_axis_rule {
-  uint8_t wants, gives, leaves; /* wants, gives, leaves: tws_placed, or a value of the enumeration below */
+  uint8_t wants, gives, leaves; /* each a tws_placed, or a value of the enumeration below */
   /* tws_placed of the weight and of the vector: ROWS, COLUMNS, or REPLICATED (whole on every rank) */
   uint8_t weight, vector;
 } tws_axis_rule;
 enum {
   TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
-  TWS_BETWEEN                         /* the placement tws_sharding.between */
+  TWS_BETWEEN                         /* the placement that tws_sharding.between states */
 };
 
 typedef struct tws_local_module {
@@ -91,8 +92,9 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
 /* Checks whether `tensor` ranks divide the widths of experts; called if experts are split too. Fails as
  * tws_tensor_parallel_check() does. */
 tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err);
-/* sequence_parallel.c: rule of Ulysses (ring 0) or ring attention (ring 1) along the axis "sequence", and checks of
- * both. drops: 1 if the model has dropout, which ring attention does not support. */
+/* sequence_parallel.c: the first returns the rule of a module type under Ulysses (ring 0) or ring attention (ring 1)
+ * along the axis "sequence"; the second checks the sizes for Ulysses, the third for ring attention. drops: 1 if the
+ * model has dropout, which ring attention does not support. */
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,
                                      tws_error *err);

@@ -33,7 +33,7 @@ typedef enum tws_elements {
   TWS_ELEMENTS_OWNED   /* the elements that this rank updates, at owned_offset */
 } tws_elements;
 
-/* The name of the entry of gradients that a step leaves for the next step (plan/delayed.c). */
+/* The name of the state entry that holds the gradients that a step leaves for the next step (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
 #define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
 

@@ -57,7 +57,8 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few classes are not split */
     /* the few features inside an adapter are not split */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
-    if (tws_linear_scores_words(network, &network->modules[m])) return 0; /* split by its words */
+    /* the layer is split by the words of the vocabulary */
+    if (tws_linear_scores_words(network, &network->modules[m])) return 0;
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
     value = network->modules[m].out[0];
@@ -68,9 +69,9 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
                                     int has_features) {
   const tws_module *m = &network->modules[module];
   switch (m->type) {
-    case TWS_MODULE_EMBEDDING: /* split by the rows of the vocabulary */
+    case TWS_MODULE_EMBEDDING: /* the module is split by the rows of the vocabulary */
       return network->params[m->param[0]].rows == network->padded_vocabulary ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
-    case TWS_MODULE_EXPERT_LINEAR: /* split only if experts are split: shard.c */
+    case TWS_MODULE_EXPERT_LINEAR: /* the module is split only if experts are split (plan/shard.c) */
     case TWS_MODULE_LINEAR:
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;

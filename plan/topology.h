@@ -11,13 +11,14 @@ enum { TWS_MAX_AXES = TWS_AXIS_COUNT };
 
 typedef struct tws_topology {
   int axes;
-  tws_axis axis[TWS_MAX_AXES]; /* the axes, without duplicates; an axis and a sub-axis of it are not both among them */
+  /* the different axes of the topology; it does not contain both an axis and a sub-axis of it */
+  tws_axis axis[TWS_MAX_AXES];
   int dim[TWS_MAX_AXES];
 } tws_topology;
 
 tws_code tws_topology_make(tws_topology *topology, int axes, const tws_axis *axis, const int *dims, tws_error *err);
 int tws_topology_world(const tws_topology *topology);
-/* returns -1 if a coordinate is out of range */
+/* Returns the rank at these coordinates, or -1 if a coordinate is out of range. */
 int tws_topology_rank(const tws_topology *topology, const int *coordinates);
 void tws_topology_coordinates(const tws_topology *topology, int rank, int *coordinates);
 

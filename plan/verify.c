@@ -13,8 +13,8 @@ typedef struct reach {
 } reach;
 
 typedef struct piece { /* the bytes between two adjacent cuts of an arena */
-  uint32_t owner;      /* 1 + the buffer that has used them last; 0: none */
-  uint32_t written_by; /* 1 + the operation that wrote them last; 0: they have no content */
+  uint32_t owner;      /* 1 + the index of the buffer that has used these bytes last; 0: no buffer has */
+  uint32_t written_by; /* 1 + the index of the operation that wrote these bytes last; 0: they have no content */
   reach touched;       /* positions of the last access of each stream */
   reach wrote;         /* positions of the last write of each stream */
 } piece;
@@ -279,7 +279,7 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   }
   memset(p, 0, sizeof *p);
   p->owner = buffer + 1;
-  /* the host has written it before the program, so no operation of the program has */
+  /* the host has written the buffer before the program, so no operation of the program has */
   p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0;
   return TWS_OK;
 }

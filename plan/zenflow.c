@@ -188,15 +188,15 @@ static void update_columns(tws_lower *l) {
   operands[n++] = tws_read(gradients, 0, count);
   operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
-  /* the update keeps these if any gradient is not finite */
+  /* the update keeps these weights if any gradient is not finite */
   const uint32_t weights = cast_weights(l);
   if (weights != z->compact[0]) operands[n++] = tws_write(weights, 0, count);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
   put_weights(l, weights);
 }
 
-/* Copies gradients of a class to the host and accumulates them there, in ranges, so that one range is accumulated while
- * the next is copied. */
+/* Copies gradients of a ZeRO class to the host and accumulates them there, in ranges, so that one range is accumulated
+ * while the next is copied. */
 static void accumulate(tws_lower *l, const tws_zero_class *c) {
   const tws_dtype type = l->config->accumulation_dtype;
   const uint64_t first = tws_zero_kept_first(&l->zero, c);

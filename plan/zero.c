@@ -77,7 +77,8 @@ static int kind_along_model(const tws_lower *l, int param) {
   return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
 }
 
-/* Determines the flattening order: class by class, within each class as its parameters are dealt to the ranks. */
+/* Determines the flattening order of parameters: one ZeRO class after another, within each class as its parameters are
+ * dealt to the ranks. */
 static void order_params(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
@@ -152,7 +153,8 @@ static uint64_t frozen_first(const tws_lower *l, uint64_t stored, uint64_t *star
   return over > 0 ? stored + TWS_DISK_ELEMENTS - over : stored;
 }
 
-/* Lays out all classes one after another. sizes: number of elements of each parameter that the rank stores. */
+/* Lays out all ZeRO classes one after another in the flat buffers. sizes: number of elements of each parameter that the
+ * rank stores. */
 static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_zero *z = &l->zero;
   uint64_t stored = 0, kept = 0, trained = 0, wide = 0;
@@ -172,7 +174,8 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_offload_find_cut(l);
   make_state(l, wide, kept, starts, starts_below(starts, count, wide));
   tws_quantized_state(l, wide, stored - wide);
-  const uint64_t cut = l->offload.cut; /* if it is above 0, the device has only the gradients below the cut */
+  /* if the cut is above 0, the device has only the gradients of elements below it */
+  const uint64_t cut = l->offload.cut;
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, starts, starts_below(starts, count, cut));
   else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank has several buckets at the same time */
@@ -421,7 +424,7 @@ static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand 
   return reduced;
 }
 
-/* Reduce-scatters gradients. Each has two operands: the parts for all ranks, and the sum of this rank's parts.
+/* Reduce-scatters gradients. Each gradient has two operands: the parts for all ranks, and the sum of this rank's parts.
  * Quantized reductions are emitted last. */
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
                     const tws_operand *operands, tws_dtype dtype) {

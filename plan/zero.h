@@ -20,7 +20,7 @@ void tws_zero_make_buckets(tws_lower *l);
 int tws_zero_reuses_buffers(const tws_lower *l);
 uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket);
 void tws_zero_bucket_end(tws_lower *l, uint32_t bucket);
-/* Stage 3: schedules gathers and releases; called when storage is laid out (plan/zero3_gathers.c). */
+/* Schedules the gathers and releases of stage 3. Called when storage is laid out (plan/zero3_gathers.c). */
 void tws_zero3_gathers_begin(tws_lower *l);
 /* zero_secondary.c: the first chooses the parameters of the secondary partition from the schedule of gathers; the
  * second stores the rank's secondary shard of a parameter that has just been gathered. */

@@ -51,8 +51,8 @@ static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   }
 }
 
-/* Makes the buckets of one class, whose parameters are listed from bucket_params[first] on; returns the index after the
- * last. */
+/* Divides the gradients of the parameters of one ZeRO class (plan/lower.h) into buckets. The parameters are listed in
+ * bucket_params from index `first` on. Returns the index after the last of them. */
 static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *order, uint32_t count, uint32_t first) {
   tws_zero *z = &l->zero;
   uint64_t limit = (uint64_t)l->config->zero.reduce_bucket_size, filled = 0;

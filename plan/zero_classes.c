@@ -1,4 +1,5 @@
-/* Determines classes of parameters: those that are replicated on the same ranks, and trained or frozen alike. */
+/* Determines the ZeRO classes: sets of parameters that are replicated on the same ranks and that are trained or frozen
+ * alike. */
 #include "plan/zero.h"
 
 /* Returns the axes along which a parameter is replicated, out of those of all replicas. Its gradient is summed over the
@@ -36,7 +37,8 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen) {
   return found;
 }
 
-/* Makes the classes. The class of all ranks always exists and is the first, so ranks agree on the order of classes. */
+/* Makes the ZeRO classes. The class that is replicated on all ranks always exists and is the first, so that all ranks
+ * have the classes in one order. */
 void tws_zero_make_classes(tws_lower *l) {
   tws_zero *z = &l->zero;
   z->classes = tws_arena_alloc(l->scratch, TWS_ZERO_CLASSES, sizeof *z->classes);
@@ -61,7 +63,7 @@ void tws_zero_make_classes(tws_lower *l) {
 
 static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
   const tws_zero *z = &l->zero;
-  /* this rank updates [begin, end) of the stored range; padding belongs to the last run */
+  /* this rank updates [begin, end) of the stored range; padding belongs to the last range */
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition;
   const uint64_t base = z->flat_gradients ? 0 : begin - c->kept;
   uint64_t first = begin;

@@ -31,7 +31,7 @@ static int touches(const tws_operand *range, const tws_operand *next) {
   return next->offset == range->offset + range->count;
 }
 
-/* Casts ranges with one operation for each maximal run that is contiguous on both sides. */
+/* Casts ranges with one operation for each maximal run that is contiguous in the source and in the destination. */
 static void cast_all(tws_lower *l, const tws_operand *from, const tws_operand *to, int count) {
   for (int i = 0; i < count;) {
     tws_operand source = from[i], target = to[i];

@@ -9,8 +9,8 @@
 
 enum { BITS = 4, BLOCK = 512 };
 
-/* A level of the reduction among the ranks of `group`: of each gradient, each rank sends `parts` parts to each rank,
- * and the received parts are summed. */
+/* One level of a quantized reduction, among the ranks of `group`: of each gradient, each rank sends `parts` parts to
+ * each rank, and the received parts are summed. */
 typedef struct level {
   uint32_t group;
   int64_t parts, ranks;

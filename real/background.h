@@ -31,7 +31,7 @@ tws_code tws_task_wait(tws_task *task, tws_error *err);
  * compute. */
 void tws_task_yield(void);
 
-/* a copy of segments of the state, taken while training continues */
+/* A copy of segments of the state, which is taken while training continues. */
 typedef struct tws_snapshot {
   const tws_plan *plan;
   tws_executor *executor;
@@ -52,7 +52,8 @@ typedef struct tws_snapshot {
  * most `limit` bytes; otherwise `bytes` stays NULL. */
 tws_code tws_snapshot_open(tws_snapshot *snapshot, uint64_t limit, tws_error *err);
 void tws_snapshot_close(tws_snapshot *snapshot);
-void tws_snapshot_begin(tws_snapshot *snapshot); /* called before the copy is taken again */
+/* Marks the copy as not taken; called before the copy is taken again. */
+void tws_snapshot_begin(tws_snapshot *snapshot);
 tws_code tws_snapshot_take(tws_snapshot *snapshot, tws_error *err);
 void tws_snapshot_wait(tws_snapshot *snapshot); /* waits until the copy has been taken, or has failed */
 /* Reads elements from the copy; a tws_piece_source (checkpoint/shard.h). */

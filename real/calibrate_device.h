@@ -26,9 +26,9 @@ tws_code tws_calibrate_describe(const tws_calibrate_device *on, tws_measurements
  * of the device and of the host, pinned and pageable, by size up to `most_bytes` (0: 256 MiB). */
 tws_code tws_calibrate_extras(const tws_calibrate_device *on, uint64_t most_bytes, tws_measurements *m, tws_error *err);
 
-/* Repeats a work for `for_s` seconds: under a load as long as that of a training, a device exceeds its power limit and
- * lowers its clocks, which short measurements do not show. *seconds: time of one execution at the end of the
- * repetition. A work of this shape must have run before. */
+/* Measures a work under sustained load by repeating it for `for_s` seconds: in a long training, a device exceeds its
+ * power limit and lowers its clocks, which short measurements do not show. *seconds: time of one execution at the end
+ * of the repetition. A work of this shape must have run before. */
 tws_code tws_calibrate_sustain(const tws_calibrate_device *on, tws_timed start, void *user, double for_s,
                                double *seconds, tws_error *err);
 

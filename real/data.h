@@ -30,9 +30,9 @@ typedef struct tws_data {
   int64_t offset;          /* added to the position of a sample, if earlier steps had another batch size; else 0 */
 } tws_data;
 
-/* Opens a file of tokens. Errors: TWS_IO: no such file, a folder, unreadable; TWS_INVALID: bad header, fewer tokens
- * than one global batch needs (the message has their number), a token that is not below `vocabulary` (the message has
- * its position). */
+/* Opens a file of tokens. Fails with TWS_IO if the file does not exist, is a folder or cannot be read, and with
+ * TWS_INVALID for a bad header, for fewer tokens than one global batch needs (the message has this number), or for a
+ * token that is not below `vocabulary` (the message has its position). */
 tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed,
                        tws_data *data, tws_error *err);
 /* Opens a file with labels (real/pairs.h); errors as for tws_data_open(), and TWS_INVALID if its name does not end with
@@ -42,25 +42,26 @@ tws_code tws_data_open_labelled(const char *path, int64_t sequence, const struct
                                 int64_t train_batch, uint64_t seed, tws_data *data, tws_error *err);
 void tws_data_close(tws_data *data);
 
-/* Returns the number of the sample at position `place` (0 .. train_batch - 1) of the global batch of step `step`,
- * counted from 0. */
+/* Returns the index in the file of the sample at position `place` (0 .. train_batch - 1) of the global batch of step
+ * `step`, counted from 0. */
 uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place);
 
 /* One rank's share of the global batch. Micro-batch a of replica r has the positions (a replicas + r) micro + [0,
  * micro), and rank p of the sequence-parallel group the tokens p length + [0, length) of every sample with their
- * targets, where length = sequence / parts; with `halves` it has those of models/zigzag.h. All other ranks of a
- * replica read the same. */
+ * targets, where length = sequence / parts; with `halves` it has the two ranges of tokens that models/zigzag.h
+ * computes. The other ranks of a replica (tensor-parallel and pipeline ranks) read the same tokens. */
 typedef struct tws_batch_shape {
   int64_t train_batch, micro_batch, accumulation;
   int replica, replicas; /* data parallelism: index and number of replicas */
   int part, parts;       /* sequence parallelism: index and size of the group; parts divide the sequence */
-  int64_t ignored;       /* targets with this id become -1; negative: no target does */
-  int halves;            /* 1: a rank has two ranges of tokens of a sample, not one (zigzag) */
+  int64_t ignored; /* targets with this token id become -1 (they do not count in the loss); negative: no target does */
+  int halves;      /* 1: a rank has two ranges of tokens of a sample, not one (zigzag) */
 } tws_batch_shape;
 /* Returns the number of tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);
-/* Reads `count` (at most `sequence` + 1) tokens from token `first` on. Not thread-safe. TWS_IO: the file has become
- * shorter, or cannot be read; TWS_INVALID: a token has become one that is not in the vocabulary. */
+/* Reads `count` (at most `sequence` + 1) tokens from token `first` on. Not thread-safe. Fails with TWS_IO if the
+ * file has become shorter or cannot be read, and with TWS_INVALID if a token has changed to one outside of the
+ * vocabulary. */
 tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count, int32_t *tokens, tws_error *err);
 /* Fills one rank's share of a step. ids and targets: int32 [accumulation][micro_batch][length]. Fails as
  * tws_data_tokens_at() does. */

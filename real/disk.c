@@ -60,7 +60,7 @@ struct tws_disk {
   pthread_cond_t more, done;
   tws_disk_transfer queue[QUEUE]; /* indexed by ticket modulo QUEUE */
   uint64_t started, ended;        /* tickets of the last transfer that was started, and of the last that has ended */
-  int working;                    /* number of threads that still work on transfer ended + 1 */
+  int working;                    /* number of threads that have not finished transfer number `ended` + 1 */
   int ending;
   tws_disk_count moved;
   tws_error failure; /* code TWS_OK: no transfer has failed */

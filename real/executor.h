@@ -35,16 +35,16 @@ typedef struct tws_executor_setup {
   tws_disk_setup disk;   /* folder and parameters for arenas on a disk */
 } tws_executor_setup;
 
-/* Creates an executor. Errors: TWS_MEMORY: the arena of a tier cannot be allocated; TWS_UNSUPPORTED: the backend lacks
- * a kernel; TWS_INTERNAL: a plan exceeds its own buffers. It is a collective over the world if the communicator
- * allocates memory. */
+/* Creates an executor. If the communicator allocates memory, all ranks of the world have to call it. Fails with
+ * TWS_MEMORY if the arena of a tier cannot be allocated, with TWS_UNSUPPORTED if the backend lacks a kernel, and with
+ * TWS_INTERNAL if a plan exceeds its own buffers. */
 tws_code tws_executor_create(const tws_executor_setup *setup, tws_executor **out, tws_error *err);
 void tws_executor_destroy(tws_executor *executor);
 
-/* returns the bytes of all arenas of this tier */
+/* Returns the bytes of all arenas of this tier. */
 uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
-/* returns the bytes that all disk arenas have transferred since their creation */
+/* Returns the bytes that all disk arenas have transferred since their creation. */
 tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
 
 /* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
@@ -55,7 +55,7 @@ tws_code tws_executor_zero(tws_executor *executor, int program, uint32_t buffer,
 tws_code tws_executor_get(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, void *to,
                           uint64_t count, tws_error *err);
 
-/* Determines the address of a range of a buffer, in memory of the buffer's tier. */
+/* Sets *at to the address of a range of a buffer, in memory of the buffer's tier. */
 tws_code tws_executor_find(const tws_executor *executor, int program, uint32_t buffer, uint64_t offset, uint64_t count,
                            const void **at, tws_error *err);
 
@@ -67,9 +67,9 @@ typedef tws_code (*tws_executor_probe)(void *user, uint32_t op, tws_error *err);
  * line. */
 tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err);
-/* Run one step in two calls. After start() a backend with streams may still be computing, and other streams can be
- * given work that overlaps with it; finish() waits. A backend without streams has completed the step when start()
- * returns. */
+/* Run one step in two calls. After tws_executor_start() a backend with streams may still be computing, and other
+ * streams can be given work that overlaps with it; tws_executor_finish() waits until the step has ended. A backend
+ * without streams has completed the step when tws_executor_start() returns. */
 tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                             void *user, tws_error *err);
 tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
@@ -77,11 +77,12 @@ tws_code tws_executor_finish(tws_executor *executor, int program, double *times,
 const char *tws_executor_not_recorded(const tws_executor *executor);
 
 /* ---- for an emulator, which decides when operations of several ranks run ---- */
-/* Runs an operation that needs no other rank, to its end. */
+/* Runs an operation that needs no other rank, and returns when it has ended. */
 tws_code tws_executor_run(tws_executor *executor, int program, uint32_t op, tws_error *err);
 /* Returns the segments of a collective in this rank's memory; *count is their number. */
 const tws_comm_segment *tws_executor_segments(const tws_executor *executor, int program, uint32_t op, int *count);
-/* Returns the address of a message's data: those to send, or the memory to receive into. */
+/* Returns the address of a message's data (the data to send, or the memory to receive into); *bytes: their number of
+ * bytes. */
 void *tws_executor_message(const tws_executor *executor, int program, uint32_t op, uint64_t *bytes);
 
 /* Returns a value that changes with the operation that is running; may be called from any thread. */

@@ -1,5 +1,6 @@
-/* Checkpoints on a disk of rank 0 that some ranks do not see. These ranks exchange their data with rank 0 in
- * messages of at most one block, when they save and when they resume. Rank 0 serves one rank after another. */
+/* Transfers checkpoints for ranks that do not see the folder of checkpoints of rank 0: such a rank exchanges its data
+ * with rank 0 in messages of at most one block, when it saves and when it resumes. Rank 0 serves one rank after
+ * another. */
 #ifndef TWS_REAL_FAR_H
 #define TWS_REAL_FAR_H
 
@@ -9,7 +10,8 @@
  * of a file from rank 0; tws_far_fetch_end() ends the rank's requests. */
 tws_code tws_far_fetch(void *training, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err);
 tws_code tws_far_fetch_end(tws_training *t, tws_error *err);
-/* Called on rank 0: serves the requests of all ranks that do not see the checkpoint, until they have ended. */
+/* Called on rank 0: serves the requests of all ranks that do not see the checkpoint's folder, until these ranks have
+ * ended their requests. */
 tws_code tws_far_serve(tws_training *t, tws_error *err);
 
 /* Called on a rank that does not see the folder for saving: tws_far_write(), a tws_shard_sink, sends bytes of its file

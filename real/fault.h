@@ -23,13 +23,13 @@ typedef enum tws_fault_kind {
   TWS_FAULT_ALLOCATE
 } tws_fault_kind;
 typedef struct tws_fault {
-  tws_fault_kind kind; /* NONE on all ranks that the fault does not concern */
+  tws_fault_kind kind; /* TWS_FAULT_NONE on all ranks that the fault does not concern */
   int64_t step;
 } tws_fault;
 
 /* Parses the list that the variable contains; text may be NULL. Fails with TWS_USAGE for other texts. */
 tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err);
-/* Executes the fault; for kill and hang it does not return. */
+/* Executes the fault. Does not return for TWS_FAULT_KILL and TWS_FAULT_HANG. */
 void tws_fault_strike(tws_fault_kind kind);
 
 #endif

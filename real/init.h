@@ -1,6 +1,6 @@
-/* Initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of elements 4 b
- * .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight depends on the
- * seed alone, not on ranks, ZeRO stage, tensor parallelism or the rank that computes it. */
+/* Computes initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of
+ * elements 4 b .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight
+ * depends on the seed alone, not on ranks, ZeRO stage, tensor parallelism or the rank that computes it. */
 #ifndef TWS_REAL_INIT_H
 #define TWS_REAL_INIT_H
 
@@ -13,7 +13,8 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out);
 
-/* Computes the same with up to `threads` threads of this process, which are joined before the call returns. */
+/* Computes what tws_init_part() computes, with up to `threads` threads of this process, which are joined before the
+ * call returns. */
 void tws_init_part_with(int threads, const tws_param *param, uint32_t index, uint64_t seed,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, float *out);
 

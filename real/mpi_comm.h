@@ -15,8 +15,8 @@
 #include "plan/plan.h"
 #include "real/real.h"
 
-/* Choice of a transport. MESSAGES uses MPI messages alone; NODES_OF_2 and NODES_OF_3 are AUTO as if every two or
- * three ranks were a node of their own, for tests. */
+/* The transport of collectives. AUTO: shared memory within nodes and MPI messages between them; MESSAGES: only MPI
+ * messages; NODES_OF_2, NODES_OF_3: as AUTO, but every two or three ranks are treated as a separate node, for tests. */
 typedef enum tws_transport {
   TWS_TRANSPORT_AUTO,
   TWS_TRANSPORT_MESSAGES,
@@ -25,15 +25,15 @@ typedef enum tws_transport {
 } tws_transport;
 
 /* Start and end the use of MPI in this process. tws_mpi_start() calls MPI_Init if an MPI launcher has started the
- * process. */
+ * process, and writes this rank and the number of ranks. */
 tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error *err);
 void tws_mpi_stop(void);
 int tws_mpi_rank(void);
 int tws_mpi_world(void);
 const char *tws_mpi_description(void); /* returns the library's name and version, "Open MPI 4.1.4" */
 
-/* Collective, without a communicator: broadcasts *data and *bytes of rank 0 to every rank; the other ranks free
- * *data (tws_free). */
+/* Broadcasts *data and *bytes of rank 0 to every rank, without a communicator; all ranks have to call it. The other
+ * ranks free *data by tws_free(). */
 tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err);
 
 /* Creates a communicator; collective over the world: every rank calls it, each with its own plan's groups (group i of a
@@ -46,18 +46,20 @@ const tws_comm_ops *tws_mpi_comm_ops(void);
 int tws_comm_is_shared(const tws_comm *comm); /* returns 1 if the shared-memory transport is in use */
 
 /* Allocates memory that the other ranks of the node can access directly: zeroed, aligned to a page, in huge pages where
- * the kernel provides them. Collective over the world (bytes may differ and be 0: *base is then NULL). TWS_MEMORY names
- * the size; the failing rank returns before the others are informed. *base stays NULL with TWS_OK if the transport has
- * no shared memory: the caller then allocates by itself. Freed with the communicator. */
+ * the kernel provides them. All ranks of the world have to call it; `bytes` may differ between ranks, and if it is 0,
+ * *base is NULL. Fails with TWS_MEMORY, naming the size; the failing rank returns before the others are informed. If
+ * the transport has no shared memory, it returns TWS_OK and *base stays NULL: the caller then allocates the memory
+ * itself. The memory is freed with the communicator. */
 tws_code tws_comm_allocate(tws_comm *comm, uint64_t bytes, void **base, tws_error *err);
 
-/* Collective helpers over the world, which plans do not use. */
+/* Collective functions over the world that plans do not use. tws_comm_barrier() returns when all ranks have called
+ * it. */
 tws_code tws_comm_barrier(tws_comm *comm, tws_error *err);
 /* Gathers every rank's `bytes` bytes on rank 0, one after another in *all (tws_free), with offsets in *offset[world +
  * 1] (tws_free); other ranks receive NULL. */
 tws_code tws_comm_gather(tws_comm *comm, const void *data, uint64_t bytes, unsigned char **all, uint64_t **offset,
                          tws_error *err);
-/* replaces *value by its maximum over the ranks, on every rank */
+/* Replaces *value by its maximum over all ranks, on every rank. */
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err);
 
 /* Returns a rank of the world that has not arrived in the collective in which this rank waits, or -1. It reads shared

@@ -15,8 +15,8 @@
 
 typedef struct tws_nodes tws_nodes;
 
-/* Distribution of a group over nodes. nodes 1: all members share memory; nodes 0: members of a node are not consecutive
- * in the group, which this transport does not support. */
+/* The distribution of a group's members over nodes. nodes 1: all members share memory; nodes 0: members of a node are
+ * not consecutive in the group, which this transport does not support. */
 typedef struct tws_span {
   int nodes, mine;        /* nodes: number of nodes of the group; mine: index of this rank's node */
   int *first;             /* [nodes + 1] index in the group of the first member of each node */
@@ -33,7 +33,8 @@ void tws_span_free(tws_span *span);
 tws_code tws_nodes_create(MPI_Comm world, int world_size, tws_shared *shared, tws_messages *messages, tws_nodes **out,
                           tws_error *err);
 void tws_nodes_destroy(tws_nodes *nodes); /* NULL is allowed */
-/* Requires span->nodes > 1, and segments in memory that the node shares (tws_shared_covers() with the whole group). */
+/* Runs a collective of a group on several nodes. Requires span->nodes > 1, and segments in memory that the ranks of a
+ * node share (tws_shared_covers() for the whole group). */
 tws_code tws_nodes_collective(tws_nodes *nodes, const tws_shared_group *group, const tws_span *span,
                               tws_collective collective, int root, const tws_comm_segment *segments, int count,
                               tws_error *err);

@@ -13,9 +13,9 @@
 /* State of the batch that is being filled. */
 typedef struct filler {
   const tws_objective_source *from;
-  /* inputs of this rank's share; NULL: the network has no such input */
+  /* inputs of this rank's share of the step; NULL: the network has no such input */
   int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes;
-  int32_t *documents, *positions; /* likewise */
+  int32_t *documents, *positions; /* inputs of this rank's share, as above */
   int32_t *row;                   /* all tokens of one sample */
   int32_t *other;                 /* all tokens of another sample */
   int32_t *spans;                 /* [token of `row`] its document, if documents are packed */
@@ -155,7 +155,7 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
     const uint64_t away = 1 + (uint64_t)(drawn(data, number, whole, OF_OTHER) * (double)(data->samples - 1));
     TWS_TRY(tws_data_tokens_at(data, (sample + away) % data->samples * (uint64_t)whole, whole, f->other, err));
     const int64_t ends = length_of(f, f->other);
-    another = ends > first; /* 0: there is no text that could follow */
+    another = ends > first; /* 0: the other sample has no text that could follow */
     if (another) taken = ends < taken ? ends : taken;
   }
   const int32_t *second = another ? f->other : f->row;

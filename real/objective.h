@@ -41,8 +41,8 @@ typedef struct tws_objective_source {
   const tws_network *network;
   const tws_data *data;
   const tws_batch_shape *shape;
-  tws_dtype dtype;      /* type of the patches' elements, for PICTURES: that of activations */
-  int64_t target;       /* twinspeed.target_length, for PAIRS */
+  tws_dtype dtype;      /* for PICTURES: type of the patches' elements, which is that of activations */
+  int64_t target;       /* for PAIRS: twinspeed.target_length, the number of target tokens */
   int64_t document_end; /* twinspeed.document_end_token; -1: a sample is one document */
 } tws_objective_source;
 

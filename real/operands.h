@@ -7,9 +7,10 @@
 
 enum { TWS_MAX_OPERANDS = 19 };
 
-/* Checks the operands of a work. Errors: TWS_INTERNAL: a wrong number of operands or one without an address;
- * TWS_UNSUPPORTED: a type that is not the work's, or one that backends computing on float32, bfloat16 and half
- * precision lack; TWS_INVALID: a negative size. The hint begins with `device`: "the host". */
+/* Checks the operands of a work. Fails with TWS_INTERNAL for a wrong number of operands or an operand without an
+ * address, with TWS_UNSUPPORTED for an operand whose type is not the work's or is none of float32, bfloat16 and half
+ * precision where backends need one of these, and with TWS_INVALID for a negative size. The hint begins with `device`:
+ * "the host". */
 tws_code tws_check_operands(const tws_work *work, void *const *operand, const tws_dtype *dtype, int count,
                             const char *device, tws_error *err);
 /* Fails with TWS_INTERNAL if operand `index` has too few elements for its shape. Scratch memory is not checked. */

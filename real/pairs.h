@@ -27,9 +27,9 @@ typedef struct tws_pairs_form {
   tws_pairs_kind kind;
   int64_t vocabulary, classes, types; /* exclusive upper limits of tokens, labels and types */
 } tws_pairs_form;
-/* Opens a file. Errors: TWS_IO: no such file, unreadable; TWS_INVALID with the line: it is no such object, has an empty
- * target or an empty text to classify, a number that is not below its limit, or an answer that is not at its position.
- * Close it with tws_pairs_close(). */
+/* Opens a file. Fails with TWS_IO if the file does not exist or cannot be read, and with TWS_INVALID, naming the line,
+ * if a line is no object of this form, or has an empty target, an empty text to classify, a number that is not below
+ * its limit, or an answer that is not at its position. The caller closes *out with tws_pairs_close(). */
 tws_code tws_pairs_open(const char *path, const tws_pairs_form *form, tws_pairs **out, tws_error *err);
 void tws_pairs_close(tws_pairs *pairs); /* NULL is allowed */
 uint64_t tws_pairs_count(const tws_pairs *pairs);

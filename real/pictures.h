@@ -6,9 +6,9 @@
 #include "models/network/network.h"
 #include "real/data.h"
 
-/* Opens pictures of the network's size. Errors: TWS_IO: no such file, unreadable; TWS_INVALID: the file's size is no
- * multiple of such a record (the message has the record's size), it has fewer records than a global batch, or a class
- * that the network lacks (the message has its position). */
+/* Opens pictures of the network's size. Fails with TWS_IO if the file does not exist or cannot be read, and with
+ * TWS_INVALID if the file's size is no multiple of the size of a record (the message has this size), the file has fewer
+ * records than a global batch has samples, or a class exceeds the network's classes (the message has its position). */
 tws_code tws_pictures_open(const char *path, const tws_network *network, int64_t train_batch, uint64_t seed,
                            tws_data *data, tws_error *err);
 /* Reads picture `sample` as a row of patches, each of them channel by channel, with values scaled from 0 .. 255 to -1

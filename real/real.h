@@ -27,7 +27,7 @@ typedef struct tws_backend_ops {
    * asynchronous on `stream`. */
   tws_code (*run)(tws_backend *backend, const tws_work *work, const tws_arguments *arguments, void *const *operand,
                   const tws_dtype *dtype, int operand_count, tws_stream stream, tws_error *err);
-  /* copies bytes between addresses of any tier */
+  /* copies `bytes` bytes between addresses of any two tiers */
   tws_code (*copy)(tws_backend *backend, void *to, const void *from, uint64_t bytes, tws_stream stream, tws_error *err);
   /* optional, both or none: backends whose streams run concurrently. signal() records the event on the stream;
    * wait() makes the stream wait for the last signal() of that event (as cudaEventRecord and cudaStreamWaitEvent).
@@ -38,9 +38,9 @@ typedef struct tws_backend_ops {
   int (*supports)(const tws_work *work); /* returns 1 if the backend has a kernel for this work */
   /* optional, both or none: work that is started between record(1) and record(0) is captured and not run (as a CUDA
    * graph); replay() launches all of it, as often as requested. Work of every shape must have run before. A new
-   * recording replaces the previous one; a recording is valid as long as the memory and the communicator that it
-   * uses. TWS_UNSUPPORTED from record(1): not wanted here. record(-1) discards what is being recorded; after that,
-   * and after an error of record(), the backend runs work as before. */
+   * recording replaces the previous one; a recording is valid as long as the memory and the communicator that it uses.
+   * record(1) fails with TWS_UNSUPPORTED if recording is not wanted. record(-1) discards what is being recorded; after
+   * that, and after an error of record(), the backend runs work as before. */
   tws_code (*record)(tws_backend *backend, int on, tws_error *err);
   tws_code (*replay)(tws_backend *backend, tws_error *err);
   /* optional, both or none, for backends with wait(): mark() records a time stamp on a stream; marked() returns, for
@@ -61,8 +61,9 @@ typedef struct tws_comm_segment {
   tws_dtype dtype;
   uint64_t count; /* number of elements: the sent and received data have this number times SENDS and RECEIVES of
                    * models/collectives.def */
-  /* for uneven collectives: NULL, or the number of elements (of `count`) sent to each member, then received from each.
-   * Read when the operation runs; a communicator that cannot read them (device memory) transfers all. */
+  /* for uneven collectives: for each member the number of elements (of `count`) that are sent to it, then for each
+   * member the number that are received from it; otherwise NULL. They are read when the operation runs; a communicator
+   * that cannot read them (device memory) transfers all elements. */
   const int32_t *counts;
 } tws_comm_segment;
 typedef struct tws_comm_ops {
@@ -86,20 +87,21 @@ typedef struct tws_comm_ops {
 /* Paths of files that are written step by step in addition to those of the configuration's sections (traces/monitor.h),
  * and the peak FLOP/s for computing MFU. */
 typedef struct tws_watching {
-  const char *lines_path, *prometheus_path; /* NULL: not written */
+  const char *lines_path, *prometheus_path; /* paths of the two files; NULL: the file is not written */
   double peak_flops;                        /* peak FLOP/s of all devices of the job; 0: not known */
 } tws_watching;
 
 typedef struct tws_train_options {
-  tws_plan_request plan;  /* plan of a training step of any rank: network, resolved configuration, topology, backend,
+  tws_plan_request plan; /* plan of a training step of any rank: network, resolved configuration, topology, backend,
                              threads */
-  int share;              /* used with virtual ranks only. 1: ranks whose memory has equal bytes share storage
+  int share;             /* used with virtual ranks only. 1: ranks whose memory has equal bytes share storage
                            * (real/shared_pages.h) */
-  const char *data;       /* path of a text file (a token per byte) or a token file (real/data.h) */
-  int64_t steps;          /* total steps at the end of the training, those before a resumed checkpoint included */
-  const char *eval_data;  /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;     /* evaluation interval in steps; there is also one after the last step; 0: only that one */
-  int64_t eval_steps;     /* number of global batches of one evaluation, the same in each; 0: the whole file */
+  const char *data;      /* path of a text file (a token per byte) or a token file (real/data.h) */
+  int64_t steps;         /* total steps at the end of the training, those before a resumed checkpoint included */
+  const char *eval_data; /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
+  int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: only that one */
+  /* number of global batches of one evaluation, which are the same in each evaluation; 0: all batches of the file */
+  int64_t eval_steps;
   const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
   int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: only that one */
   int64_t keep;           /* number of checkpoints that are kept; 0: all */
@@ -110,11 +112,12 @@ typedef struct tws_train_options {
   int64_t trace_step;     /* number of the traced step; 0: the last */
   const char *csv_path;   /* path of a table with one line per step, or NULL */
   tws_watching watching;
-  const tws_fingerprint *fingerprint; /* written into trace and summary; NULL: none */
-  const char *result_path;            /* JSON summary written by rank 0 at the end, or NULL */
-  double deadline_s;                  /* the watchdog reports a hang after this many seconds without progress; 0:
+  /* fingerprints of model and plan that are written into the trace and the summary; NULL: none are written */
+  const tws_fingerprint *fingerprint;
+  const char *result_path; /* JSON summary written by rank 0 at the end, or NULL */
+  double deadline_s;       /* the watchdog reports a hang after this many seconds without progress; 0:
                                        * never */
-  uint64_t device_limit;              /* bytes that a rank's device tier may use; 0: all available memory */
+  uint64_t device_limit;   /* bytes that a rank's device tier may use; 0: all available memory */
   int quiet;
   char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
   size_t activity_bytes;
@@ -138,14 +141,16 @@ typedef struct tws_disk_traffic {
 } tws_disk_traffic;
 
 typedef struct tws_train_result {
-  int64_t steps, skipped; /* numbers since the beginning of the training; this run started after step first_step */
+  /* numbers of all and of skipped steps since the beginning of the training; this run started after step first_step */
+  int64_t steps, skipped;
   int64_t first_step;
   int ended;                                                 /* 1: should_end() ended the run */
   double first_loss, last_loss, median_step_s, tokens_per_s; /* losses: the first and the last loss that are finite */
   int evaluated;
   double last_eval_loss;
   uint64_t predicted_bytes[TWS_TIER_COUNT], allocated_bytes[TWS_TIER_COUNT]; /* [tier] bytes of this rank's arenas */
-  uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;     /* on rank 0: sums over ranks and tiers */
+  /* on rank 0: bytes summed over all ranks and tiers */
+  uint64_t job_predicted_bytes, job_allocated_bytes, job_peak_rss_bytes;
   uint64_t largest_bytes; /* on rank 0: bytes of the rank that allocated most, summed over tiers */
   int largest_rank;
   tws_disk_traffic disk; /* traffic of this run's training steps; on rank 0 the sum over ranks */
@@ -171,7 +176,7 @@ typedef struct tws_calibrate_options {
   int threads;            /* threads of a rank that has the node to itself; 0: one for each core */
   int cores;              /* number of cores that the ranks share; 0: all cores of the machine */
   double budget_s;        /* approximate time of the repetitions, seconds; 0: it follows from `quick` */
-  const tws_work *works;  /* the kernels to measure; NULL: none */
+  const tws_work *works;  /* the kernels to measure, `work_count` of them; NULL: none are measured */
   uint32_t work_count;
   char *activity; /* buffer for this rank's current operation (zero-terminated), or NULL */
   size_t activity_bytes;
@@ -183,13 +188,13 @@ typedef struct tws_calibrate_options {
  * on the host's kernels, without MPI and without start() ---- */
 typedef struct tws_virtual tws_virtual;
 typedef struct tws_virtual_api {
-  /* Creates plans, memory and weights of every rank. The options plan, data, evaluation data, steps, save, share,
-   * keep, resume, tag, init_from and log are used; the options must outlive it. TWS_UNSUPPORTED: a backend other
-   * than the host's. */
+  /* Creates plans, memory and weights of every rank. The options plan, data, evaluation data, steps, save, share, keep,
+   * resume, tag, init_from and log are used; the options must outlive *out. Fails with TWS_UNSUPPORTED for a backend
+   * other than the host's. */
   tws_code (*open)(const tws_train_options *options, tws_virtual **out, tws_error *err);
   void (*close)(tws_virtual *ranks); /* NULL is allowed */
   /* Return the plans of a training step, an evaluation or another program, indexed by rank, and their number; owned by
-   * `ranks`. NULL: the options do not include this program. */
+   * `ranks`. The first returns NULL if the options do not include this program. */
   const tws_plan *const *(*plans)(const tws_virtual *ranks, tws_program program, int *count);
   int64_t (*first_step)(const tws_virtual *ranks); /* returns the number of steps completed before the resumed
                                                     * checkpoint */
@@ -219,7 +224,7 @@ typedef struct tws_virtual_api {
   tws_code (*save)(tws_virtual *ranks, tws_error *err);
   tws_code (*publish)(tws_virtual *ranks, tws_error *err);
   void (*drop)(tws_virtual *ranks, double written);
-  /* returns the bytes of a checkpoint that the rank writes */
+  /* returns the number of bytes of a checkpoint that the rank writes */
   uint64_t (*save_bytes)(const tws_virtual *ranks, int rank);
   /* Inject faults: flip one bit of an element of a state entry ("parameters"), or of the data that an operation
    * received last. */
@@ -228,20 +233,21 @@ typedef struct tws_virtual_api {
   /* Overwrites a range that no operation may read any more; used to test the order of operations. */
   void (*spoil)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t buffer, uint64_t offset,
                 uint64_t count);
-  /* returns a hash of all bits of the state */
+  /* returns a hash of all bits of the state of all ranks */
   uint64_t (*digest)(const tws_virtual *ranks);
   /* returns the bytes of the rank's arenas on this tier */
   uint64_t (*allocated)(const tws_virtual *ranks, int rank, tws_tier tier);
-  /* returns the bytes that sharing storage currently saves */
+  /* returns the bytes of memory that sharing storage currently saves */
   uint64_t (*saved)(const tws_virtual *ranks);
 } tws_virtual_api;
 
 typedef struct tws_real_api {
-  int version; /* TWS_INTERFACE of build_interface.h */
+  int version; /* interface version, which has to equal TWS_INTERFACE of build_interface.h */
   /* Everything below is called between start() and stop() in every rank process. */
   tws_code (*start)(int *argc, char ***argv, int *rank, int *world, tws_error *err); /* MPI_Init */
   void (*stop)(void);
-  /* Ends every rank: prints nothing; the process exits with `code` and the launcher sees which rank it was. */
+  /* Ends every rank: it prints nothing, the process exits with exit_code, and the launcher detects which rank has
+   * ended. */
   void (*abort)(int exit_code);
   /* Trains. After an error in a world of several ranks, the others still wait for this rank: end it with abort(), not
    * with stop(). */

@@ -194,8 +194,8 @@ void tws_shared_destroy(tws_shared *shared) {
   tws_free(shared);
 }
 
-/* Checks that the arenas of all ranks fit into the machine's memory, which is the sum over ranks; the first rank whose
- * share no longer fits reports the error. */
+/* Checks that the machine's memory has room for the sum of the bytes of all ranks' arenas. The first rank at which the
+ * sum over the ranks up to it exceeds the memory reports the error. */
 static tws_code check_room(const tws_shared *shared, const uint64_t *bytes, tws_error *err) {
   tws_host_memory memory = tws_host_memory_read();
   uint64_t sum = 0;

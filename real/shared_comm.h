@@ -26,8 +26,8 @@ typedef struct tws_shared_group {
   const int *ranks;
 } tws_shared_group;
 
-/* Returns 1 if every address of the segments lies in memory of tws_shared_allocate(). Ranks run the same plan, so
- * they agree. */
+/* Returns 1 if every address of the segments lies in memory of tws_shared_allocate(). Ranks run the same plan, so that
+ * all ranks of a group return the same value. */
 int tws_shared_covers(const tws_shared *shared, tws_collective collective, const tws_shared_group *group, int root,
                       const tws_comm_segment *segments, int count);
 void tws_shared_collective(tws_shared *shared, const tws_shared_group *group, tws_collective collective, int root,
@@ -47,11 +47,11 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment);
 /* Reports that this rank begins (1) or ends (0) to wait for a message of another transport; used by
  * tws_shared_missing(). */
 void tws_shared_waits(tws_shared *shared, int waits);
-/* Returns a rank that does not wait while this one does, or -1. */
+/* Returns the number of a rank that is not waiting although this rank waits in a collective, or -1 if there is none. */
 int tws_shared_missing(const tws_shared *shared);
 int tws_shared_is_waiting(const tws_shared *shared); /* returns 1 if this rank waits */
 
-/* Returns 1 for types that can be summed. */
+/* Returns 1 for types that tws_ordered_sum() can sum. */
 static inline int tws_ordered_sum_takes(tws_dtype dtype) {
   return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
 }
@@ -59,12 +59,13 @@ static inline int tws_ordered_sum_takes(tws_dtype dtype) {
  * for float64), rounded once. A destination may be one of the sources. dtype: one of tws_ordered_sum_takes(). */
 void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void *const *to, int destinations,
                      uint64_t count);
-/* Compute such a sum in several calls: `wide`, float32 (float64 for float64), becomes `carry` (NULL: 0) plus the
- * sources; tws_ordered_sum_round() rounds the result of the last call. carry may equal wide. */
+/* Compute the sum of tws_ordered_sum() in several calls. tws_ordered_sum_part() sets `wide`, whose type is float32
+ * (float64 for float64), to `carry` (NULL: 0) plus the sources; tws_ordered_sum_round() rounds the result of the last
+ * call to `dtype`. carry may equal wide. */
 void tws_ordered_sum_part(tws_dtype dtype, const void *carry, const void *const *from, int sources, void *wide,
                           uint64_t count);
 void tws_ordered_sum_round(tws_dtype dtype, const void *wide, void *to, uint64_t count);
-static inline uint64_t tws_ordered_sum_wide(tws_dtype dtype) { /* bytes of an element of `wide` */
+static inline uint64_t tws_ordered_sum_wide(tws_dtype dtype) { /* returns the bytes of an element of `wide` */
   return dtype == TWS_F64 ? sizeof(double) : sizeof(float);
 }
 

@@ -176,7 +176,8 @@ static void release(tws_shared_pages *p, extent *e) {
   p->count.held_bytes -= e->pages * p->page;
 }
 
-/* Returns the number of contiguous ranges in [first, end) that are mapped from one extent, or from none. */
+/* Returns the number of maximal ranges of pages in [first, end), counted from the start of the arena, of which each is
+ * mapped from a single extent (a contiguous range of the shared file) or from none. */
 static uint64_t runs_of(const arena *a, uint64_t first, uint64_t end) {
   uint64_t runs = 1;
   for (uint64_t i = first + 1; i < end; i++) runs += a->extent_of[i] != a->extent_of[i - 1];

@@ -1,6 +1,6 @@
-/* Times work on a backend. On the host a clock is read before and after it. On a device, time stamps are recorded on
- * its compute stream, and the repetitions are recorded and launched as a whole if the backend can do that, as in
- * training: so the launch overhead of small kernels is not included. */
+/* Measures the time of a work on a backend. On the host a clock is read before and after it. On a device, time stamps
+ * are recorded on the compute stream, and the repetitions are recorded and launched as a whole if the backend can do
+ * that, as in training, so that the launch overhead of small kernels is not included. */
 #ifndef TWS_REAL_STOPWATCH_H
 #define TWS_REAL_STOPWATCH_H
 
@@ -13,7 +13,7 @@ typedef struct tws_stopwatch {
                    * shown, not supported */
 } tws_stopwatch;
 
-/* Starts one execution of the work; on a device, on its compute stream. */
+/* A function that starts one execution of the work; on a device, on the compute stream. */
 typedef tws_code (*tws_timed)(void *user, tws_error *err);
 
 /* Measures the seconds of one execution, averaged over `times` executions. `ready` is called immediately before, for

@@ -23,14 +23,14 @@ typedef struct tws_training {
   tws_data data;
   tws_batch_shape shape;
   tws_plan *plan;                       /* plan of a training step */
-  tws_plan *evaluation;                 /* plan over the same state; NULL: no evaluation */
+  tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
   tws_plan *between[TWS_PROGRAM_COUNT]; /* plans over the same state that run between steps; NULL: there is none */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
-  const tws_cuda_api *cuda; /* NULL: the rank computes on the host */
+  const tws_cuda_api *cuda; /* functions of the CUDA module; NULL: the rank computes on the host */
   tws_comm *device_comm;    /* runs the plan's collectives on GPUs; `comm` runs the others */
   tws_executor *executor;
   tws_disk_count on_disk; /* bytes transferred by training steps */
@@ -64,7 +64,7 @@ typedef struct tws_training {
   double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
   tws_step_report *history;          /* rank 0: one report per step of this run */
   tws_counters *counters;            /* counters of steps and samples, in the plan's state */
-  FILE *csv;                         /* on rank 0: the table with one line per step */
+  FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
   struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
   tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
   double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
@@ -106,8 +106,8 @@ void tws_training_at(const tws_training *t, int64_t step, const char *what, tws_
 tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const float *values, uint64_t count,
                                     tws_error *err);
 int tws_training_has_frozen(const tws_training *t); /* returns 1 if the network has parameters that are not trained */
-/* Makes the copies of the state on host and device equal, if a plan has a program for it; called on each rank before
- * its state is saved and after it was loaded. */
+/* Makes the copies of the state on the host and on the device equal, if the configuration has the program
+ * TWS_PROGRAM_SYNC; called on each rank before its state is saved and after it was loaded. */
 tws_code tws_training_sync(tws_training *t, tws_error *err);
 /* Returns the index of the plan's buffer for an entry of its state. */
 uint32_t tws_training_buffer(const tws_plan *plan, const char *entry);
@@ -127,10 +127,11 @@ extern const tws_virtual_api tws_virtual_ranks;
 
 /* Sets the folder and parameters of arenas on a disk; fails with TWS_INVALID if the configuration names no folder. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
-/* Collective: binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. */
+/* Binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. All ranks have to
+ * call it. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
-/* Initializes weights and state as the options say: at random, from a file, or from a checkpoint; needs the
- * executor. */
+/* Initializes weights and state as the options state: at random, from a file, or from a checkpoint. The executor must
+ * exist. */
 tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* Frees all members of a training. */
 void tws_training_release(tws_training *t);
@@ -146,9 +147,9 @@ void tws_training_took(const tws_training *t, double seconds, tws_step_report *r
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch; after its
- * run, add() adds its loss, weighted by the share of its tokens that count, separately for each of several losses;
- * mean() returns the mean (or the sum of the means). */
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch; after the
+ * program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately for each of
+ * several losses; mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
@@ -187,7 +188,7 @@ tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *e
 tws_code tws_checkpoint_write_all(tws_training *ranks, int world, tws_error *err);
 tws_code tws_checkpoint_publish_all(tws_training *ranks, int world, tws_error *err);
 void tws_checkpoint_drop_all(tws_training *ranks, int world);
-/* returns the bytes of the segments that this rank writes */
+/* Returns the bytes of the segments that this rank writes to a checkpoint. */
 uint64_t tws_checkpoint_share_bytes(const tws_training *t);
 const char *tws_checkpoint_tag(const tws_training *t); /* returns the tag of the latest save */
 
@@ -199,24 +200,25 @@ tws_code tws_resume_open(tws_training *t, tws_error *err);
 tws_code tws_resume_counters(tws_training *t, tws_error *err);
 /* Sets the position in the training data to the first sample that was not consumed before the checkpoint. */
 void tws_resume_place(tws_training *t);
-/* Returns 1 if a part of the state is not in the checkpoint and needs initial values. */
+/* Returns 1 if the checkpoint lacks a part of the state, which then needs initial values. */
 int tws_resume_needs_weights(const tws_training *t);
-/* Loads this rank's state; needs the executor. */
+/* Loads this rank's state from the checkpoint. The executor must exist. */
 tws_code tws_resume_load(tws_training *t, tws_error *err);
 
 /* ---- weights of a Hugging Face model (real/init_from.c) ---- */
-/* Loads weights in place of the initial ones, except padded rows; needs the executor. TWS_INVALID names file and
- * tensor. */
+/* Loads weights from the files of options->init_from in place of random ones, except padded rows. The executor must
+ * exist. Fails with TWS_INVALID, naming the file and the tensor. */
 tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports of steps (real/step_report.c) ---- */
-/* Prepares on rank 0 the data that reports need; needs the plan. */
+/* Prepares on rank 0 the data that reports need. The plan must exist. */
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
  * the training. */
 void tws_step_report_complete(const tws_training *t, tws_step_report *report);
-/* Completes the report likewise, and sets the time at which the step ended and the seconds for which it waited, by the
- * clocks of this machine. times: start and end of the step's operations; NULL: not known. */
+/* Completes the report as tws_step_report_complete() does, and sets the time at which the step ended and the seconds
+ * for which it waited, by the clocks of this machine. times: start and end of each operation of the step; NULL: not
+ * known. */
 void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
 /* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
  * created. */

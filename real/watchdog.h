@@ -21,15 +21,15 @@ typedef struct tws_watchdog_setup {
   size_t activity_bytes;
   uint64_t (*news)(void *user);                      /* returns a number that changes when any rank makes progress
                                                       * (tws_train_options), or NULL */
-  void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; or NULL */
+  void (*on_hang)(void *user, const tws_error *err); /* called when a hang is reported; NULL: no call */
   void *user;
 } tws_watchdog_setup;
 
-/* The kind of a phase says what its end depends on. */
+/* The kind of a phase, which states on whom the end of the phase depends. */
 typedef enum tws_phase_kind {
-  TWS_PHASE_ALONE,  /* on this rank alone: the rank is stuck if the phase takes too long */
-  TWS_PHASE_MEETS,  /* on other ranks too, which it waits for */
-  TWS_PHASE_WRITES, /* on the reader of this rank's output, which may read at any time */
+  TWS_PHASE_ALONE,  /* depends on this rank alone: the rank is stuck if the phase takes too long */
+  TWS_PHASE_MEETS,  /* depends also on other ranks, for which this rank waits */
+  TWS_PHASE_WRITES, /* depends on the process that reads this rank's output, which may read at any time */
 } tws_phase_kind;
 
 /* All functions accept NULL as a watchdog. */
@@ -42,9 +42,9 @@ void tws_watchdog_attach(tws_watchdog *watchdog, const tws_executor *executor, c
 void tws_watchdog_phase(tws_watchdog *watchdog, int64_t step, const char *what, tws_phase_kind kind);
 /* Reports progress within a phase, visible to other ranks too. */
 void tws_watchdog_progress(tws_watchdog *watchdog, const char *what);
-/* Reports such progress from any thread, as often as it occurs: used for each segment of a save. */
+/* Reports progress within a phase from any thread, as often as it occurs; used for each segment of a save. */
 void tws_watchdog_moves(tws_watchdog *watchdog);
-/* reports that a step begins, which ends the current phase; the next phase ends the step */
+/* Reports that a step begins, which ends the current phase. The next call of tws_watchdog_phase() ends the step. */
 void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step);
 
 #endif

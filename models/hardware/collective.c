@@ -1,5 +1,5 @@
-/* Seconds of communication: from the profile's measured tables if it has them, else from closed formulas of rings over
- * the cluster's links. */
+/* Computes the seconds of communication from the profile's measured tables if it has them, else from closed formulas of
+ * rings over the cluster's links. */
 #include <math.h>
 #include "models/collective.h"
 #include "models/hardware/nccl.h"
@@ -125,8 +125,8 @@ static double formula_seconds(const tws_cluster *cluster, const tws_traffic *tra
   return hops;
 }
 
-/* Returns the measured seconds, interpolated for a number of ranks between two measured ones; < 0 if there is no
- * measurement on both sides. */
+/* Returns the measured seconds, interpolated for a number of ranks between two measured ones; returns a negative number
+ * unless there are measurements for a smaller and for a larger number of ranks. */
 static double table_seconds(const tws_profile *profile, tws_collective collective, int ranks, double bytes) {
   const tws_collective_table *below = NULL, *above = NULL;
   for (size_t i = 0; i < profile->collective_count; i++) {
@@ -167,7 +167,7 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
-/* By corrections and measurements of links. */
+/* Returns the factor on a collective's seconds from corrections and from measurements of links. */
 static double factor_of(const tws_profile *profile, tws_collective collective) {
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
   return (factor > 0 ? factor : 1) * (profile != NULL ? tws_profile_scale(profile, TWS_SCALE_LINKS) : 1);
@@ -217,7 +217,7 @@ static int sends_tokens(const tws_profile *profile, const tws_work *work, int ra
   return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
 }
 
-/* Returns the load of an all-to-all, with casts taken into account. */
+/* Returns the load of an all-to-all (tws_traffic), reduced by casts to smaller types. */
 static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
@@ -225,8 +225,8 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
-  /* Inside: parts of a token other than its own rank's, and other than that of the rank that forwards it in its
-   * node. */
+  /* inside the node, a token is sent to parts other than its own rank's and that of the rank that forwards it in its
+   * node */
   if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;

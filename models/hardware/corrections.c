@@ -12,7 +12,7 @@ static const char *collective_word(int i) {
   return tws_collective_name((tws_collective)i);
 }
 
-/* 0 is no factor. */
+/* Returns the product of two factors, where 0 stands for the factor 1. */
 static double product(double own, double more) {
   return own > 0 && more > 0 ? own * more : own > 0 ? own : more;
 }
@@ -38,7 +38,8 @@ double tws_profile_bandwidth_share(const tws_profile *profile) {
   return profile->bandwidth_efficiency;
 }
 
-/* The corrections with the factors of classes in them, so that a file has both; all of a class where that has one. */
+/* Returns the corrections of a profile, multiplied by the factors of the kinds of operations (tws_scale), so that a
+ * file contains both; kernels without a correction get the factor of their kind. */
 static tws_profile_correction with_scales(const tws_profile *profile) {
   tws_profile_correction all = profile->correction;
   for (int i = 0; i < TWS_KERNEL_COUNT; i++)

@@ -1,4 +1,4 @@
-/* Seconds of one kernel: from measurements of the profile if there are any, else from published figures. */
+/* Computes the seconds of one kernel from measurements of the profile if there are any, else from published figures. */
 #include <math.h>
 #include <string.h>
 #include "models/hardware/profile_internal.h"
@@ -110,7 +110,7 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
     double heads = (double)d[0] * (double)d[2], seq = (double)d[1], head = (double)d[4];
     double sizes[TWS_SURFACE_DIMS] = {heads, seq, head, (double)d[3] / (double)(d[2] > 0 ? d[2] : 1) * 64};
     for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
-    /* costs of products, launch, exponentials, rows, and traffic of q, k, v and o */
+    /* cost terms: flops of products, launch, exponentials, rows, and traffic of q, k, v and o */
     double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, attention_pairs(work), heads * seq,
                                        tws_work_bytes(work)};
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j];
@@ -128,12 +128,12 @@ static double type_mismatch(uint8_t a, uint8_t b) {
   return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
 }
 
-/* A fused kernel is costed from measurements of the fused kernel, or as the sum of its two kernels
+/* The seconds of a fused kernel are computed from measurements of the fused kernel, or as the sum of its two kernels
  * (tws_kernel_seconds). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* Returns the distance of a family's work from the given work; infinity if it is another kernel. like: a kernel with
- * the same kind of traffic, whose measurements may stand in (of the work's row). */
+/* Returns the distance of a family's work from the given work; infinity if the family is of another kernel. like: a
+ * kernel with the same kind of traffic (from the work's row), whose measurements may be used instead. */
 static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
@@ -184,7 +184,7 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
 static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
   tws_work one;
   const double products = expert_products(profile, work, &one);
-  if (products > 0) { /* one launch for all products */
+  if (products > 0) { /* all products are one launch */
     const double seconds = measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
@@ -233,11 +233,13 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
   for (size_t t = 0; t < sizeof tiles / sizeof tiles[0]; t++) {
     double tm = tiles[t][0], tn = tiles[t][1];
     for (int split = 1; split <= 8; split *= 2) {
-      double part = split > 1 ? fmax(k / split, 256) : k; /* shorter parts of k do not fill the pipeline */
+      /* parts of k below 256 do not fill the multiprocessor's pipeline */
+      double part = split > 1 ? fmax(k / split, 256) : k;
       double waves = ceil(batch * ceil(m / tm) * ceil(n / tn) * split / profile->multiprocessors);
       double wave = 2 * tm * tn * part * tws_profile_tiled(tm, tn, feed) / rate +
                     profile->tile_overhead_s * sqrt(tm * tn / 32768);
-      double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0; /* float32 partial sums */
+      /* bytes of float32 partial sums per output, which are written and read */
+      double partial = split > 1 ? 8.0 * split * batch * m * n / bandwidth : 0;
       best = fmin(best, waves * wave + partial);
     }
   }
@@ -318,7 +320,7 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
 
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
-  /* rows: those of a causal sequence in which the average query sees the same number of keys. */
+  /* the number of rows of a causal sequence in which the average query sees the same number of keys */
   const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
   double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
@@ -332,7 +334,8 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
  * pass, and of the output's gradient in the backward pass. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
-  if (work->flags & TWS_FP8 || !(tws_profile_matmul_peak(profile, work) > 0)) return 0; /* FP8: the plan has casts */
+  /* with TWS_FP8 the plan contains the casts as operations */
+  if (work->flags & TWS_FP8 || !(tws_profile_matmul_peak(profile, work) > 0)) return 0;
   const double experts = expert_products(profile, work, &one);
   if (experts > 0) return experts * cast_bytes(profile, &one);
   const double each = tws_profile_cast_bytes(profile, 0);
@@ -400,7 +403,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   matrix_product p;
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
-  /* grouped products do not share in what newer libraries gained */
+  /* newer libraries have not made grouped products faster */
   if (products > 0 && profile->product_factor > 1 && !(narrow_peak > 0)) peak /= profile->product_factor;
   if (product_of(product, &p))
     seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
@@ -444,8 +447,8 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
   double seconds = kernel_seconds(profile, &alone, threads, busy);
-  /* On a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host that data is in
-   * caches. */
+  /* on a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host these data are in
+   * caches */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
     return seconds + kernel_seconds(profile, &other, threads, busy);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;

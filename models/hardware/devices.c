@@ -119,7 +119,8 @@ static void add_peaks(const tws_device *d, cJSON *root) {
 static void add_products(const tws_device *d, cJSON *root) {
   const char *what;
   const int multiprocessors = multiprocessors_of(d);
-  const double shape = multiprocessors > 0 ? tws_profile_tiled(256, 128, TWS_TILE_FEED) : 1; /* of the largest tile */
+  /* the factor by which the largest tile takes longer than its products alone */
+  const double shape = multiprocessors > 0 ? tws_profile_tiled(256, 128, TWS_TILE_FEED) : 1;
   const double measured = tws_device_products(d, "bf16", &what), fp8 = tws_device_products(d, "fp8", &what),
                fp4 = tws_device_products(d, "fp4", &what);
   double assumed, attention;
@@ -128,7 +129,7 @@ static void add_products(const tws_device *d, cJSON *root) {
   cJSON_AddNumberToObject(matmul, "efficiency", measured > 0 ? fmin(1, measured * shape) : assumed);
   if (fp8 > 0) cJSON_AddNumberToObject(matmul, "fp8_efficiency", fmin(1, fp8 * shape));
   if (fp4 > 0) cJSON_AddNumberToObject(matmul, "fp4_efficiency", fmin(1, fp4 * shape));
-  if (multiprocessors > 0) { /* GPU with tensor cores: add the tile model */
+  if (multiprocessors > 0) { /* a GPU with tensor cores also has the constants of the tile model */
     cJSON_AddNumberToObject(matmul, "tile_overhead_s", 1.65e-6);
     cJSON_AddNumberToObject(matmul, "multiprocessors", multiprocessors);
     cJSON_AddNumberToObject(matmul, "misaligned", 0.41);

@@ -5,14 +5,15 @@
 #include "config/figures.h"
 
 typedef struct tws_device {
-  const char *profile, *name; /* such as "rtx-3090", "RTX-3090" */
+  const char *profile, *name; /* names of the profile ("rtx-3090") and of the device ("RTX-3090") */
   const char *vendor, *architecture, *memory, *generation;
-  int parts;                       /* devices as which software sees it, each with an equal part of all figures */
-  const char *link, *pcie, *doubt; /* texts; doubt: why figures are uncertain; "": none */
+  int parts; /* number of devices that software sees, each of which has an equal part of all figures */
+  /* descriptions of the links and of PCIe; doubt: why figures are uncertain; "": they are not */
+  const char *link, *pcie, *doubt;
   const tws_figure *figures;
 } tws_device;
 
-const tws_device *tws_device_nth(int i); /* NULL after the last */
+const tws_device *tws_device_nth(int i); /* returns NULL after the last device */
 const tws_device *tws_device_find(const char *profile);
 
 /* Returns the share of the peak (0 to 1) that large products reach in measurements of the device; 0: none is published.

@@ -5,21 +5,23 @@
 
 typedef enum tws_host_software { TWS_HOST_AS_PLANNED, TWS_HOST_DEEPSPEED } tws_host_software;
 
-/* The condition under which software allocates a buffer: offloading of parameters or of the optimizer, at which ZeRO
+/* The conditions under which software allocates a buffer: offloading of parameters or of the optimizer, at which ZeRO
  * stages, and for some buffers only if a step has several micro-batches. */
 typedef enum tws_host_of {
   TWS_HOST_PARAMETERS_OF_3,
   TWS_HOST_OPTIMIZER,
   TWS_HOST_OPTIMIZER_OF_3,
-  TWS_HOST_OPTIMIZER_OF_2, /* also at stage 1 */
+  TWS_HOST_OPTIMIZER_OF_2, /* stages 1 and 2 */
   TWS_HOST_ACCUMULATION_OF_2
 } tws_host_of;
 
 typedef enum tws_host_pinned {
   TWS_PINNED_NEVER,
   TWS_PINNED_ALWAYS,
-  TWS_PINNED_KEPT,     /* page-locked if the offloaded parameters are, else freed */
-  TWS_PINNED_OPTIMIZER /* page-locked if the offloaded optimizer is */
+  /* page-locked if the offloaded parameters are, and kept by PyTorch's pool of pinned blocks; otherwise its memory is
+   * returned when the software frees it, and the buffer is not counted */
+  TWS_PINNED_KEPT,
+  TWS_PINNED_OPTIMIZER /* page-locked if the offloaded optimizer is, otherwise pageable */
 } tws_host_pinned;
 
 /* The unit of one allocation, which is rounded up if it is page-locked: all elements of a rank, one of the two

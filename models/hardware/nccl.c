@@ -14,14 +14,14 @@ static const double network_us[TWS_NCCL_ALGORITHMS][TWS_NCCL_PROTOCOLS] = {
     {5.0, 8.5, 14.0}, {2.7, 4.0, 14.0}, {0, 0, 18}, {0, 0, 20.9}, {0, 0, 14.0}};
 
 typedef struct constants {
-  double link;                     /* GB/s of one NVLink that are usable */
+  double link;                     /* usable GB/s of one NVLink */
   double ll_max[NODE_CLASSES];     /* GB/s of LL, all channels together; between nodes see ll_max() below */
   double ring_ll128[NODE_CLASSES]; /* GB/s of one channel with LL128 */
   double tree_ll128[NODE_CLASSES];
   double tree[NODE_CLASSES];
   double nvls_tree[NODE_CLASSES];
   double nvls;    /* GB/s of a port with NVLS; 0: the switches cannot reduce */
-  int channels;   /* channels inside a node, as NCCL's log has them ("coll channels") */
+  int channels;   /* number of channels inside a node, as in NCCL's log ("coll channels") */
   double plateau; /* factor of the latency of full rings between nodes */
 } constants;
 
@@ -55,7 +55,7 @@ typedef struct group {
   const constants *of;
   int ranks, nodes, per_node, class;
   int channels;
-  double port, network; /* port of a device; all NICs that the ranks of a node use */
+  double port, network; /* bytes/s of a device's port, and of all NICs that the ranks of a node use together */
   int reduces_all;
 } group;
 
@@ -84,7 +84,7 @@ static int make_group(const tws_cluster *cluster, int generation, tws_collective
                                ? tws_cluster_crowding(cluster, 1.0 / cluster->leaf_nodes)
                                : 1),
                .reduces_all = collective == TWS_COLLECTIVE_ALL_REDUCE};
-  /* Between nodes: two channels for each NIC of the ranks. */
+  /* between nodes NCCL uses two channels for each NIC of the ranks */
   const int between = (int)ceil(2 * nics * per_node / devices);
   g->channels = nodes == 1 || between > g->of->channels ? g->of->channels : between < 2 ? 2 : between;
   return 1;
@@ -95,7 +95,8 @@ static double bus(const group *g) {
   return g->nodes == 1 ? g->port : g->per_node == 1 ? g->network : fmin(g->port, g->network);
 }
 
-/* Returns the bound of LL. Between nodes it is limited by the CPU, and Intel's post faster (getNetOverhead()). */
+/* Returns the upper bound of LL's bandwidth. Between nodes the CPU limits it, and Intel's CPUs post faster
+ * (getNetOverhead()). */
 static double ll_max(const group *g) {
   const int amd = g->cluster->message_s > 1.5e-6;
   return 1e9 * (g->nodes == 1 ? g->of->ll_max[NODES_1]
@@ -165,7 +166,7 @@ static int runs(const group *g, tws_nccl_algorithm algorithm, tws_nccl_protocol 
       return 1;
     case TWS_NCCL_TREE:
       return g->reduces_all;
-    case TWS_NCCL_NVLS: /* latency of ports at a switch */
+    case TWS_NCCL_NVLS: /* the latency of a port at an NVLink switch */
       return g->reduces_all && g->of->nvls > 0 && g->nodes == 1 && g->ranks > 2 && !g->cluster->paired;
     case TWS_NCCL_NVLS_TREE:
       return g->reduces_all && g->of->nvls > 0 && g->nodes > 1 && g->per_node > 2 && !g->cluster->paired;

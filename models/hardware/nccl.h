@@ -11,8 +11,8 @@
 typedef enum tws_nccl_algorithm {
   TWS_NCCL_TREE, /* double binary trees between nodes, chains inside */
   TWS_NCCL_RING,
-  TWS_NCCL_NVLS,      /* the switch of a node reduces and multicasts */
-  TWS_NCCL_NVLS_TREE, /* NVLS inside nodes, trees between them */
+  TWS_NCCL_NVLS,      /* the NVLink switch of a node reduces and multicasts (NVLink SHARP) */
+  TWS_NCCL_NVLS_TREE, /* NVLS inside nodes, and trees between nodes */
   TWS_NCCL_PAT,       /* parallel aggregated trees, with one rank per node */
   TWS_NCCL_ALGORITHMS
 } tws_nccl_algorithm;
@@ -23,12 +23,13 @@ typedef struct tws_nccl_choice {
   tws_nccl_algorithm algorithm;
   tws_nccl_protocol protocol;
   int channels;
-  double latency_s, bandwidth; /* seconds; bytes/s of the whole tensor */
+  double latency_s, bandwidth; /* latency in seconds; bytes of the whole tensor per second */
   double seconds;
 } tws_nccl_choice;
 
-/* Returns 1 and the fastest algorithm that NCCL has for this many bytes among `ranks` ranks, `per_node` of them on each
- * node. Returns 0 if NCCL has no choice (broadcasts, messages), or if constants of the GPU's generation are missing. */
+/* Returns 1, and writes to *choice the fastest algorithm of NCCL for this number of bytes among `ranks` ranks,
+ * `per_node` of them on each node. Returns 0 if NCCL has no choice (broadcasts, messages), or if NCCL's constants for
+ * the GPU's generation are missing. */
 int tws_nccl_choose(const tws_cluster *cluster, int generation, tws_collective collective, int ranks, int per_node,
                     double bytes, tws_nccl_choice *choice);
 

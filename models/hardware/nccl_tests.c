@@ -18,7 +18,7 @@ typedef struct row {
   int root; /* rank of the root; -1: none */
 } row;
 
-/* Copies the next word of the line, truncated to `size`. */
+/* Copies the next word of the line, truncated to `size`, and advances *at. Returns 1, or 0 at the end of the line. */
 static int read_word(const char **at, char *word, size_t size) {
   const char *from = *at + strspn(*at, " \t");
   const size_t length = strcspn(from, " \t\r\n");

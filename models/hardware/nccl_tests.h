@@ -20,7 +20,8 @@ tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *o
  * of ranks. *out is the new profile's JSON, which the caller deletes. */
 tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
                              tws_error *err);
-/* The same into a profile's object that has been checked; `by` names the tool in its provenance ("nccl-tests"). */
+/* Adds the log, as tws_nccl_tests_into() does, to the JSON object of a profile that has been checked; `by` names the
+ * tool in the profile's provenance ("nccl-tests"). */
 void tws_nccl_tests_add(const tws_nccl_log *log, const char *by, const char *name, cJSON *root);
 
 #endif

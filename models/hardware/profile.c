@@ -116,7 +116,8 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
   return TWS_OK;
 }
 
-enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 }; /* the cost of fits grows with the square of these */
+/* limits of a file's length, because the time of fits grows with the square of these numbers */
+enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 };
 
 /* Appends the samples of one entry to its family. */
 static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
@@ -342,7 +343,7 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   static const char *const attention_known[] = {"efficiency", "half_length", "backward", "unfused", NULL};
   const cJSON *root = json->root, *object = NULL;
   int64_t multiprocessors = 0;
-  profile->matmul_efficiency = 0.8; /* share that most devices reach: see docs/profiles.md */
+  profile->matmul_efficiency = 0.8; /* the share that most devices reach (docs/profiles.md) */
   profile->misaligned = 1;
   profile->attention_efficiency = 0.4;
   profile->attention_backward = 1;

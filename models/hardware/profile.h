@@ -30,19 +30,19 @@ tws_code tws_profile_builtin_text(const char *name, tws_text *out, tws_error *er
 tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 
 const char *tws_profile_name(const tws_profile *profile);
-const char *tws_profile_provenance(const tws_profile *profile); /* one line with source, date and machine */
+const char *tws_profile_provenance(const tws_profile *profile); /* returns one line with source, date and machine */
 /* Return how much the machine was disturbed during calibration, as relative numbers: the median spread of a sample, and
  * the drift of one matrix product that was repeated between all others. 0: not recorded. */
 double tws_profile_spread(const tws_profile *profile);
 double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_SPREAD 0.2
 #define TWS_PROFILE_QUIET_DRIFT 0.25
-int tws_profile_is_noisy(const tws_profile *profile); /* returns 1 if spread or drift exceed these limits */
+int tws_profile_is_noisy(const tws_profile *profile); /* returns 1 if spread or drift exceeds its limit */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
-/* Returns 1 if no engine of this program runs on the hardware: plans, times and searches treat it as a GPU. */
+/* Returns 1 for hardware on which no engine of this program runs; plans, estimates and searches treat it as a GPU. */
 int tws_profile_is_other(const tws_profile *profile);
-/* The source of the efficiencies of matrix products, and the share of the peak that large 16-bit products reach under
- * the runtime. */
+/* The source of a profile's efficiencies of matrix products, and the share of the peak that large 16-bit products reach
+ * under the runtime. */
 typedef enum tws_rates {
   TWS_RATES_OWN,       /* fitted to training runs, or calibrated */
   TWS_RATES_MEASURED,  /* published measurements of products, which runtime styles do not change */
@@ -50,22 +50,23 @@ typedef enum tws_rates {
 } tws_rates;
 tws_rates tws_profile_rates(const tws_profile *profile);
 double tws_profile_product_share(const tws_profile *profile);
-int tws_profile_generation(const tws_profile *profile);      /* a tws_generation of runtime.h */
-double tws_profile_memory_bytes(const tws_profile *profile); /* bytes of one device; host: of the node */
+int tws_profile_generation(const tws_profile *profile);      /* returns a tws_generation (runtime.h) */
+double tws_profile_memory_bytes(const tws_profile *profile); /* returns the bytes of one device; host: of the node */
 /* Return the measured bytes/s of a node's disk; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
 double tws_profile_disk_write(const tws_profile *profile);
 /* Returns the dense flop/s of one device; host: of one core. A type without a peak of its own has that of float32. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
-double tws_profile_bandwidth(const tws_profile *profile);      /* bytes/s of the memory */
-double tws_profile_overhead_bytes(const tws_profile *profile); /* context and libraries, outside the arena */
+double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the memory */
+/* Returns the bytes of contexts and libraries, which are outside of arenas. */
+double tws_profile_overhead_bytes(const tws_profile *profile);
 /* Returns the seconds in which the host launches one kernel of a plan under the profile's runtime; 0: launches never
  * limit. */
 double tws_profile_host_op_s(const tws_profile *profile);
 /* Returns as how many launches a kernel counts: 1, or more if the runtime implements a product of experts as a loop
  * over the experts. */
 double tws_profile_host_launches(const tws_profile *profile, const tws_work *work);
-int tws_profile_cores(const tws_profile *profile); /* cores of a node of host ranks; GPU: 0 */
+int tws_profile_cores(const tws_profile *profile); /* returns the number of cores of a node of host ranks; GPU: 0 */
 /* Returns 1 if only one stream of a plan runs at a time, as on host ranks, which have nothing to overlap; 0: a plan's
  * streams run concurrently, as on GPUs. */
 int tws_profile_serial_streams(const tws_profile *profile);
@@ -106,8 +107,9 @@ typedef struct tws_traffic {
   int posted;
 } tws_traffic;
 tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node);
-/* Return tws_collective_seconds() and tws_collective_latency_s() for the work of a collective, and the part of the
- * latency that is on links: link latencies and posts. */
+/* Return, for the work of a collective: tws_exchange_seconds() and tws_exchange_latency_s() what
+ * tws_collective_seconds() and tws_collective_latency_s() return, and tws_exchange_hops_s() the part of the latency
+ * that is spent on links: link latencies and the posting of messages. */
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
 double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
@@ -123,29 +125,29 @@ double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profi
  * ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
-  double message; /* between two ranks */
+  double message; /* factor for messages between two ranks */
 } tws_profile_correction;
 void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction);
-/* Factors on the seconds of a whole class of operations, by measurements of a site (job/measured.h): products with
- * attention, all other kernels, collectives and messages. They replace those of an earlier call and multiply the
- * corrections. 0: the class has none. */
+/* Factors on the seconds of all operations of one kind, from measurements on the user's machine (job/measured.h):
+ * matrix products with attention, all other kernels, and collectives with messages. They replace the factors of an
+ * earlier call and multiply the corrections. 0: the kind has no factor. */
 typedef enum tws_scale { TWS_SCALE_PRODUCTS, TWS_SCALE_MEMORY, TWS_SCALE_LINKS, TWS_SCALE_COUNT } tws_scale;
-const char *tws_scale_name(int scale); /* "products", "memory", "links" */
+const char *tws_scale_name(int scale); /* returns "products", "memory" or "links" */
 void tws_profile_rescale(tws_profile *profile, const double factor[TWS_SCALE_COUNT]);
-tws_scale tws_kernel_scale(tws_kernel kernel); /* TWS_SCALE_PRODUCTS or TWS_SCALE_MEMORY */
-/* The share of the bandwidth that kernels bound by memory reach. */
+tws_scale tws_kernel_scale(tws_kernel kernel); /* returns TWS_SCALE_PRODUCTS or TWS_SCALE_MEMORY */
+/* Returns the share of the memory bandwidth that memory-bound kernels reach. */
 double tws_profile_bandwidth_share(const tws_profile *profile);
-/* The file of the profile that tws_profile_load() reads as `spec`, with the corrections that `profile` has by `runs`
- * training runs. The caller deletes *out. */
+/* Makes the JSON object of the profile that tws_profile_load() loads for `spec`, with the corrections of `profile`,
+ * which come from `runs` training runs. The caller deletes *out. */
 tws_code tws_profile_corrected_json(const char *spec, const tws_profile *profile, int runs, cJSON **out,
                                     tws_error *err);
 
-/* Returns the flop/s of a product of m x k and k x n in that type, by `threads` threads of a rank while `busy` ranks of
- * its node compute the same. */
+/* Returns the flop/s of a product of matrices m x k and k x n of that type, computed by `threads` threads of a rank
+ * while `busy` ranks of its node compute the same. */
 double tws_profile_product_rate(const tws_profile *profile, int64_t m, int64_t n, int64_t k, tws_dtype dtype,
                                 int threads, int busy);
 
-/* Returns the seconds of a point-to-point message. */
+/* Returns the seconds of a point-to-point message of `bytes` bytes; same_node: 1 if both ranks are on one node. */
 double tws_p2p_seconds(const tws_cluster *cluster, const tws_profile *profile, int same_node, double bytes);
 
 #endif

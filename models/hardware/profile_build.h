@@ -15,11 +15,12 @@
 
 typedef struct tws_profile_builder tws_profile_builder;
 
-tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend); /* NULL: no memory */
-void tws_profile_builder_destroy(tws_profile_builder *builder);                              /* NULL is allowed */
+/* Returns NULL if memory is exhausted. */
+tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend);
+void tws_profile_builder_destroy(tws_profile_builder *builder); /* NULL is allowed */
 
-/* Record plain facts; texts are copied. A failed allocation is recorded and reported by text(), write() and
- * finish(). */
+/* Record the provenance and further properties of the machine; texts are copied. A failed allocation is stored in the
+ * builder, and text(), write() and finish() report it. */
 void tws_profile_builder_provenance(tws_profile_builder *builder, const char *line);
 void tws_profile_builder_detail(tws_profile_builder *builder, const char *key,
                                 const char *text); /* key such as "cpu" or "blas" */
@@ -36,8 +37,8 @@ void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);
 
 /* Adds one timed kernel. `work` is as in a plan (kind compute; types, flags and d[] set); `busy` ranks ran the same
  * work at the same time, with `threads` threads each; `seconds` is the median of one execution. Equal shapes are
- * averaged when the file is read. Fails with TWS_INVALID if the work is no kernel, or sizes or seconds are not
- * positive; TWS_MEMORY. */
+ * averaged when the file is read. Fails with TWS_INVALID if the work is no kernel, or if sizes or seconds are not
+ * positive, and with TWS_MEMORY. */
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err);
 /* Adds one timed collective among `ranks` ranks of one node; `bytes` is the size of the whole tensor, as in

@@ -46,12 +46,12 @@ double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
  * matrix product (added bias, accumulated output) are one family, in which a coordinate distinguishes them; other
  * kernels have a family for each combination of flags. */
 typedef struct tws_family {
-  tws_work work; /* kernel and types; for a curve also flags */
+  tws_work work; /* kernel and types of the measurements; for a curve also flags */
   int threads, busy;
   int is_surface, accumulates; /* accumulates: 1: a sample of the surface adds to its output */
   tws_curve curve;
   tws_surface surface;
-  double (*points)[2]; /* bytes, seconds; only while the file is read */
+  double (*points)[2]; /* pairs of bytes and seconds; used only while the file is read */
   tws_shape *shapes;
   size_t count, point_capacity, shape_capacity;
 } tws_family;
@@ -62,7 +62,7 @@ typedef struct tws_collective_table {
   tws_curve curve;
 } tws_collective_table;
 
-/* Types that only matrix products have, and no tensors of plans. */
+/* Types that only inputs of matrix products have, and no tensors of plans. */
 typedef enum tws_narrow { TWS_NARROW_FP8, TWS_NARROW_FP4, TWS_NARROW_COUNT } tws_narrow;
 const char *tws_narrow_name(int narrow);
 
@@ -78,35 +78,39 @@ struct tws_profile {
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
   double matmul_efficiency, fp8_efficiency, fp4_efficiency, tile_overhead_s, misaligned;
   tws_rates rates;
-  int other; /* 1: no engine runs on it; planned as a GPU */
+  int other; /* 1: no engine of this program runs on the hardware; it is treated as a GPU */
   int multiprocessors;
   double attention_efficiency, attention_half_length, attention_backward;
-  int unfused;                              /* 1: GELU and residual sums are separate kernels */
-  int attention_unfused, scores_recomputed; /* 1: attention stores scores in memory; 1: backward recomputes them */
-  int masks_kept;                           /* 1: dropout masks are saved for backward */
-  double score_bytes[2];                    /* bytes per score that kernels between products move: forward, backward */
-  int generation;                           /* tws_generation */
-  double narrow_peak[TWS_NARROW_COUNT];     /* of products; 0: none */
-  tws_matmul_dtype matmul_dtype;            /* of what enters products of 16-bit layers */
-  const tws_runtime *runtime;               /* NULL: "twinspeed" */
-  int float_reductions;                     /* tws_runtime */
-  double part_s, hand_over_s;               /* tws_runtime */
-  double accumulates_bytes;                 /* tws_runtime */
-  double host_op_s;                         /* the host issues a kernel of a plan in this time; 0: it never limits */
-  double expert_op_s;                       /* tws_runtime */
-  double product_factor;                    /* that its runtime multiplied matmul_efficiency by; 0: by none */
-  int experts_overlap;                      /* tws_profile_overlap_experts() */
-  int issued_in_turns;                      /* tws_profile_issue_in_turns() */
-  int one_hot_experts;                      /* tws_runtime */
-  double added_bytes[TWS_KERNEL_COUNT];     /* that software moves in addition to a kernel's operands, per element */
+  int unfused; /* 1: GELU and residual sums are separate kernels */
+  /* 1 if attention stores scores in memory; 1 if backward recomputes these scores */
+  int attention_unfused, scores_recomputed;
+  int masks_kept; /* 1: dropout masks are saved for backward */
+  /* bytes per score that the kernels between the products of unfused attention move, in [0] the forward and [1] the
+   * backward pass */
+  double score_bytes[2];
+  int generation;                       /* tws_generation */
+  double narrow_peak[TWS_NARROW_COUNT]; /* peak flop/s of matrix products in each narrow type; 0: the device has none */
+  tws_matmul_dtype matmul_dtype;        /* type of the inputs of matrix products of 16-bit layers */
+  const tws_runtime *runtime; /* the runtime that was applied; NULL: this program's own engine ("twinspeed") */
+  int float_reductions;       /* as in tws_runtime */
+  double part_s, hand_over_s; /* as in tws_runtime */
+  double accumulates_bytes;   /* as in tws_runtime */
+  double host_op_s;      /* seconds in which the host issues one kernel of a plan; 0: the host is never the limit */
+  double expert_op_s;    /* as in tws_runtime */
+  double product_factor; /* factor by which the runtime has multiplied matmul_efficiency; 0: it has not */
+  int experts_overlap;   /* 1: tws_profile_overlap_experts() was called */
+  int issued_in_turns;   /* 1: tws_profile_issue_in_turns() was called */
+  int one_hot_experts;   /* as in tws_runtime */
+  /* bytes per element that the software moves in addition to a kernel's operands */
+  double added_bytes[TWS_KERNEL_COUNT];
   tws_family *families;
   size_t family_count;
   tws_collective_table *collectives;
   size_t collective_count;
   tws_curve p2p;                         /* count 0: not measured */
-  tws_profile_correction own_correction; /* that its file has */
-  tws_profile_correction correction;     /* with that of trials since */
-  double scale[TWS_SCALE_COUNT];         /* tws_profile_rescale(); 0: 1 */
+  tws_profile_correction own_correction; /* corrections that the profile's file contains */
+  tws_profile_correction correction;     /* own_correction multiplied by tws_profile_correct()'s corrections */
+  double scale[TWS_SCALE_COUNT];         /* factors set by tws_profile_rescale(); 0: the factor is 1 */
 };
 
 /* Computes the coordinates and costs of a matrix product or attention. Returns 1, or 0 for kernels that are costed by
@@ -115,25 +119,25 @@ int tws_shape_of(const tws_work *work, tws_shape *shape);
 const char *tws_profile_builtin(const char *name); /* JSON text of a profile in builtin.c, or NULL */
 /* Opens a built-in profile of any kind, or a file, as JSON. */
 tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
-/* Fails with TWS_INVALID and a hint of all names; `or_file` ends the sentence "... is neither a built-in hardware
- * profile". */
+/* Fails with TWS_INVALID for an unknown profile name; the hint lists all names. or_file: the end of the sentence "...
+ * is neither a built-in hardware profile". */
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 
-/* Returns by which factor a tile of tm x tn takes longer than its products alone; `feed` is the cost of reading its
- * operands. */
+/* Returns the factor by which a tile of tm x tn outputs takes longer than its products alone; feed: the cost of reading
+ * a tile's operands. */
 static inline double tws_profile_tiled(double tm, double tn, double feed) {
   return 1 + feed * (1 / tm + 1 / tn);
 }
 static inline double tws_profile_scale(const tws_profile *profile, tws_scale scale) {
   return profile->scale[scale] > 0 ? profile->scale[scale] : 1;
 }
-#define TWS_TILE_FEED 15.0 /* of tensor cores */
+#define TWS_TILE_FEED 15.0 /* the `feed` of tiles on tensor cores (tws_profile_tiled()) */
 
-/* Returns the peak flop/s of a work's products in the narrow type that the profile was given (runtime.c); 0: the
+/* Returns the peak flop/s of the matrix products of a work in the profile's narrow type (set in runtime.c); 0: the
  * products have the type of the work. */
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);
-/* Returns the bytes that casts before such a product move for each element of its input, or of its weight if `weight`
- * is 1. */
+/* Returns the bytes that casts before a matrix product in a narrow type move, for each element of the product's input,
+ * or of its weight if `weight` is 1. */
 double tws_profile_cast_bytes(const tws_profile *profile, int weight);
 
 #endif

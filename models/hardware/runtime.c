@@ -18,7 +18,8 @@
  *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
  *               (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each): 10 us each, a slice made in
  *               Python and a copy launched.
- *   launch_s    6 us a kernel of eager software, 1.6 us of newer one; with CUDA_LAUNCH_BLOCKING 72 us a listed kernel.
+ *   launch_s    Launching a kernel takes 6 us in eager software and 1.6 us in newer software; with CUDA_LAUNCH_BLOCKING
+ *               it takes 72 us for each kernel of a plan.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
  *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
  *               to 1.75 backward (Shah et al., 2024): 0.62.
@@ -30,36 +31,42 @@
  *               0.86, fitted to 14 runs of four groups. Grouped products of experts gain nothing in 16 bits.
  *               twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
  *               traces/2026-11-26-nvidia-h100-80gb-hbm3 follow within 3.3 %.
- *   score_bytes as Megatron-LM's kernels move them (docs/accuracy.md); eager PyTorch masks, scales and casts apart.
- *   context     nvidia-smi's view less torch's: 4.5 GiB of CUDA, NCCL and cuBLAS with three communicators a rank; 1.5
- *               of it without any.
- *   logits      float32 copy and its gradient in addition to ours: 10 bytes a logit; Megatron-Core writes the gradient
- *               over the float32 copy: 4.
- *   places_ahead  PyTorch's allocator finds room for a tensor when it is asked for, so that gaps of a plan's layout
- *               beyond what it loses itself are none of its: of ten public messages of jobs that ran out of memory nine
- *               had below 4 % of what was allocated reserved and of no use.
- *   workspace   cuBLAS's and Transformer Engine's, from torch's allocator: what Megatron-Core's tests hold on top of 18
- *               bytes a parameter, 68 MiB on A100, 96 on H100 and GB200.
- *   copies      DeepSpeed 0.19, coalesced_collectives.py: partitions of a bucket's gradients are interleaved in a new
- *               tensor before they are reduced, so bucket and copy are there at once. ZeRO-2 (stage_1_and_2.py)
- *               flattens them, and has two buckets with overlap_comm.
- *   step        from the first gradient through the optimizer phase: step_buffers.def.
- *   host        pinned buffers and their rounding: host_buffers.def. A process of Python with CUDA's libraries takes 3
- *               to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB of its 750 to 800).
- *   loads       DeepSpeed 0.19, engine.py: a model that zero.Init did not partition goes to the device in whole;
- *               partition_parameters.py then cuts one parameter after the other.
- *   host_reached  DeepSpeedCPUAdam with the norm, scaling and casts around it: of 0.17, 0.2, 0.25 and 1 of the
- *               bandwidth of a node's memory the one nearest to the three runs on H200 of stas-8b-z3off.
+ *   score_bytes These are the bytes that Megatron-LM's kernels move (docs/accuracy.md); eager PyTorch runs mask,
+ *               scaling and casts as separate kernels.
+ *   context     The figure is nvidia-smi's memory less that of PyTorch's allocator: 4.5 GiB for CUDA, NCCL and cuBLAS
+ *               with three communicators a rank, 1.5 GiB without any communicator.
+ *   logits      A float32 copy and its gradient exist in addition to the plan's tensors: 10 bytes a logit.
+ *               Megatron-Core writes the gradient over the float32 copy: 4 bytes.
+ *   places_ahead  PyTorch's allocator places a tensor when it is requested, so the gaps of a plan's layout do not apply
+ *               to it, only the allocator's own: nine of ten public messages of jobs that ran out of memory state less
+ *               than 4 % of the allocated bytes as reserved and unused.
+ *   workspace   These are the workspaces of cuBLAS and Transformer Engine from PyTorch's allocator: the bytes that
+ *               Megatron-Core's tests use in addition to 18 bytes a parameter, 68 MiB on A100, 96 MiB on H100 and
+ *               GB200.
+ *   copies      DeepSpeed 0.19 (coalesced_collectives.py) interleaves the partitions of a bucket's gradients in a new
+ *               tensor before it reduces them, so the bucket and its copy exist at the same time. ZeRO-2
+ *               (stage_1_and_2.py) flattens gradients, and has two buckets with overlap_comm.
+ *   step        The buffers from the first gradient through the optimizer phase are listed in step_buffers.def.
+ *   host        Pinned buffers and their rounding are listed in host_buffers.def. A Python process with CUDA's
+ *               libraries takes 3 to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB, and 750
+ *               to 800 GB were reported).
+ *   loads       DeepSpeed 0.19 (engine.py) copies a model that zero.Init did not partition to the device as a whole;
+ *               partition_parameters.py then partitions one parameter after the other.
+ *   host_reached  The figure is for DeepSpeedCPUAdam with the norm, scaling and casts around it: of the shares 0.17,
+ *               0.2, 0.25 and 1 of the bandwidth of a node's memory, it is the one whose prediction is nearest to the
+ *               three runs on H200 of stas-8b-z3off.
  *   expert_op_s Transformer Engine's GroupedLinear issues a cuBLAS product for each expert over several streams;
  *               DeepSpeed's experts are modules in a loop.
- *   expert_cast_s  and for products in 8 bits a quantizer's call from Python for what each expert gets: of 33, 60, 90
- *               and 120 us the one nearest to every other run with experts of Megatron-Bridge.
- *   route_s     where the host reads how many tokens each expert gets before it issues what they need (Megatron-Core's
- *               token_dispatcher.py), the device waits; 0.5 of 0, 0.5 and 1 ms a pass and layer, chosen likewise.
- *   routed_bytes  counted from token_dispatcher.py and experts.py: tokens that arrived are sorted by expert (read and
- *               written), and for products in 8 bits padded to whole tiles; the same on their way back.
- *   nemo-graphs since release 26.06 recipes of Megatron-Bridge capture steps with MXFP8 (set_full_iter_cg_configs) and
- *               run experts as one kernel (use_transformer_engine_op_fuser): the host is no limit.
+ *   expert_cast_s  For products in 8 bits, a quantizer is called from Python for each expert's input: of 33, 60, 90 and
+ *               120 us, the figure is the one nearest to every other run with experts of Megatron-Bridge.
+ *   route_s     If the host reads the number of tokens of each expert before it issues the expert's kernels
+ *               (Megatron-Core's token_dispatcher.py), the device waits. Of 0, 0.5 and 1 ms a pass and layer, 0.5 was
+ *               chosen by the same runs.
+ *   routed_bytes  The bytes are counted from token_dispatcher.py and experts.py: received tokens are sorted by expert
+ *               (read and written), and for products in 8 bits padded to whole tiles; results are sorted back likewise.
+ *   nemo-graphs Since release 26.06, recipes of Megatron-Bridge capture steps with MXFP8 in CUDA graphs
+ *               (set_full_iter_cg_configs) and run experts as one kernel (use_transformer_engine_op_fuser), so the host
+ *               is not a limit.
  *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
  *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
  *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
@@ -88,23 +95,24 @@
  *               14.7 MB among 64, which is 23 us and 50 GB/s. Megatron-Bridge's recipes of 2026 take HybridEP, those
  *               of 2025 and some of Qwen3-235B all-to-alls (moe_flex_dispatcher_backend, moe_token_dispatcher_type in
  *               scripts/performance/configs).
- *   products    cuBLAS of CUDA 12 on A100: 0.92 where the profile has 0.88 of CUDA 11's, chosen on every other run
- *               of llmfoundry, with the others in sight; large products reach 238 TFLOP/s with it, the best shape
- *               that anybody found 271.
- *   pytorch-2020  eager modules without Megatron's or the Trainer's checks between them: a kernel of a plan is issued
- *               in 60 us, as by PyTorch in fsdp-2022; nothing is fitted.
- *   bert-2020   NVIDIA's BERT (DeepLearningExamples, PyTorch): at most 20 of 128 and 80 of 512 tokens are predicted
- *               (max_predictions_per_seq), and the head sees them alone. A report of BERT-large on 80 GB runs with 480
- *               sequences of 128 and not with 512.
- *   transformers-2021  gelu_new is eight kernels, and fourteen backward; the optimizer nine over a shard, next to casts
- *               and a norm in float64 (transformers 4.12, DeepSpeed 0.5).
+ *   products    cuBLAS of CUDA 12 on A100 reaches 0.92 of the peak, where the profile has 0.88 of CUDA 11's. The figure
+ *               was chosen on every other run of llmfoundry, with the results of the other runs known; large products
+ *               reach 238 TFLOP/s with it, and the best known shape 271.
+ *   pytorch-2020  These are eager modules without the checks between them that Megatron and the Trainer have: a kernel
+ *               of a plan is issued in 60 us, as by PyTorch in fsdp-2022; no figure is fitted.
+ *   bert-2020   In NVIDIA's BERT (DeepLearningExamples, PyTorch) at most 20 of 128 and 80 of 512 tokens are predicted
+ *               (max_predictions_per_seq), and only these tokens reach the head. A report of BERT-large on 80 GB runs
+ *               with 480 sequences of 128 tokens and not with 512.
+ *   transformers-2021  gelu_new is eight kernels in the forward pass and fourteen in the backward pass; the optimizer
+ *               is nine kernels over a shard, in addition to casts and a norm in float64 (transformers 4.12,
+ *               DeepSpeed 0.5).
  *   curved      transformers 4.12's gelu_new (activations.py), x*0.5*(1+tanh(..(x+..pow(x,3)))), keeps x, half of it,
  *               tanh and 1 + tanh, where a plan has x: 3; its "gelu" is one kernel. NVIDIA's BERT of 2020 (bias_gelu in
  *               DeepSpeedExamples, BingBertSquad/turing/nvidia_modeling.py), x*0.5*(1+erf(x/1.41421)), keeps what
  *               enters erf, half of x and 1 + erf: 2.
- *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands as they came; Transformer Engine saves them
- *               in 8 bits, as the weight's gradient reads them (its Float8Tensor's column-wise data).
- *   cast_bytes  torchao's dynamic scaling reads what enters an fp8 product twice, and casts weights each time; its
+ *   keeps_wide  torchao's matmul_with_hp_or_float8_args saves its operands in their original type; Transformer Engine
+ *               saves them in 8 bits, as the weight's gradient reads them (the column-wise data of its Float8Tensor).
+ *   cast_bytes  torchao's dynamic scaling reads the input of an fp8 product twice, and casts weights in each use; its
  *               row-wise recipe casts along rows and along columns: 16 bytes, from its two published rates. */
 #define FLASH_2022 \
   { 0, 0, 0.38, 0.21, 0 }
@@ -116,7 +124,7 @@
   { 0, 0, 0.44, 0.5, 0.58 }
 #define CUDNN_9_EARLY \
   { 0, 0, 0.44, 0.5, 0.48 }
-/* Factors to the profile's share of the peak, for products in 16 bits and in 8. */
+/* Factors on the profile's share of the peak, for products in 16 bits and in 8. */
 #define HOPPER_2024 .product_factor = {[TWS_GENERATION_HOPPER] = 1.09}, .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9}
 #define BLACKWELL_EARLY                                                                  \
   .product_factor = {[TWS_GENERATION_HOPPER] = 1.09, [TWS_GENERATION_BLACKWELL] = 0.86}, \
@@ -128,7 +136,8 @@
   { 0.96, 1 }
 #define ENGINE_WORKSPACE \
   { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
-/* Figures of PyTorch's processes apart from tensors, and figures that all versions of a software share. */
+/* Memory figures of PyTorch's processes in addition to tensors, and figures that all versions of a software have in
+ * common. */
 #define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.05
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
@@ -415,12 +424,12 @@ static const tws_runtime runtimes[] = {
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
-/* Bytes an element (docs/accuracy.md). Megatron: gradients of residual, dropout and bias apart, float32 loss, optimizer
- * in six passes. Eager: what PyTorch does one operation after another that is a kernel of ours: RMSNorm in float32 by
- * square, mean, product, cast and weight, likewise backward; rotation in float32 with casts; silu and its product
- * apart; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its gradient
- * apart.
- */
+/* Bytes per element that each kind of software moves in addition to this program's kernels (docs/accuracy.md).
+ * Megatron: gradients of residual, dropout and bias are separate kernels, the loss is in float32, the optimizer makes
+ * six passes. Eager: operations that PyTorch runs one after another and that are one kernel here: RMSNorm in float32 by
+ * square, mean, product, cast and weight, and likewise backward; rotation in float32 with casts; silu and its product
+ * separately; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its
+ * gradient separately. */
 static const struct {
   tws_passes of;
   tws_kernel kernel;
@@ -471,7 +480,7 @@ tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error 
   return tws_fail(err, TWS_INVALID, hint, "unknown runtime \"%.60s\"", name);
 }
 
-/* Relative to the profile's rates, which know a part's limit of power. */
+/* Sets the rates of products and attention relative to the profile's rates, which contain the device's power limit. */
 static void set_rates(tws_profile *p, const tws_runtime *runtime) {
   const double product = runtime->product_factor[p->generation], narrow = runtime->narrow_factor[p->generation];
   if (p->rates == TWS_RATES_MEASURED) return;
@@ -553,9 +562,9 @@ int tws_profile_recomputes_scores(const tws_profile *profile) {
   return profile->scores_recomputed;
 }
 
-/* Bytes of an element that enters, over memory, before the product. */
+/* Bytes per input element that casts before a product move. */
 static const struct {
-  int narrow; /* tws_narrow; below 0: none */
+  int narrow; /* a tws_narrow; below 0: the type is not narrow */
   double cast_bytes;
 } matmuls[TWS_MATMUL_COUNT] = {[TWS_MATMUL_AUTO] = {-1, 0},
                                [TWS_MATMUL_FP8] = {TWS_NARROW_FP8, 4},
@@ -574,7 +583,8 @@ tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tw
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
                     tws_matmul_dtype_name(dtype), profile->name, tws_narrow_name(narrow));
   }
-  profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype; /* works say themselves which of them it is */
+  /* plans then state in each work whether the product has a narrow type */
+  profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype;
   return TWS_OK;
 }
 
@@ -583,7 +593,7 @@ int tws_profile_plans_casts(const tws_profile *profile) {
 }
 
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work) {
-  if (work->flags & TWS_FP8) { /* a host computes with float32 of what the codes mean */
+  if (work->flags & TWS_FP8) { /* a host decodes the codes and computes in float32 */
     const double peak = profile->narrow_peak[TWS_NARROW_FP8];
     return peak > 0 ? peak : tws_profile_peak_flops(profile, TWS_F32);
   }

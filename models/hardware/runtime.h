@@ -1,7 +1,8 @@
-/* Runtime styles: whose software runs a plan. The same plan costs and holds different amounts under an engine that
- * launches every kernel from Python, keeps attention's scores in memory or lets streams contend; a style is a row of
- * figures (models/hardware/runtime.c) laid over a hardware profile, never a branch elsewhere. Figures belong to a
- * version of software and have a source or a stated fit: docs/accuracy.md. */
+/* Runtimes: the training software that is assumed to run a plan. The same plan takes other times and other memory in
+ * software that launches every kernel from Python, stores attention's scores in memory, or lets streams contend. Each
+ * runtime is a row of figures (models/hardware/runtime.c) that are applied to a hardware profile; no other code
+ * distinguishes runtimes. The figures are those of a version of the software, and have a source or a stated fit
+ * (docs/accuracy.md). */
 #ifndef TWS_MODELS_RUNTIME_H
 #define TWS_MODELS_RUNTIME_H
 
@@ -11,7 +12,7 @@
 #include "models/hardware/step_buffers.h"
 
 typedef enum tws_generation {
-  TWS_GENERATION_NONE, /* a host, or a profile that does not say */
+  TWS_GENERATION_NONE, /* a host, or a profile that states no generation */
   TWS_GENERATION_VOLTA,
   TWS_GENERATION_AMPERE,
   TWS_GENERATION_HOPPER,
@@ -22,132 +23,160 @@ const char *tws_generation_name(int generation); /* "none", "volta", ... */
 
 typedef enum tws_runtime_attention {
   TWS_ATTENTION_AS_PROFILE,
-  TWS_ATTENTION_UNFUSED, /* scores in memory: batched products and kernels between them */
+  TWS_ATTENTION_UNFUSED, /* scores are stored in memory: batched matrix products, with separate kernels between them */
   TWS_ATTENTION_FLASH
 } tws_runtime_attention;
 
 typedef enum tws_passes {
   TWS_PASSES_OURS,
-  TWS_PASSES_MEGATRON = 1,     /* Megatron-LM's source of April 2021 */
-  TWS_PASSES_EAGER = 2,        /* PyTorch's modules, operation by operation, but for norms */
-  TWS_PASSES_NORMS = 4,        /* norms too */
-  TWS_PASSES_LOSS = 8,         /* logits are cast to float32, their softmax and its gradient apart */
-  TWS_PASSES_TRANSFORMERS = 16 /* Hugging Face's modules and optimizer of 2021, in addition to Megatron's */
+  TWS_PASSES_MEGATRON = 1,     /* those of Megatron-LM of April 2021 */
+  TWS_PASSES_EAGER = 2,        /* those of PyTorch's modules run operation by operation, except norms */
+  TWS_PASSES_NORMS = 4,        /* norms run operation by operation, too */
+  TWS_PASSES_LOSS = 8,         /* logits are cast to float32; their softmax and its gradient are separate kernels */
+  TWS_PASSES_TRANSFORMERS = 16 /* those of Hugging Face's modules and optimizer of 2021, in addition to Megatron's */
 } tws_passes;
 
-/* Bytes per element that modules of unfused operations keep for backward in addition to a plan: of what an RMSNorm
- * reads, which it casts to float32; of queries and keys once they are turned, where the values are a view of what they
- * came from; of what a gate's activation makes; of what an adapter adds; of a mask of what is dropped; of what enters a
- * product whose weight has few bits. Of a GELU by the hyperbolic tangent and one by the error function: how many more
- * numbers for each that it makes, as its operations keep what they read. */
+/* Bytes per element that modules of unfused operations keep for backward in addition to the plan's: normed: of an
+ * RMSNorm's input, which is cast to float32; turned: of queries and keys after the rotation, if the values are a view
+ * of the projection's output; gated: of a gate's activation output; adapted: of an adapter's output; dropped: of a
+ * dropout mask; read: of the input of a product whose weight is quantized. curved: number of further tensors that a
+ * GELU keeps, because its operations keep their inputs: [0] approximated by tanh, [1] with the error function. */
 typedef struct tws_runtime_keeps {
   double normed, turned, gated, adapted, dropped, read, curved[2];
 } tws_runtime_keeps;
 
 typedef struct tws_runtime {
   const char *name, *about;
-  const char *masked; /* style of the same software where it trains masked language models; NULL: this one */
+  const char *masked; /* name of the runtime of the same software for masked language models; NULL: this runtime */
   /* time */
-  double launch_s;    /* in addition to each kernel of a plan on the device; 0: the profile's */
-  double host_op_s;   /* the host issues a kernel of a plan, and what it stands for, in this time; 0: never the limit */
-  double expert_op_s; /* the host issues the product of one expert in this time, where a grouped product is a loop
-                         over experts; 0: it is one launch */
-  double expert_cast_s; /* then: and the cast of what the expert gets */
-  double route_s;       /* of a layer of experts, forward and backward: the device waits for a host that reads counts */
+  double launch_s; /* seconds added to each kernel of a plan on the device; 0: the profile's launch time */
+  /* seconds in which the host issues one kernel of a plan, with all launches that it represents; 0: the host is never
+   * the limit */
+  double host_op_s;
+  /* seconds in which the host issues the matrix product of one expert, if a grouped product is a loop over experts; 0:
+   * it is one launch */
+  double expert_op_s;
+  double expert_cast_s; /* if it is a loop: seconds in which the host issues the cast of one expert's input */
+  /* seconds that the device waits, in each pass of an expert layer, for the host, which reads the counts of tokens */
+  double route_s;
   /* bytes that software moves in addition to a plan for each element that is sent to experts and back: with 16-bit
    * products, with 8-bit ones */
   double routed_bytes[2];
-  int one_hot_experts; /* tokens go to slots and back by products with one-hot matrices of tokens x slots */
-  double part_s; /* gathers and reduce-scatters take a list of tensors, one of each rank, and the host cuts out and
-                    copies each in this time */
-  double accumulates_bytes; /* bf16's gradients are added to float32 ones by kernels of their own, after each
-                               micro-batch: bytes of a parameter that these move in addition to the plan's */
-  int whole_gradients;      /* pipeline.grad_partitioned is off: each tensor rank sends all of a boundary's gradient */
-  int float_reductions;     /* gradients in 16 bits of a plan are float32 ones where they are summed */
-  int sends_once;           /* a token goes to a rank and to a node once, whatever experts it has there, and empty slots
-                           do not; messages are not posted by the host */
-  double dispatch_reached[2]; /* then: of a device's port, and of its share of the NICs */
-  double host_reached;        /* of the bandwidth of the host's memory, by kernels there (optimizers); 0: all of it */
-  double hand_over_s;    /* of a collective or message that kernels wait for: events between streams, the last rank */
-  int contends;          /* streams side by side gain nothing */
-  int unfused;           /* GELU and residual sums are kernels of their own */
-  unsigned added_passes; /* tws_passes: over memory, that our kernels do not make */
+  /* 1: tokens are moved to slots and back by matrix products with one-hot matrices of tokens x slots */
+  int one_hot_experts;
+  /* seconds in which the host cuts out and copies one tensor, if gathers and reduce-scatters take a list of one tensor
+   * per rank; 0: they take one tensor */
+  double part_s;
+  /* bytes per parameter moved in addition to the plan's by separate kernels that add bf16 gradients to float32 ones
+   * after each micro-batch */
+  double accumulates_bytes;
+  /* 1: pipeline.grad_partitioned is off, so each tensor rank sends the whole gradient of a stage boundary */
+  int whole_gradients;
+  int float_reductions; /* 1: gradients that a plan reduces in 16 bits are reduced in float32 */
+  /* 1: a token is sent once to each rank and node, however many of its experts are there; empty slots are not sent, and
+   * the host does not post messages */
+  int sends_once;
+  /* if sends_once: shares that are reached of the bandwidth, [0] of a device's port and [1] of its share of the NICs */
+  double dispatch_reached[2];
+  /* share of the bandwidth of the host's memory that kernels there (optimizers) reach; 0: all of it */
+  double host_reached;
+  /* seconds added to a collective or message that kernels wait for: events between streams, and waiting for the last
+   * rank */
+  double hand_over_s;
+  int contends;          /* 1: concurrent streams contend, so that their overlap saves no time */
+  int unfused;           /* 1: GELU and residual sums are separate kernels */
+  unsigned added_passes; /* bit mask of tws_passes: passes over memory that this program's kernels do not need */
   tws_runtime_attention attention;
-  double score_bytes[2];              /* unfused: of kernels between the products, each score, forward, backward */
-  double flash[TWS_GENERATION_COUNT]; /* flash: share of the peak; 0: the profile's */
-  double cast_bytes[2]; /* before fp8 products: of an element of what enters, of a weight each time; 0: Transformer
-                           Engine's 4 (read, written as it lies and transposed) and 0 (once a step) */
-  double products[TWS_GENERATION_COUNT];       /* share of the peak; 0: the profile's */
-  double product_factor[TWS_GENERATION_COUNT]; /* then: of the profile's share, products in 16 bits; 0: 1 */
-  double narrow_factor[TWS_GENERATION_COUNT];  /* and those in 8 bits */
-  int by_block;         /* ZeRO gathers and reduces a transformer layer at a time (twinspeed.shard_by_block) */
-  int recomputes_whole; /* a recomputed layer runs again to its end (twinspeed.recompute_whole) */
-  int overlaps_data;    /* gradient reductions overlap with backward, also in pipelines */
-  /* 1: tensor ranks overlap the reduction of an input's gradient with the weight's gradient; above: they overlap
-   * exchanges of tokens with products, in this number of segments */
+  /* unfused attention: bytes per score that the kernels between its two products move, in [0] the forward and [1] the
+   * backward pass */
+  double score_bytes[2];
+  double flash[TWS_GENERATION_COUNT]; /* flash attention: share of the peak flop/s that it reaches; 0: the profile's */
+  /* bytes moved by casts before fp8 products, per element of [0] the input and [1] the weight, in each use; 0:
+   * Transformer Engine's 4 (read, written in both layouts) and 0 (weights are cast once a step) */
+  double cast_bytes[2];
+  double products[TWS_GENERATION_COUNT]; /* share of the peak flop/s that matrix products reach; 0: the profile's */
+  /* factor on the profile's share if `products` is 0, for 16-bit products; 0: the factor is 1 */
+  double product_factor[TWS_GENERATION_COUNT];
+  /* factor on the profile's share of the peak for 8-bit products; 0: the factor is 1 */
+  double narrow_factor[TWS_GENERATION_COUNT];
+  int by_block;         /* 1: ZeRO gathers and reduces whole transformer layers (twinspeed.shard_by_block) */
+  int recomputes_whole; /* 1: a recomputed layer is recomputed completely (twinspeed.recompute_whole) */
+  int overlaps_data;    /* 1: gradient reductions overlap with backward, also in pipelines */
+  /* 1: tensor ranks overlap the reduction of an input's gradient with the computation of the weight's gradient; above
+   * 1: they overlap exchanges of tokens with products, in this number of segments */
   int overlaps_tensor;
   /* memory */
-  double context_bytes;      /* outside of the allocator, as nvidia-smi counts; 0: the profile's */
-  double communicator_bytes; /* there too, of NCCL for each axis of more than one rank */
-  int places_ahead;          /* buffers lie where the plan places them; 0: a caching allocator finds room for each */
-  double reserved_share;     /* that a caching allocator reserves beyond what is allocated */
-  double logit_bytes;        /* of copies of a logit in addition to the plan's */
-  double scored_share;       /* of the tokens that a masked language model has such copies for; 0: all */
+  double context_bytes;      /* bytes outside of the caching allocator, as nvidia-smi counts them; 0: the profile's */
+  double communicator_bytes; /* bytes outside of the allocator that NCCL needs for each axis of more than one rank */
+  /* 1: buffers have the addresses that the plan gives them; 0: a caching allocator places each buffer */
+  int places_ahead;
+  double reserved_share; /* bytes that a caching allocator reserves in addition, as a share of the allocated bytes */
+  double logit_bytes;    /* bytes per logit of copies in addition to the plan's */
+  double scored_share;   /* share of a masked language model's tokens whose logits have such copies; 0: all tokens */
   tws_runtime_keeps keeps;
-  int keeps_wide; /* what enters products in 8 bits is kept in 16, and cast again backward */
-  double workspace_bytes[TWS_GENERATION_COUNT]; /* of libraries, out of torch's allocator */
-  int float_gradients;                          /* gradients are accumulated in float32 */
-  int gradient_copies; /* the optimizer flattens gradients in 16 bits, then makes float32 ones of them */
-  int unread_outputs;  /* recomputation by operation keeps what the down projection makes, though nothing reads it */
-  int copies_buckets;  /* ZeRO-3 reduces an interleaved copy of a bucket of gradients, 16 bits each, ZeRO-2 a flattened
-                           one, and fills a second bucket where reductions overlap */
-  /* ZeRO-3: the whole model is on each device before it is partitioned (no zero.Init); 2: in addition to the partition
-   * */
+  int keeps_wide; /* 1: inputs of 8-bit products are kept in 16 bits and cast again in backward */
+  double workspace_bytes[TWS_GENERATION_COUNT]; /* bytes of libraries' workspaces that come from PyTorch's allocator */
+  int float_gradients;                          /* 1: gradients are accumulated in float32 */
+  int gradient_copies; /* 1: the optimizer copies gradients to a flat 16-bit tensor, then to float32 */
+  /* 1: recomputation by operation keeps the output of the down projection, although no operation reads it */
+  int unread_outputs;
+  /* 1: ZeRO-3 reduces an interleaved 16-bit copy of each bucket of gradients, ZeRO-2 a flattened one, and ZeRO-2 fills
+   * a second bucket if reductions overlap */
+  int copies_buckets;
+  /* ZeRO-3 without zero.Init: each device holds the whole model before it is partitioned (1), or the whole model and
+   * its partition (2); 0: neither */
   int loads_whole;
-  int late_gradients;        /* a gradient has memory from backward on, until the step: none is there with the logits */
-  int flat_gradients;        /* ZeRO-3: each layer is a flat parameter, whose gradient is whole on each rank while steps
-                           accumulate, with that of frozen parts */
-  int weighs_early;          /* weights of experts are applied before their last product: backward reads no output */
-  int boundary_tensors;      /* that a pipeline keeps of each micro-batch in flight in addition to the plan's */
-  tws_step_software step;    /* whose buffers are on a device around the optimizer's step */
-  tws_host_software host;    /* whose buffers are in a node's memory where states are offloaded */
-  double host_process_bytes; /* of a rank's process there: interpreter, libraries, loaders */
+  /* 1: gradients are allocated in backward and freed after the optimizer step, so none exists at the same time as the
+   * logits */
+  int late_gradients;
+  /* 1: with ZeRO-3 each layer is one flat parameter (FSDP), whose gradient, that of frozen parts included, is whole on
+   * each rank while micro-batches accumulate */
+  int flat_gradients;
+  /* 1: routing weights are applied before the experts' last product, so backward does not read its output */
+  int weighs_early;
+  /* number of stage boundary tensors that a pipeline keeps for each micro-batch in flight in addition to the plan's */
+  int boundary_tensors;
+  tws_step_software step;    /* the software whose buffers are on a device around the optimizer step */
+  tws_host_software host;    /* the software whose buffers are in a node's memory if states are offloaded */
+  double host_process_bytes; /* bytes of a rank's process in the node's memory: interpreter, libraries, data loaders */
 } tws_runtime;
 
-/* NULL: no such name. "twinspeed" is this program's own engine, which changes the rates of products and attention on
- * Hopper and nothing else. */
+/* Returns the runtime with that name, or NULL. "twinspeed" is this program's own engine, which changes only the rates
+ * of matrix products and attention on Hopper. */
 const tws_runtime *tws_runtime_find(const char *name);
-/* The same; TWS_INVALID with a hint that lists the names. */
+/* Finds a runtime as tws_runtime_find() does. Fails with TWS_INVALID for an unknown name; the hint lists the names. */
 tws_code tws_runtime_parse(const char *name, const tws_runtime **out, tws_error *err);
 const char *const *tws_runtime_names(void); /* NULL-terminated */
 
-/* Lays a style over a GPU's profile; a profile of a host is refused for all but "twinspeed" (TWS_INVALID). What a
- * profile measured stays measured. Call it once for a profile. */
+/* Applies a runtime to a GPU's profile; values that the profile measured are not changed. To be called once for a
+ * profile. Fails with TWS_INVALID for the profile of a host, unless the runtime is "twinspeed". */
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err);
 const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
-/* Overlaps the exchange of tokens with experts with the products of another micro-batch (Megatron-Core's
- * overlap_moe_expert_parallel_comm), if software sends each token once: the exchange takes no longer than those
- * products. */
+/* Lets the exchange of tokens between experts overlap with the products of another micro-batch (Megatron-Core's
+ * overlap_moe_expert_parallel_comm) if the software sends each token once; the exchange is then assumed to take no
+ * longer than those products. */
 void tws_profile_overlap_experts(tws_profile *profile);
-/* One host thread issues segments of a micro-batch's forward pass and of another's backward pass alternately and waits
- * for the device between them (Megatron-Core's overlap_moe_expert_parallel_comm in interleaved pipelines): launches
- * never run ahead, so that the host's time and the device's add up. */
+/* Lets one host thread issue segments of a micro-batch's forward pass and of another's backward pass alternately and
+ * wait for the device between them (Megatron-Core's overlap_moe_expert_parallel_comm in interleaved pipelines):
+ * launches never run ahead, so the host's time and the device's are added. */
 void tws_profile_issue_in_turns(tws_profile *profile);
 int tws_profile_issues_in_turns(const tws_profile *profile);
-/* Scores of unfused attention are recomputed in backward (selective recomputation of Korthikanti et al., 2022). */
+/* Lets backward recompute the scores of unfused attention (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
-/* The job drops out, and the software keeps a mask of a byte for each number that layers drop (unfused ones: always).
- */
+/* States that the job uses dropout and that the software keeps a mask of one byte for each element of a dropout layer,
+ * as unfused layers always do. */
 void tws_profile_keep_masks(tws_profile *profile);
 int tws_profile_keeps_masks(const tws_profile *profile);
-/* Bytes that a kernel on the host moves, as many more as this software is slower than the memory. */
+/* Returns the bytes that a kernel on the host moves, divided by the share of the memory's bandwidth that the runtime
+ * reaches there (host_reached). */
 double tws_profile_host_bytes(const tws_profile *profile, const tws_work *work);
-/* Returns the bytes of libraries in torch's allocator on this GPU. */
+/* Returns the bytes of libraries' workspaces in PyTorch's allocator on this GPU. */
 double tws_profile_library_bytes(const tws_profile *profile);
-/* Sets the input type of matrix products of 16-bit layers, not attention. TWS_INVALID: the GPU has no rate for it. */
+/* Sets the input type of the matrix products of 16-bit layers, except attention. Fails with TWS_INVALID if the GPU has
+ * no rate for this type. */
 tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tws_error *err);
-/* Returns 1 if plans have the casts of fp8 products as operations: those that this program runs itself. */
+/* Returns 1 if plans contain the casts before fp8 products as operations, as for this program's own engine. */
 int tws_profile_plans_casts(const tws_profile *profile);
 
 #endif

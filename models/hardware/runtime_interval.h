@@ -1,4 +1,5 @@
-/* Intervals of measured over predicted peak memory of a device, by runtime (runtime_intervals.def). */
+/* For each runtime the interval in which measured peaks of device memory lay, relative to the predicted peaks
+ * (runtime_intervals.def). */
 #ifndef TWS_MODELS_RUNTIME_INTERVAL_H
 #define TWS_MODELS_RUNTIME_INTERVAL_H
 
@@ -6,9 +7,11 @@
 
 typedef struct tws_memory_interval {
   const char *runtime;
-  double low, high; /* nine of ten measured peaks lie between these times the predicted one; both 1: none was seen */
-  int runs, groups; /* it comes from */
-  const char *of;   /* what software these runs are of */
+  /* nine of ten measured peaks lie between low and high times the predicted peak; both 1: no run was compared */
+  double low, high;
+  /* numbers of measured runs, and of groups that published them, from which the interval was computed */
+  int runs, groups;
+  const char *of; /* the software that these runs used */
 } tws_memory_interval;
 
 const tws_memory_interval *tws_runtime_memory_interval(const tws_runtime *runtime); /* never NULL */

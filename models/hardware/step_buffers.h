@@ -5,16 +5,16 @@
 typedef enum tws_step_software { TWS_STEP_AS_PLANNED, TWS_STEP_DEEPSPEED } tws_step_software;
 
 typedef enum tws_step_moment {
-  TWS_MOMENT_BACKWARD, /* during all forward and backward passes */
-  TWS_MOMENT_REDUCED,  /* after a large gradient's reduction, while checkpoints of layers still exist */
-  TWS_MOMENT_NORM,     /* from here on, no activations exist */
+  TWS_MOMENT_BACKWARD, /* the buffer exists during all forward and backward passes */
+  TWS_MOMENT_REDUCED,  /* after the reduction of a large gradient, while checkpoints of layers still exist */
+  TWS_MOMENT_NORM,     /* computation of the gradient norm; from here on no activations exist */
   TWS_MOMENT_COPIES,
   TWS_MOMENT_UPDATE,
   TWS_MOMENT_COUNT
 } tws_step_moment;
 
-/* The elements that a buffer has: those of a rank's shard, of the shard's largest sub-group, of the largest parameter,
- * or of the largest parameter's part in a shard. */
+/* The number of elements of a buffer: that of a rank's shard, of the shard's largest sub-group, of the largest
+ * parameter, or of that rank's part of the largest parameter. */
 typedef enum tws_step_of { TWS_STEP_SHARD, TWS_STEP_SUB_GROUP, TWS_STEP_LARGEST, TWS_STEP_SLICE } tws_step_of;
 
 typedef enum tws_step_where {
@@ -22,7 +22,7 @@ typedef enum tws_step_where {
   TWS_STEP_STAGES_1_2_TORCH,
   TWS_STEP_STAGE_3,
   TWS_STEP_STAGE_3_TORCH,
-  TWS_STEP_OFFLOADED_2,      /* with the optimizer on the host, at stages 1 and 2 */
+  TWS_STEP_OFFLOADED_2,      /* at stages 1 and 2, if the optimizer is on the host */
   TWS_STEP_ACCUMULATION_OF_2 /* at stage 2 with several micro-batches */
 } tws_step_where;
 
