@@ -41,16 +41,6 @@ const char *tws_figure_source_nth(int i, const char **text) {
   return sources[i].key;
 }
 
-void tws_figures_confidence(const tws_figure *list, char *text, size_t size) {
-  int seen[TWS_MARK_COUNT] = {0};
-  size_t used = 0;
-  for (; list->key; list++) seen[list->mark] = 1;
-  *text = '\0';
-  for (int m = 0; m < TWS_MARK_COUNT; m++)
-    if (seen[m] && used < size)
-      used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", tws_mark_name(m));
-}
-
 /* Adds each key of the space-separated list to the array. Returns 0 if memory is exhausted. */
 static int add_sources(cJSON *array, const char *words) {
   int good = 1;

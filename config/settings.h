@@ -27,8 +27,8 @@ int tws_setting_is(const tws_settings *settings, tws_setting setting, const char
 __attribute__((format(printf, 3, 4))) void tws_setting_put(tws_settings *settings, tws_setting setting,
                                                            const char *format, ...);
 
-/* The settings of a resolved configuration, all of them said but for those without effect: schedules without a
- * pipeline, sizes of other stages. */
+/* Writes all settings of a resolved configuration except those without effect: schedules without a pipeline, sizes of
+ * other ZeRO stages. */
 void tws_settings_of(const tws_config *config, tws_settings *out);
 /* A configuration with these keys, as the text of a ds_config.json with this program's section. */
 tws_code tws_settings_config(const tws_settings *settings, tws_text *out, tws_error *err);

@@ -2,8 +2,8 @@
  *
  * A gap of the compute stream ends when some operation of another stream ends. The gap is attributed backwards along
  * the chain of operations each of which made the next one ready: first to the transfer of the last operation, then to
- * its wait for other ranks, then likewise to the operation that made it ready, until the beginning of the gap is
- * reached. No operation is in the chains of two gaps. */
+ * its wait for other ranks, then to the transfer and wait of the operation that made it ready, until the beginning of
+ * the gap is reached. No operation is in the chains of two gaps. */
 #include <stdio.h>
 #include <string.h>
 

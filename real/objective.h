@@ -7,8 +7,8 @@
  * choice depends on the seed, the step and the position of the sample in the global batch. twinspeed.ignored_token is
  * padding: it is not predicted, and a sample ends with the last other token.
  *
- * - SENTENCES: two texts as [CLS] A [SEP] B [SEP], whose tokens except these marks are masked likewise, and a class: 0
- * if B follows A, 1 if it is from elsewhere (Devlin et al., 2019, section 3.1 and appendix A.2). A is the beginning of
+ * - SENTENCES: two texts as [CLS] A [SEP] B [SEP], whose other tokens are masked as in MASKED, and a class:
+ * 0 if B follows A, 1 if it is from elsewhere (Devlin et al., 2019, section 3.1 and appendix A.2). A is the beginning of
  * a sample, up to a random token; B is the rest of it or, for half of the samples, the same range of another sample. A
  * file of lines with labels (real/pairs.h) has both texts and marks in its input, B's types are 1, and its label is the
  * class.
@@ -24,8 +24,8 @@
  * patches and which are class tokens.
  *
  * - CLASSES: a text and its class, of a file with labels (real/pairs.h): the classified token is the first if tokens
- * see all others, else the last. TAGS: a text and a class for each of its tokens, likewise. SPANS: a text and the first
- * and the last token of an answer in it, likewise; neither counts if the truncated text does not have the whole answer.
+ * see all others, else the last. TAGS: a text and a class for each token. SPANS: a text and the first
+ * and the last token of an answer in it; neither counts if the truncated text does not have the whole answer.
  * Such texts end with the network's pad_token, and are truncated if too long.
  *
  * Where documents are packed (twinspeed.document_end_token), the last token of each has no target, as the next token

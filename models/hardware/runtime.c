@@ -13,7 +13,7 @@
  *               take 2, where a plan that accumulates in 16 bits has 4: 16 in addition to it.
  *   float_gradients Megatron's default; NeMo's and Megatron-Bridge's performance recipes have gradients in 16 bits
  *               (grad_sync_dtype bf16; grad_reduce_in_fp32 off in perf_recipes/_common.py).
- *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, chosen likewise.
+ *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, by the same runs.
  *   recomputes  torch.utils.checkpoint of the reentrant kind, Megatron's and DeepSpeed's own run a layer again whole.
  *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
  *               (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each): 10 us each, a slice made in
@@ -24,7 +24,7 @@
  *               0.44 and 0.375, Blackwell 0.58; FlashAttention 3 is 1.5 to 2 times the second forward on Hopper, 1.5
  *               to 1.75 backward (Shah et al., 2024): 0.62.
  *               cuDNN 9 (Transformer Engine since autumn 2024): 0.50 on Hopper, fitted with the factors below; on
- *               Blackwell 0.48 in software of early 2025 and in Megatron-Core's own runs, fitted likewise.
+ *               Blackwell 0.48 in software of early 2025 and in Megatron-Core's own runs, fitted with them, too.
  *   factors     of a profile's share of the peak. Hopper since autumn 2024: 1.09 in 16 bits, 0.9 in 8 (0.87 and 0.72 of
  *               the peak on H100 SXM; large products of serving frameworks reach 0.75 and 0.55, the best ones 0.97),
  *               fitted to 19 runs of seven groups of the half for fitting. Blackwell before its libraries were tuned:
@@ -63,7 +63,7 @@
  *               (Megatron-Core's token_dispatcher.py), the device waits. Of 0, 0.5 and 1 ms a pass and layer, 0.5 was
  *               chosen by the same runs.
  *   routed_bytes  The bytes are counted from token_dispatcher.py and experts.py: received tokens are sorted by expert
- *               (read and written), and for products in 8 bits padded to whole tiles; results are sorted back likewise.
+ *               (read and written), and for products in 8 bits padded to whole tiles; results are sorted back, too.
  *   nemo-graphs Since release 26.06, recipes of Megatron-Bridge capture steps with MXFP8 in CUDA graphs
  *               (set_full_iter_cg_configs) and run experts as one kernel (use_transformer_engine_op_fuser), so the host
  *               is not a limit.
@@ -427,7 +427,7 @@ enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 /* Bytes per element that each kind of software moves in addition to this program's kernels (docs/accuracy.md).
  * Megatron: gradients of residual, dropout and bias are separate kernels, the loss is in float32, the optimizer makes
  * six passes. Eager: operations that PyTorch runs one after another and that are one kernel here: RMSNorm in float32 by
- * square, mean, product, cast and weight, and likewise backward; rotation in float32 with casts; silu and its product
+ * square, mean, product, cast and weight, as many backward; rotation in float32 with casts; silu and its product
  * separately; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its
  * gradient separately. */
 static const struct {

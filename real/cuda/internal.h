@@ -38,7 +38,7 @@ typedef tws_code (*tws_cuda_function)(const tws_cuda_call *call, tws_error *err)
 typedef enum tws_cuda_activation { TWS_CUDA_NO_ACTIVATION, TWS_CUDA_GELU, TWS_CUDA_GELU_GRAD } tws_cuda_activation;
 
 /* A matrix product C[rows, columns] = sum over i of A(row, i) B(column, i) (+ bias[column]) (+ C); C is contiguous.
- * A(row, i) is at a[row a_row + i a_inner], and B likewise. The members after `accumulate` are for gemm.c; the plain
+ * A(row, i) is at a[row a_row + i a_inner], B at b. The members after `accumulate` are for gemm.c; the plain
  * product ignores them. */
 typedef struct tws_cuda_product {
   const void *a, *b, *bias;       /* bias: in the inputs' type or, with scales, in C's type; or NULL */

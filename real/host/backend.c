@@ -174,10 +174,6 @@ const tws_backend_ops *tws_host_backend(void) {
   return &ops;
 }
 
-size_t tws_host_scratch_bytes(const tws_backend *backend) {
-  return backend->convert_bytes + tws_host_bf16_cache_bytes(backend->bf16);
-}
-
 const char *tws_host_describe(const tws_backend *backend, char *buffer, int size) {
   char library[128], binding[32];
   tws_host_gemm_library(library, sizeof library);

@@ -94,10 +94,6 @@ void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache) {
   tws_free(cache);
 }
 
-size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache) {
-  return cache ? cache->scratch_bytes * (size_t)cache->threads : 0;
-}
-
 static const prepared *find(const tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm) {
   for (size_t i = 0; i < cache->count; ++i)
     if (memcmp(&cache->items[i].shape, gemm, sizeof *gemm) == 0) return &cache->items[i];
@@ -249,10 +245,6 @@ tws_code tws_host_bf16_cache_create(int threads, tws_host_bf16_cache **out, tws_
 }
 void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache) {
   (void)cache;
-}
-size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache) {
-  (void)cache;
-  return 0;
 }
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err) {
   (void)cache, (void)gemm, (void)err;

@@ -14,9 +14,7 @@
  * the processor or the build lacks it). */
 const tws_backend_ops *tws_host_backend(void);
 
-/* Returns the bytes of the backend's memory outside of arenas: packing blocks and scratch of the matrix products, at
- * most threads x TWS_HOST_SCRATCH_LIMIT. */
-size_t tws_host_scratch_bytes(const tws_backend *backend);
+/* Most bytes of a thread outside of arenas: packing blocks and scratch of the matrix products. */
 enum { TWS_HOST_SCRATCH_LIMIT = 4 << 20 };
 
 /* Writes a description such as "avx512, 2 threads, oneDNN 2.6.3" into `buffer` and returns it; backend may be NULL

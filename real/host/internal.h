@@ -38,7 +38,6 @@ typedef struct tws_host_bf16_cache tws_host_bf16_cache;
 int tws_host_bf16_native(void); /* returns 1 if the library has fast bfloat16 products on this processor */
 tws_code tws_host_bf16_cache_create(int threads, tws_host_bf16_cache **out, tws_error *err);
 void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache);
-size_t tws_host_bf16_cache_bytes(const tws_host_bf16_cache *cache);
 /* Creates the kernel that multiply() then uses; not to be called within a task. TWS_UNSUPPORTED: the library
  * declines this shape. */
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err);

@@ -32,7 +32,7 @@ struct Tile {
   int x, y;
 };
 
-// Adds the product over `inner`: A(row, i) is at a[row a_row + i a_inner], B(column, i) likewise.
+// Adds the product over `inner`: A(row, i) is at a[row a_row + i a_inner], B(column, i) at b with its own strides.
 template <typename T>
 __device__ void multiply(Tile &tile, const T *a, int64_t a_row, int64_t a_inner, int64_t rows, const T *b,
                          int64_t b_column, int64_t b_inner, int64_t columns, int64_t inner) {
