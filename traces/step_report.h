@@ -67,8 +67,8 @@ int tws_step_value(const tws_step_report *report, int index, double *value);
 /* Formats a number with at most 9 digits, or with all digits if it is whole; not-a-number and infinity are written as
  * "nan", "inf" and "-inf". Returns the length of the text. */
 enum { TWS_STEP_TEXT_SIZE = 32 };
-/* Formats a number as the function above, but with the spelling of Python's JSON: NaN, Infinity and -Infinity. Returns `text` or a
- * constant. */
+/* Formats a number as the function above, but with the spelling of Python's JSON: NaN, Infinity and -Infinity.
+ * Returns `text` or a constant. */
 const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]);
 int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]);
 
