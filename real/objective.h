@@ -7,11 +7,11 @@
  * choice depends on the seed, the step and the position of the sample in the global batch. twinspeed.ignored_token is
  * padding: it is not predicted, and a sample ends with the last other token.
  *
- * - SENTENCES: two texts as [CLS] A [SEP] B [SEP], whose other tokens are masked as in MASKED, and a class:
- * 0 if B follows A, 1 if it is from elsewhere (Devlin et al., 2019, section 3.1 and appendix A.2). A is the beginning
- * of a sample, up to a random token; B is the rest of it or, for half of the samples, the same range of another sample. A
- * file of lines with labels (real/pairs.h) has both texts and marks in its input, B's types are 1, and its label is the
- * class.
+ * - SENTENCES: two texts as [CLS] A [SEP] B [SEP], whose other tokens are masked as in MASKED, and a class: 0 if B
+ * follows A, 1 if it is from elsewhere (Devlin et al., 2019, section 3.1 and appendix A.2). A is the beginning of a
+ * sample, up to a random token; B is the rest of it or, for half of the samples, the same range of another sample. A
+ * file of lines with labels (real/pairs.h) has both texts and marks in its input, B's types are 1, and its label is
+ * the class.
  *
  * - PAIRS: a source for the encoder and its target. They come from a file of pairs (real/pairs.h), or from a text by
  * span corruption (Raffel et al., 2020, section 3.1.4: 15 % of the tokens, spans of 3 on average): the source is the
