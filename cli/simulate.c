@@ -35,7 +35,7 @@ typedef struct simulation {
   tws_stage_estimate *stages; /* for each stage, the simulated rank with the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
-  tws_disturbance *disturbance;
+  tws_perturbation *disturbance;
 } simulation;
 
 static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
@@ -52,12 +52,12 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 }
 
 static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job *job, simulation *s, tws_error *err) {
-  if (o->scenario) TWS_TRY(tws_disturbance_open(o->scenario, job, s->fidelity, &s->disturbance, err));
+  if (o->scenario) TWS_TRY(tws_perturbation_open(o->scenario, job, s->fidelity, &s->disturbance, err));
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
   tws_progress progress = tws_cli_progress(cli);
   tws_simulation_request request = {
       .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS, .progress = &progress};
-  if (s->disturbance) request.effects = tws_disturbance_effects(s->disturbance);
+  if (s->disturbance) request.effects = tws_perturbation_effects(s->disturbance);
   TWS_TRY(tws_sim_load(&request.sim, err));
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
@@ -251,7 +251,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     code = cli->json ? print_json(o, job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
   tws_simulation_free(&s.of_job);
-  tws_disturbance_close(s.disturbance);
+  tws_perturbation_close(s.disturbance);
   tws_free(s.stages);
   tws_job_destroy(job);
   return code;

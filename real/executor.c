@@ -608,11 +608,11 @@ static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double
   return wait_for_disks(x, err);
 }
 
-tws_disk_count tws_executor_disk_moved(const tws_executor *x) {
+tws_disk_count tws_executor_disk_transferred(const tws_executor *x) {
   tws_disk_count sum = {0, 0};
   for (int i = -1; i < x->state_count; i++) {
     tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
-    const tws_disk_count moved = disk ? tws_disk_moved(disk) : (tws_disk_count){0, 0};
+    const tws_disk_count moved = disk ? tws_disk_transferred(disk) : (tws_disk_count){0, 0};
     sum.read += moved.read;
     sum.written += moved.written;
   }
@@ -696,7 +696,7 @@ const void *tws_executor_at(const tws_executor *x) {
   return atomic_load(&x->doing);
 }
 
-const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
+const char *tws_executor_activity(const tws_executor *x, char *buffer, int size) {
   const step_op *s = atomic_load(&x->doing);
   snprintf(buffer, (size_t)size, "%s%s", s ? s->label : "between steps", s ? s->where : "");
   return buffer;

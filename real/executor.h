@@ -45,7 +45,7 @@ void tws_executor_destroy(tws_executor *executor);
 uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
 /* Returns the bytes that all disk arenas have transferred since their creation. */
-tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
+tws_disk_count tws_executor_disk_transferred(const tws_executor *executor);
 
 /* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
@@ -90,7 +90,7 @@ const void *tws_executor_at(const tws_executor *executor);
 /* Describes the operation that is running by its tws_op_label() and the ranks that it waits for ("forward
  * h.0.mlp.c_proj all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). May be called from any thread;
  * returns `buffer`. */
-const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
+const char *tws_executor_activity(const tws_executor *executor, char *buffer, int size);
 const char *tws_executor_label(const tws_executor *executor, int program, uint32_t op);
 
 #endif

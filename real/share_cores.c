@@ -46,7 +46,7 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   TWS_TRY(find_place(t, &mine, &index, &count, err)); /* called on all ranks, whatever cores they may use */
   if (seen != TWS_OK && wanted && err) *err = failure;
   if (seen != TWS_OK) return wanted ? seen : TWS_OK;
-  TWS_TRY(tws_machine_look(NULL, &mine.cpus, &parts, err));
+  TWS_TRY(tws_machine_count_parts(NULL, &mine.cpus, &parts, err));
   if (!wanted && parts.numa_nodes == 1) return TWS_OK; /* all cores have equal access to all memory */
   TWS_TRY(tws_host_bind(t->backend, &mine.cpus, index, count, &bound, &near, err));
   if (wanted && !bound && t->rank == 0)

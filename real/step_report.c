@@ -29,7 +29,7 @@ void tws_step_report_complete(const tws_training *t, tws_step_report *r) {
     r->memory_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);
 }
 
-void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *r) {
+void tws_step_report_finish(tws_training *t, const double *times, tws_step_report *r) {
   const double waited_s = tws_checkpoint_times(t).waited_s;
   tws_step_report_complete(t, r);
   r->at_s = tws_wall_s();

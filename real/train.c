@@ -195,7 +195,7 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
   const uint64_t chunk = quantized ? tws_quantized_chunk(plan, CHUNK) : CHUNK;
   for (uint64_t done = 0; done < shard->count; done += chunk) {
     uint64_t n = shard->count - done < chunk ? shard->count - done : chunk;
-    tws_watchdog_moves(t->watchdog);
+    tws_watchdog_count_progress(t->watchdog);
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
     if (quantized) TWS_TRY(tws_training_put_quantized(t, shard->storage_offset + done, m->values, n, err));
@@ -308,8 +308,8 @@ static void warn_of_slowness(tws_training *t) {
 
 /* Called while a step runs: prefetches the inputs of the program that follows it. */
 static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
-  if (tws_evaluation_is_due(t, step)) return tws_training_put_ahead(t, &t->eval_data, 0, err);
-  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+  if (tws_evaluation_is_due(t, step)) return tws_training_prefetch_inputs(t, &t->eval_data, 0, err);
+  return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
@@ -321,12 +321,12 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   }
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
-  const tws_disk_count before = tws_executor_disk_moved(t->executor);
+  const tws_disk_count before = tws_executor_disk_transferred(t->executor);
   TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
   TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, times, err));
   warn_of_slowness(t);
-  const tws_disk_count after = tws_executor_disk_moved(t->executor);
+  const tws_disk_count after = tws_executor_disk_transferred(t->executor);
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;
   TWS_TRY(tws_comm_barrier(t->comm, err));
@@ -421,14 +421,14 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
                   report->step, hottest, hottest_expert, report->hottest_share);
 }
 
-void tws_training_took(const tws_training *t, double seconds, tws_step_report *report) {
+void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report) {
   report->seconds = seconds;
   report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
 }
 
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err) {
-  tws_training_took(t, seconds, report);
+  tws_training_set_step_seconds(t, seconds, report);
   report->loss = metrics[TWS_METRIC_LOSS];
   for (int h = 0; h < TWS_LOSS_HEADS; h++) report->head_loss[h] = metrics[TWS_METRIC_HEADS + 2 * h];
   report->gradient_norm = metrics[TWS_METRIC_NORM];
@@ -509,7 +509,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step, &behind)) {
     TWS_TRY(apply(t, behind, step, err));
-    tws_training_took(t, tws_clock_s() - t->step_ended_s, &report);
+    tws_training_set_step_seconds(t, tws_clock_s() - t->step_ended_s, &report);
   }
   t->step_ended_s = tws_clock_s();
   report.evaluated = tws_evaluation_is_due(t, step);
@@ -518,7 +518,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     t->step_ended_s = tws_clock_s();
   }
   if (t->rank != 0) return TWS_OK;
-  tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
+  tws_step_report_finish(t, is_traced(t, step) ? t->times : t->phase_times, &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -559,8 +559,8 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole training ---- */
 
-/* Returns the code of an error after allocation, which is an error of this rank and thus of the job. If a file cannot
- * be written or read, the code stays TWS_IO, whatever the number of ranks. */
+/* Returns the code with which a failed training ends. In a job of several ranks an error of one rank ends all of them,
+ * so the code becomes TWS_RANK; TWS_IO, a file that cannot be read or written, stays TWS_IO. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;

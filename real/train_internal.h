@@ -36,20 +36,20 @@ typedef struct tws_training {
   tws_disk_count on_disk; /* bytes transferred by training steps */
   tws_watchdog *watchdog;
   tws_data eval_data;
-  int64_t eval_batches;            /* number of global batches of one evaluation */
-  struct tws_inputs_ahead *ahead;  /* prefetched inputs of steps on a device; NULL: on the host */
-  void *input[TWS_NETWORK_INPUTS]; /* on the host: [input] buffer for one step of any program; NULL: the plan has no
+  int64_t eval_batches;                /* number of global batches of one evaluation */
+  struct tws_prefetched_inputs *ahead; /* prefetched inputs of steps on a device; NULL: on the host */
+  void *input[TWS_NETWORK_INPUTS];     /* on the host: [input] buffer for one step of any program; NULL: the plan has no
                                     * such input */
-  double step_ended_s;             /* time at which the last step, or the delayed update after it, ended, on the clock
+  double step_ended_s; /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
-  double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
+  double *times;       /* [op_count][2] times of the last step's operations, if a trace is wanted */
   double trace_start_s;
   int64_t traced_step;      /* number of the traced step; 0: none was traced */
   double *traced_routed;    /* copy of `routed` after the traced step */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
   int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
-                             * (real/far.h) */
+                             * (real/remote_files.h) */
   uint64_t fetched;         /* bytes of these files that were received */
   /* [rank] flags. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that fetch
    * the resumed checkpoint from it. NULL: all ranks see the folders */
@@ -90,7 +90,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
 /* Called while a step runs on a device: prepares a batch and copies it to the device on the copy stream, overlapped
  * with the step. If tws_training_put_inputs() requests this batch next, only a copy within the device remains. On
  * the host it does nothing. Errors in the data are reported by tws_training_put_inputs(). */
-tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
+tws_code tws_training_prefetch_inputs(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 
 /* ---- the backends of this build (real/backends.c) ---- */
 /* Returns the table of "host" or another backend; NULL: it is not available. */
@@ -141,7 +141,7 @@ void tws_training_release(tws_training *t);
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
 /* Sets the total seconds of a step in its report. */
-void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
+void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report);
 
 /* ---- evaluation (real/evaluate.c) ---- */
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
@@ -216,10 +216,10 @@ tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
  * the training. */
 void tws_step_report_complete(const tws_training *t, tws_step_report *report);
-/* Completes the report as tws_step_report_complete() does, and sets the time at which the step ended and the seconds
- * for which it waited, by the clocks of this machine. times: start and end of each operation of the step; NULL: not
- * known. */
-void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
+/* Completes the report of a step as tws_step_report_complete() does, and sets the time at which the step ended and the
+ * seconds for which this rank waited for its inputs and for saves, on this machine's clock (tws_clock_s()). times:
+ * start and end of each operation of the step; NULL: they were not recorded. */
+void tws_step_report_finish(tws_training *t, const double *times, tws_step_report *report);
 /* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
  * created. */
 tws_code tws_step_report_open(tws_training *t, tws_error *err);
