@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "autotune/crew.h"
+#include "autotune/evaluate.h"
 #include "base/number.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -112,6 +113,22 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
+/* Sets *may_fit to 0 if the states that a setting keeps on its first stage, which a plan of one micro-batch lists, are
+ * larger than the memory: most settings of too few devices are. */
+static tws_code states_fit(const tws_tune_request *ask, tws_tune_candidate *c, int *may_fit, tws_error *err) {
+  tws_bound_bytes state;
+  tws_job *job;
+  int refused;
+  *may_fit = 0;
+  TWS_TRY(tws_tune_derive(ask, c, &job, &refused, err));
+  if (refused) return TWS_OK;
+  const tws_plan_request plan = tws_job_request(job, 0);
+  *may_fit = tws_bound_state(&plan, &state, NULL) != TWS_OK || /* the plan of the whole job says what is wrong */
+             tws_job_fit_within(job, &state.end, ask->memory_bytes).fits;
+  tws_job_destroy(job);
+  return TWS_OK;
+}
+
 /* Sets *does to 1 if any setting fits: settings are planned until one does. */
 static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
   tws_variant *points = NULL;
@@ -121,6 +138,9 @@ static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err)
   for (int i = 0; i < count && code == TWS_OK && !*does; i++) {
     tws_tune_candidate c = {.variant = points[i]};
     tws_variant_name(&c.variant, c.name, sizeof c.name);
+    int may_fit;
+    code = states_fit(ask, &c, &may_fit, err);
+    if (code != TWS_OK || !may_fit) continue;
     code = tws_tune_estimate(ask, &c, err);
     *does = code == TWS_OK && c.verdict == TWS_TUNE_FITS;
   }
