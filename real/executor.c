@@ -369,7 +369,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   return TWS_OK;
 }
 
-/* Makes the task of an operation on the host's cores or a disk, or of one that has to wait for a disk, on a backend with
+/* Makes the task of an operation on the host's cores or a disk, or of one that waits for a disk, on a backend with
  * streams. */
 static tws_code prepare_task(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
   step_op *s = &p->ops[index];

@@ -30,8 +30,8 @@ typedef struct tws_training {
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
-  tws_host_work *host;      /* runs offloaded work on the host's cores; NULL: the rank computes on the host, or its plans
-                             * have no such work */
+  tws_host_work *host; /* runs offloaded work on the host's cores; NULL: the rank computes on the host, or its plans
+                        * have no such work */
   const tws_cuda_api *cuda; /* functions of the CUDA module; NULL: the rank computes on the host */
   tws_comm *device_comm;    /* runs the plan's collectives on GPUs; `comm` runs the others */
   tws_executor *executor;

@@ -1,6 +1,6 @@
 /* ctest: mpi slow */
-/* Offloading on the emulated device: the optimizer, parameters and activation checkpoints on the host and on a disk, for
- * a rank whose kernels run on a device. Its functions of the host run in a random order among those that streams and
+/* Offloading on the emulated device: the optimizer, parameters and activation checkpoints on the host and on a disk,
+ * for a rank whose kernels run on a device. Functions of the host run in a random order among those that streams and
  * events allow, and cannot touch device memory. Losses are compared with the host engine's, recorded steps with eager
  * ones to the last bit, and the arenas of every tier with the ledger. */
 #include "emulated.h"
