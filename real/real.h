@@ -34,6 +34,10 @@ typedef struct tws_backend_ops {
    * Events are small numbers that may be reused. */
   tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
+  /* optional, for backends with wait(): has `function` called on a thread of the process when all earlier work of the
+   * stream has ended; later work of the stream begins after it has returned (as cudaLaunchHostFunc). A recording
+   * contains the call, and each replay() repeats it. The function must not use the backend. */
+  tws_code (*call)(tws_backend *backend, tws_stream stream, void (*function)(void *user), void *user, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
   int (*supports)(const tws_work *work); /* returns 1 if the backend has a kernel for this work */
   /* optional, both or none: work that is started between record(1) and record(0) is captured and not run (as a CUDA

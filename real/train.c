@@ -112,6 +112,7 @@ static tws_code make_executor(tws_training *t, tws_error *err) {
                               .program_count = TWS_PROGRAM_COUNT,
                               .ops = t->ops,
                               .backend = t->backend,
+                              .host = t->host,
                               .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
                               .comm = t->cuda ? t->device_comm : t->comm,
                               .activity = o->activity,
@@ -637,6 +638,7 @@ void tws_training_release(tws_training *t) {
   tws_free(t->far_readers);
   tws_watchdog_destroy(t->watchdog);
   tws_executor_destroy(t->executor);
+  tws_host_work_destroy(t->host);
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);
   tws_comm_destroy(t->comm);
   tws_inputs_close(t);

@@ -30,6 +30,8 @@ typedef struct tws_training {
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_comm *comm;
+  tws_host_work *host; /* runs offloaded work on the host's cores; NULL: the rank computes on the host, or its plans
+                        * have no such work */
   const tws_cuda_api *cuda; /* functions of the CUDA module; NULL: the rank computes on the host */
   tws_comm *device_comm;    /* runs the plan's collectives on GPUs; `comm` runs the others */
   tws_executor *executor;
@@ -127,8 +129,8 @@ extern const tws_virtual_api tws_virtual_ranks;
 
 /* Sets the folder and parameters of arenas on a disk; fails with TWS_INVALID if the configuration names no folder. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err);
-/* Binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. All ranks have to
- * call it. */
+/* Binds this rank's threads to its share of the node's cores, according to twinspeed.bind_threads. On a GPU it first
+ * starts t->host if the plans need it, with the share's number of threads. All ranks have to call it. */
 tws_code tws_share_cores(tws_training *t, tws_error *err);
 /* Initializes weights and state as the options state: at random, from a file, or from a checkpoint. The executor must
  * exist. */
