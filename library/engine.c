@@ -76,7 +76,7 @@ static tws_code open_engine(const twinspeed_job *handle, const twinspeed_engine_
   engine->write = o->log;
   engine->user = o->user;
   engine->log = (tws_log){.write = write_line, .user = engine, .level = TWS_LOG_INFO};
-  engine->peak_flops = 0;
+  engine->network = job->network;
   const tws_engine_options options = {.plan = tws_job_request(job, 0),
                                       .ranks = o->communicator,
                                       .data = o->data,

@@ -9,6 +9,7 @@ struct twinspeed_engine {
   const tws_real_api *real;
   const tws_engine_api *calls;
   tws_engine *engine;
+  const tws_network *network;
   void (*write)(void *user, int level, const char *line); /* the caller's function for lines of the log, or NULL */
   void *user;
   tws_log log;

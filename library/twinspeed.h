@@ -285,6 +285,63 @@ TWINSPEED_API twinspeed_status twinspeed_eval_batch(twinspeed_engine *engine, co
 TWINSPEED_API double twinspeed_learning_rate(const twinspeed_engine *engine);
 TWINSPEED_API void twinspeed_set_learning_rate(twinspeed_engine *engine, double learning_rate);
 
+/* Run a step in parts, for each of its micro-batches in this order; values are those of twinspeed_train_batch() to the
+ * last bit. batch: micro_batch x replicas samples of the global batch, or NULL: the engine's data. *loss (may be NULL):
+ * the mean loss of the micro-batch over all replicas. After the last micro-batch twinspeed_step_micro_batch() runs the
+ * optimizer and fills *step; after others it only counts, and step->step is 0. Fail with TWINSPEED_UNSUPPORTED in
+ * pipelines, as DeepSpeed does, and with TWINSPEED_USAGE in another order. */
+TWINSPEED_API twinspeed_status twinspeed_forward(twinspeed_engine *engine, const twinspeed_batch *batch, double *loss,
+                                                 twinspeed_error *error);
+TWINSPEED_API twinspeed_status twinspeed_backward(twinspeed_engine *engine, twinspeed_error *error);
+/* Returns 1 during the last micro-batch of a step, up to its twinspeed_step_micro_batch(); not collective. */
+TWINSPEED_API int twinspeed_is_gradient_accumulation_boundary(const twinspeed_engine *engine);
+TWINSPEED_API twinspeed_status twinspeed_step_micro_batch(twinspeed_engine *engine, twinspeed_step *step,
+                                                          twinspeed_error *error);
+
+/* ---- parameters, gradients and optimizer states of an engine ---- */
+
+typedef struct twinspeed_parameter {
+  char name[256];
+  int64_t rows, columns;
+  uint64_t elements; /* rows x columns; of experts of which each rank has other ones, those of all ranks */
+  int frozen;        /* 1: it is not trained */
+} twinspeed_parameter;
+/* Describes the parameter with this index; returns 0 after the last one. Not collective. */
+TWINSPEED_API int twinspeed_parameter_describe(const twinspeed_engine *engine, int index, twinspeed_parameter *out);
+/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of the
+ * optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one. PyTorch's
+ * names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
+TWINSPEED_API const char *twinspeed_state_name(const twinspeed_engine *engine, int index);
+
+/* Gathers a state of the whole parameter NAME from all ranks, devices, host memory and disks into `values` on every
+ * rank: `elements` float32 numbers, rows one after another. What is read is what a checkpoint saved now contains.
+ * "gradient": that of the mean loss of the global batch, before clipping; it can be read and set between the
+ * twinspeed_backward() of the last micro-batch and twinspeed_step_micro_batch(). */
+TWINSPEED_API twinspeed_status twinspeed_get_full(twinspeed_engine *engine, const char *name, const char *state,
+                                                  float *values, twinspeed_error *error);
+/* Replaces it on all ranks by the values of `rank`; other ranks may pass NULL. Weights in narrower types are rounded
+ * from them. Not within a step in parts, except gradients. */
+TWINSPEED_API twinspeed_status twinspeed_set_full(twinspeed_engine *engine, const char *name, const char *state,
+                                                  int rank, const float *values, twinspeed_error *error);
+/* Reads the elements that this rank itself holds, in the order of its memory. values NULL: only *count is set. Not
+ * collective. */
+TWINSPEED_API twinspeed_status twinspeed_get_local(twinspeed_engine *engine, const char *name, const char *state,
+                                                   float *values, uint64_t *count, twinspeed_error *error);
+/* Replaces these elements; every rank gives its own. Where several ranks hold an element, the highest rank's counts. */
+TWINSPEED_API twinspeed_status twinspeed_set_local(twinspeed_engine *engine, const char *name, const char *state,
+                                                   const float *values, twinspeed_error *error);
+
+/* A scope in which whole parameters are in memory, as DeepSpeed's GatheredParameters. twinspeed_gather() opens it, and
+ * twinspeed_gathered_values() returns the values of the parameter names[index], which may be changed.
+ * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks; -1:
+ * nothing is written back. The scope is freed also after a failure. */
+typedef struct twinspeed_gathered twinspeed_gathered;
+TWINSPEED_API twinspeed_status twinspeed_gather(twinspeed_engine *engine, const char *const *names, int count,
+                                                twinspeed_gathered **scope, twinspeed_error *error);
+TWINSPEED_API float *twinspeed_gathered_values(twinspeed_gathered *scope, int index);
+TWINSPEED_API twinspeed_status twinspeed_gathered_end(twinspeed_gathered *scope, int modifier_rank,
+                                                      twinspeed_error *error);
+
 enum { TWINSPEED_TAG_SIZE = 256 };
 /* Saves a checkpoint FOLDER/global_step<N>, which `twinspeed train --resume` reads, too; it is complete when the call
  * returns. client_state: a text in UTF-8 that is stored in it, or NULL. keep: number of checkpoints that stay in the

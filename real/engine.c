@@ -80,6 +80,8 @@ static void engine_close(tws_engine *e) {
   if (!e) return;
   tws_training_release(&e->t);
   tws_data_close(&e->memory);
+  tws_free(e->tokens);
+  tws_free(e->targets);
   tws_mpi_free(e->ranks);
   tws_free(e->saved_folder);
   tws_free(e->saved_tag);
@@ -124,6 +126,9 @@ static int64_t engine_steps(const tws_engine *e) {
 /* ---- agreement of the ranks ---- */
 
 tws_code tws_engine_ready(const tws_engine *e, tws_error *err) {
+  if (!e->failed && (e->next > 0 || e->micro > 0))
+    return tws_fail(err, TWS_USAGE, "call forward(), backward() and step() for its other micro-batches first",
+                    "a step in parts has begun");
   if (!e->failed) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "load a checkpoint, or close the engine",
                   "an earlier step of this engine failed, and its state is not that of a whole step");
@@ -283,6 +288,7 @@ static tws_code engine_load(tws_engine *e, const char *folder, const char *tag, 
                             tws_error *err) {
   tws_training *t = &e->t;
   *client_state = "";
+  if (!e->failed) TWS_TRY(tws_engine_ready(e, err));
   TWS_TRY(name_checkpoint(e, folder, tag, err));
   tws_saved_close(t->resumed);
   t->resumed = NULL;
@@ -295,6 +301,7 @@ static tws_code engine_load(tws_engine *e, const char *folder, const char *tag, 
   TWS_TRY(clear_state(t, err));
   TWS_TRY(tws_engine_together(e, tws_training_weights(t, err), "reading the checkpoint", err));
   e->failed = 0;
+  tws_engine_forget_step(e);
   *client_state = t->resumed->client_state;
   return TWS_OK;
 }
@@ -305,6 +312,16 @@ const tws_engine_api tws_engine_calls = {.open = engine_open,
                                          .steps = engine_steps,
                                          .train = engine_train,
                                          .evaluate = engine_evaluate,
+                                         .forward = tws_engine_forward,
+                                         .backward = tws_engine_backward,
+                                         .is_boundary = tws_engine_is_boundary,
+                                         .step = tws_engine_step,
+                                         .state_name = tws_engine_state_name,
+                                         .elements = tws_engine_elements,
+                                         .get = tws_engine_get,
+                                         .set = tws_engine_set,
+                                         .local = tws_engine_local,
+                                         .set_local = tws_engine_set_local,
                                          .set_lr = engine_set_lr,
                                          .lr = engine_lr,
                                          .save = engine_save,

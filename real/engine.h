@@ -40,6 +40,33 @@ typedef struct tws_engine_api {
   tws_code (*train)(tws_engine *engine, const tws_engine_batch *batch, tws_step_report *report, tws_error *err);
   /* Computes the mean loss of a batch without changing the state; batch NULL: of the evaluation data. */
   tws_code (*evaluate)(tws_engine *engine, const tws_engine_batch *batch, double *loss, tws_error *err);
+  /* Run a step in parts, for each of its micro-batches forward(), backward() and step(); the bits are those of train().
+   * batch: of micro_batch_size x replicas samples, or NULL: the data. *loss: mean loss of the micro-batch over all
+   * ranks. step() after the last micro-batch runs the optimizer and sets *report; after another one it only counts, and
+   * report->step is 0. Fail with TWS_UNSUPPORTED for pipelines, and with TWS_USAGE in another order. */
+  tws_code (*forward)(tws_engine *engine, const tws_engine_batch *batch, double *loss, tws_error *err);
+  tws_code (*backward)(tws_engine *engine, tws_error *err);
+  int (*is_boundary)(const tws_engine *engine); /* returns 1 during the last micro-batch of a step; not collective */
+  tws_code (*step)(tws_engine *engine, tws_step_report *report, tws_error *err);
+  /* Returns the name of a state of parameters: "parameter", "gradient", then the optimizer's as checkpoints name
+   * them ("first moments"); NULL after the last. PyTorch's names for these ("exp_avg") are understood, too. Not
+   * collective. */
+  const char *(*state_name)(const tws_engine *engine, int index);
+  /* Returns the number of elements of a whole parameter; of experts of which each rank has other ones, of all. */
+  uint64_t (*elements)(const tws_engine *engine, uint32_t param);
+  /* Gathers a state of a whole parameter, in float32, on every rank. "parameter" is the widest copy, the master weights.
+   * Gradients are those of the mean loss, without loss scale, and can be accessed between the last backward() and
+   * step(). Fails with TWS_USAGE for a state that the parameter does not have. */
+  tws_code (*get)(tws_engine *engine, uint32_t param, const char *state, float *values, tws_error *err);
+  /* Replaces it by the values of rank `root` in all copies, rounded to their types. */
+  tws_code (*set)(tws_engine *engine, uint32_t param, const char *state, int root, const float *values,
+                  tws_error *err);
+  /* Reads the elements that this rank holds, in the order in which it holds them; not collective. values NULL: only
+   * *count, which may be 0, is set. */
+  tws_code (*local)(tws_engine *engine, uint32_t param, const char *state, float *values, uint64_t *count,
+                    tws_error *err);
+  /* Replaces these elements on every rank; collective. Where ranks hold the same element, the highest rank's counts. */
+  tws_code (*set_local)(tws_engine *engine, uint32_t param, const char *state, const float *values, tws_error *err);
   /* Sets the learning rate of the following steps in place of the schedule's; negative: the schedule's again. */
   void (*set_lr)(tws_engine *engine, double lr);
   double (*lr)(const tws_engine *engine); /* returns that of the next step; not collective */

@@ -16,19 +16,41 @@ static const char common[] =
 static const struct {
   const char *name, *model, *json;
   int ranks;
+  const char *mode;
 } jobs[] = {
-    {"dense", "tiny-gpt2", "\"train_micro_batch_size_per_gpu\":4", 1},
-    {"bf16", "tiny-llama", "\"bf16\":{\"enabled\":true},\"zero_optimization\":{\"stage\":1}", 1},
-    {"offload", "tiny-gpt2", "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}}", 2},
+    {"dense", "tiny-gpt2", "\"train_micro_batch_size_per_gpu\":4", 1, "train"},
+    {"bf16", "tiny-llama", "\"bf16\":{\"enabled\":true},\"zero_optimization\":{\"stage\":1}", 1, "train"},
+    {"offload", "tiny-gpt2", "\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}}", 2,
+     "train"},
     {"sharded", "tiny-gpt2",
      "\"bf16\":{\"enabled\":true},\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100},"
      "\"train_micro_batch_size_per_gpu\":2",
-     2},
+     2, "train"},
     {"divided", "tiny-gpt2",
      "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},"
      "\"tensor_parallel\":{\"autotp_size\":2}",
-     4},
-    {"experts", "tiny-mixtral", "\"twinspeed\":{\"expert_parallel_size\":2},\"zero_optimization\":{\"stage\":1}", 4},
+     4, "train"},
+    {"experts", "tiny-mixtral", "\"twinspeed\":{\"expert_parallel_size\":2},\"zero_optimization\":{\"stage\":1}", 4,
+     "train"},
+    {"float-0", "tiny-gpt2", "\"train_micro_batch_size_per_gpu\":4", 1, "state"},
+    {"half", "tiny-llama",
+     "\"bf16\":{\"enabled\":true},\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2,"
+     "\"offload_optimizer\":{\"device\":\"cpu\"}}",
+     1, "state"},
+    {"float-experts", "tiny-mixtral", "\"train_micro_batch_size_per_gpu\":4", 1, "state"},
+    {"float-1", "tiny-gpt2", "\"zero_optimization\":{\"stage\":1}", 2, "state"},
+    {"float-2", "tiny-gpt2",
+     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}}", 2, "state"},
+    {"fp16-3", "tiny-gpt2",
+     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":8},\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":3}", 2, "state"},
+    {"float-3-4", "tiny-gpt2",
+     "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100}", 4, "state"},
+    {"float-tensor", "tiny-gpt2",
+     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2},\"tensor_parallel\":{\"autotp_size\":2}", 4, "state"},
+    {"float-experts-2", "tiny-mixtral",
+     "\"twinspeed\":{\"expert_parallel_size\":2},\"zero_optimization\":{\"stage\":2}", 2, "state"},
+    {"pipeline", "tiny-gpt2",
+     "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},\"zero_optimization\":{\"stage\":1}", 4, "state"},
 };
 enum { JOBS = sizeof jobs / sizeof *jobs, TRAINED = 4 };
 
@@ -42,9 +64,9 @@ static void write_jobs(void) {
 }
 
 static void run_ranks(const char *mode, int ranks) {
-  char list[512] = "";
+  char list[1024] = "";
   for (int i = 0; i < JOBS; i++)
-    if (jobs[i].ranks == ranks)
+    if (jobs[i].ranks == ranks && strcmp(jobs[i].mode, mode) == 0)
       snprintf(list + strlen(list), sizeof list - strlen(list), " %s:%s", jobs[i].model, jobs[i].name);
   command_result r = twinspeed("launch --quiet -n %d --threads 1 -- %s/tests/ranks_library %s %s %s %d%s", ranks,
                                TWS_BUILD_DIR, mode, folder, text_path, TRAINED, list);
@@ -77,7 +99,7 @@ START_TEST(steps_are_those_of_the_program) {
   char program[64], memory[64];
   run_ranks("train", ranks);
   for (int i = 0; i < JOBS; i++) {
-    if (jobs[i].ranks != ranks) continue;
+    if (jobs[i].ranks != ranks || strcmp(jobs[i].mode, "train") != 0) continue;
     snprintf(memory, sizeof memory, "%s-memory", jobs[i].name);
     snprintf(program, sizeof program, "%s-program", jobs[i].name);
     command_result r = twinspeed("train --quiet -m %s -c %s/%s.json --seq 32 -n %d --threads 1 --data %s --steps %d "
@@ -91,10 +113,16 @@ START_TEST(steps_are_those_of_the_program) {
 }
 END_TEST
 
+START_TEST(states_are_read_and_set) {
+  run_ranks("state", 1 << _i);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("engine");
   TCase *tests = tcase_create("engine");
   tcase_add_loop_test(tests, steps_are_those_of_the_program, 0, 3);
+  tcase_add_loop_test(tests, states_are_read_and_set, 0, 3);
   suite_add_tcase(suite, tests);
   set_up();
   write_jobs();
