@@ -233,6 +233,12 @@ static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
 
+/* An operation that updates elements of parameters: its operand 1 + optimizer_states are their gradients. */
+typedef struct tws_plan_update {
+  uint32_t op;
+  uint64_t first, count; /* the updated elements, numbered as in entries of the state with TWS_ELEMENTS_OWNED */
+} tws_plan_update;
+
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
@@ -267,9 +273,10 @@ typedef struct tws_plan {
   tws_work *works;
   tws_arguments *arguments; /* different arguments of kernels, without duplicates */
   tws_group *groups;
+  tws_plan_update *updates; /* the optimizer's updates, in issue order */
   /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
   const tws_param_slice *slices;
-  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
+  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count, update_count;
   /* bytes of the program's arena in each tier, without the state's arena: tws_plan_bytes() adds it */
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* indices of buffers that engines use; TWS_NONE: the plan has no such buffer */

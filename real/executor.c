@@ -632,12 +632,16 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
   return TWS_OK;
 }
 
-/* Runs each operation in issue order. The first step on a backend with streams waits for each operation: it loads
+typedef struct range {
+  uint32_t first, end;
+} range;
+
+/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it loads
  * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
-static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
-                        void *user, tws_error *err) {
+static tws_code run_range(tws_executor *x, const program *p, range ops, size_t prefix, double *times,
+                          tws_executor_probe probe, void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
-  for (uint32_t i = 0; i < p->plan->op_count; i++) {
+  for (uint32_t i = ops.first; i < ops.end; i++) {
     const step_op *s = &p->ops[i];
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
@@ -652,6 +656,11 @@ static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
   }
   return x->setup.ops->wait ? TWS_OK : wait_for_disks(x, err); /* tasks of streams start their transfers later */
+}
+
+static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
+                        void *user, tws_error *err) {
+  return run_range(x, p, (range){0, p->plan->op_count}, prefix, times, probe, user, err);
 }
 
 tws_disk_count tws_executor_disk_transferred(const tws_executor *x) {
@@ -731,6 +740,16 @@ tws_code tws_executor_finish(tws_executor *x, int index, double *times, tws_erro
   p->ran = 1;
   atomic_store(&x->doing, NULL);
   if (x->prefix) snprintf(x->setup.activity + x->prefix, x->setup.activity_bytes - x->prefix, "between steps");
+  return TWS_OK;
+}
+
+tws_code tws_executor_part(tws_executor *x, int index, uint32_t first, uint32_t end, int64_t step, tws_error *err) {
+  program *p = &x->programs[index];
+  const int ran = p->ran;
+  x->prefix = begin_line(x, step);
+  TWS_TRY(run_range(x, p, (range){first, end}, x->prefix, NULL, NULL, NULL, err));
+  TWS_TRY(tws_executor_finish(x, index, NULL, err));
+  if (end < p->plan->op_count) p->ran = ran; /* the program has not run completely */
   return TWS_OK;
 }
 

@@ -78,6 +78,11 @@ tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, do
 tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                             void *user, tws_error *err);
 tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
+/* Runs operations [first, end) of a program and waits until they have ended. The parts of a step are run in order, the
+ * first from 0 on and the last up to the program's end; between them tws_executor_put() and tws_executor_get() may be
+ * called. Parts are not recorded. */
+tws_code tws_executor_part(tws_executor *executor, int program, uint32_t first, uint32_t end, int64_t step,
+                           tws_error *err);
 /* Returns the reason why steps are not launched as a recording; NULL: they are, or recording was not requested. */
 const char *tws_executor_not_recorded(const tws_executor *executor);
 

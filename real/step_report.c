@@ -5,7 +5,7 @@
 
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err) {
   tws_plan_request request = t->options->plan;
-  if (t->rank != 0) return TWS_OK;
+  if (t->rank != 0 && !t->is_library) return TWS_OK;
   request.program = TWS_PROGRAM_TRAIN;
   t->model_flops = tws_model_flops(&request);
   if (!t->config->wall_clock_breakdown) return TWS_OK;

@@ -16,11 +16,13 @@
 typedef struct tws_training {
   const tws_train_options *options;
   const tws_config *config;
+  const void *mpi; /* the MPI communicator of the ranks (real/mpi_comm.h); NULL: all ranks of the process's job */
   int rank, world, threads;
   uint64_t start_rss; /* peak resident memory of this process before weights are initialized or loaded, bytes */
   tws_fault fault;
   uint32_t fault_op; /* index of the operation before which an injected fault occurs */
   tws_data data;
+  const tws_data *batch; /* a batch in memory, which the next step takes in place of `data`; NULL: none */
   tws_batch_shape shape;
   tws_plan *plan;                       /* plan of a training step */
   tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
@@ -62,6 +64,12 @@ typedef struct tws_training {
   int ended;                         /* 1: the run was asked to end before the last step */
   int warned[2];                     /* [kind] 1: a warning was given: of work on a slower path; of steps that are not
                                       * recorded */
+  int has_set_lr;                    /* 1: steps use set_lr, not the schedule's learning rate */
+  double set_lr;
+  /* 1: a process that is not this program trains through the library (real/engine.h): every rank fills reports of
+   * steps, not only rank 0, and threads are bound to cores only if the configuration requests it */
+  int is_library;
+  const char *client_state; /* text of the caller that the next save stores in the checkpoint; NULL: none */
   int vanished;                      /* 1: the warning that all gradients are 0 was given */
   double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
   tws_step_report *history;          /* rank 0: one report per step of this run */
@@ -79,7 +87,11 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
 /* ---- parts of a training (real/train.c), each for one rank; without a communicator they do not need other ranks
  * ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);
+/* Sets t->shape and allocates t->routed. */
+tws_code tws_training_shape(tws_training *t, tws_error *err);
 tws_code tws_training_open_data(tws_training *t, tws_error *err);
+/* Creates backend, inputs, communicator and executor; collective. */
+tws_code tws_training_make_executor(tws_training *t, tws_error *err);
 /* ---- inputs (real/inputs.c) ---- */
 /* Allocates input buffers: on the host in memory of this process; with concurrent streams two buffers of pinned
  * memory, used alternately, and one of device memory, each for one step of any program. Needs the plans. */
@@ -122,6 +134,14 @@ tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_CO
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err);
 
+/* Runs a whole step with the delayed update after it, if one is due; collective. It consists of tws_training_meet(),
+ * tws_training_begin_step(), the plan's operations and tws_training_complete(). */
+tws_code tws_training_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
+/* Waits until all ranks have ended the previous step. */
+tws_code tws_training_meet(tws_training *t, int64_t step, tws_error *err);
+/* Reads what the step's operations computed, advances the counters and applies a delayed update. */
+tws_code tws_training_complete(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
+
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);
 
 /* ---- all ranks in one process (real/virtual.c) ---- */
@@ -149,13 +169,13 @@ void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_st
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch; after the
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data; after the
  * program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately for each of
  * several losses; mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
-tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err);
+tws_code tws_evaluation_put(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err);
 tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_error *err);
 /* Returns 1 if an evaluation follows this step. */
