@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/comm_view.h"
 #include "cli/emulate.h"
 #include "cli/emulate_figure.h"
 #include "cli/emulate_view.h"
@@ -31,6 +32,7 @@ typedef struct session {
   int csv_failed;
   cJSON *steps;
   tws_loss_curve curve;
+  tws_comm_layout layout; /* of the communication log */
 } session;
 
 static void keep_step(session *s, const tws_step_report *r, double now_s) {
@@ -79,6 +81,11 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
     print_step(s, r);
 }
 
+static void show_calls(void *user, const tws_comm_record *record) {
+  const session *s = user;
+  tws_comm_print_calls(s->cli, record);
+}
+
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
   session *s = user;
   if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* adds a gap to the curve */
@@ -125,6 +132,8 @@ static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
                                  .ignore_memory = o->ignore_memory,
                                  .timeline = timeline,
                                  .watching = {.lines_path = o->json_lines, .prometheus_path = o->prometheus},
+                                 .logs_communication = s->layout != TWS_COMM_NONE,
+                                 .on_calls = show_calls,
                                  .on_step = show_step,
                                  .on_failure = show_failure,
                                  .user = s,
@@ -139,6 +148,7 @@ static tws_code print_all(session *s, const tws_job *job, const tws_emulation *r
     s->steps = NULL;
     return tws_emulation_print_json(job, r, steps, failed ? failure : NULL, err);
   }
+  if (r->communication) TWS_TRY(tws_comm_print(s->cli, r->communication, s->layout, err));
   if (r->steps > 0) tws_emulation_print(job, r);
   if (failed) tws_out("it ends: %s\n", failure->message);
   if (s->scenario)
@@ -277,7 +287,8 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->run.data, job->network);
-  tws_code code = make_folder(o, folder, sizeof folder, err);
+  tws_code code = tws_comm_layout_read(o->comm_log, job->config, &s.layout, err);
+  if (code == TWS_OK) code = make_folder(o, folder, sizeof folder, err);
   if (code == TWS_OK) code = emulate_job(&s, job, err);
   tws_temporary_remove(folder);
   if (s.csv) fclose(s.csv);

@@ -10,6 +10,7 @@
 #include "base/number.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/comm_view.h"
 #include "cli/emulate.h"
 #include "cli/flops_view.h"
 #include "cli/job_options.h"
@@ -27,7 +28,8 @@
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus;
+  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus,
+      *comm_log;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
@@ -102,7 +104,8 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
                {"--tag", o->tag},
                {"--init-from", o->init_from},
                {"--json-lines", o->json_lines},
-               {"--prometheus", o->prometheus}};
+               {"--prometheus", o->prometheus},
+               {"--comm-log", o->comm_log}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
@@ -138,6 +141,9 @@ typedef struct printer {
   int64_t every, steps;
   int heading, evaluates, has_experts;
   const tws_network *network;
+  tws_comm_layout layout; /* of the communication log */
+  tws_code logged;        /* result of printing the communication log */
+  tws_error log_error;
   tws_progress progress; /* counts steps */
 } printer;
 
@@ -190,6 +196,16 @@ static void print_step(void *user, const tws_step_report *r) {
 static void print_result(void *user, const char *json) {
   const printer *p = user;
   if (p->cli->json) tws_out("%s\n", json);
+}
+
+static void keep_calls(void *user, const tws_comm_record *record) {
+  const printer *p = user;
+  tws_comm_print_calls(p->cli, record);
+}
+
+static void print_communication(void *user, tws_comm_log *log) {
+  printer *p = user;
+  if (!p->cli->json) p->logged = tws_comm_print(p->cli, log, p->layout, &p->log_error);
 }
 
 static uint64_t hear_news(void *user) {
@@ -290,6 +306,7 @@ static tws_code choose_trace(const options *o, const tws_job *job, int rank, cha
 
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
+  if (job->ranks > 1) cli->color_out = 0; /* the launcher's pseudo-terminal is not where the output is read */
   tws_launch_set_threads(job->threads);
   TWS_TRY(tws_real_load(&api, err));
   char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
@@ -307,6 +324,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                .has_experts = tws_network_has_experts(job->network),
                .network = job->network,
                .progress = tws_cli_progress(cli)};
+  TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &p.layout, err));
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
                                .steps = o->steps,
@@ -329,6 +347,9 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .device_limit = (uint64_t)o->memory,
                                .quiet = cli->quiet,
                                .on_step = print_step,
+                               .logs_communication = p.layout != TWS_COMM_NONE,
+                               .on_communication = print_communication,
+                               .on_calls = keep_calls,
                                .on_result = cli->json ? print_result : NULL,
                                .news = hear_news,
                                .on_hang = report_hang,
@@ -345,6 +366,10 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
   if (o->save && !tws_worker_is()) tws_listen_for_end();
   tws_code code = api->train(&request, &result, err);
+  if (code == TWS_OK && p.logged != TWS_OK) {
+    *err = p.log_error;
+    code = p.logged;
+  }
   if (code == TWS_OK && rank == 0 && !cli->json) {
     print_end(job, &result);
     print_disk(&result.disk, result.steps - result.first_step);
@@ -386,6 +411,8 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   int rank, world;
   const int started = tws_started_elsewhere(&rank, &world);
   if (tws_rank_follows()) return train(cli, o, job, err);
+  tws_comm_layout layout;
+  TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &layout, err));
   char count[32], axes[128];
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
@@ -570,6 +597,7 @@ static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) 
   e.csv = o->csv;
   e.json_lines = o->json_lines;
   e.prometheus = o->prometheus;
+  e.comm_log = o->comm_log;
   e.save = o->save;
   e.resume = o->resume;
   e.tag = o->tag;

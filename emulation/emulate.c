@@ -110,7 +110,8 @@ static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *
                          .machine = e->job->machine,
                          .fidelity = r->fidelity,
                          .timeline = timeline,
-                         .effects = &effects};
+                         .effects = &effects,
+                         .times = program == TWS_PROGRAM_TRAIN ? e->times_of_rank : NULL};
   tws_sim_result result;
   e->program = program;
   e->last_s = e->now_s;
@@ -202,6 +203,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const uint64_t saved = e->api->saved(e->ranks);
   if (saved > e->out->shared_bytes) e->out->shared_bytes = saved;
   tws_emulator_span(e, TWS_SPAN_STEP, from_s, e->now_s);
+  TWS_TRY(tws_emulator_log_step(e, err));
   e->step_s[e->step - 1] = seconds;
   e->out->steps = e->step;
   e->out->skipped += report.skipped;
@@ -265,6 +267,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   tws_code code = e->api->open(options, &e->ranks, err);
   if (code == TWS_OK) code = make_room(e, err);
   if (code == TWS_OK) code = start_telling(e, options, err);
+  if (code == TWS_OK) code = tws_emulator_log_open(e, err);
   if (code != TWS_OK) return code;
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
@@ -281,6 +284,7 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
     if (code == TWS_HANG) return code; /* the message of a hang names the step already */
     return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }
+  if (code == TWS_OK) code = tws_emulator_log_end(e, err);
   if (code == TWS_OK) e->out->digest = e->api->digest(e->ranks);
   return code;
 }
@@ -293,6 +297,7 @@ tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options,
   e->ranks = NULL;
   tws_phase_clock_destroy(e->phases);
   e->phases = NULL;
+  tws_emulator_log_close(e);
   if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
   if (err) err->code = TWS_RANK; /* an error in a step is an error of the rank, and ends the job */
   return TWS_RANK;

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/unfinished.h"
+#include "estimators/comm_log.h"
 #include "estimators/estimators.h"
 #include "plan/run_order.h"
 #include "real/sample.h"
@@ -126,6 +127,12 @@ typedef struct tws_train_options {
   void (*on_step)(void *user, const tws_step_report *report); /* called on rank 0 after each step */
   int (*should_end)(void *user); /* called after every step of a run that saves; 1: the run saves and ends. NULL:
                                   * never */
+  /* 1: the communication log is kept, also without comms_logger in the configuration */
+  int logs_communication;
+  /* called on rank 0 at the end with the communication log of all ranks, and, if comms_logger.verbose is set, after
+   * each step with the record of rank 0, whose last step is the newest */
+  void (*on_communication)(void *user, tws_comm_log *log);
+  void (*on_calls)(void *user, const tws_comm_record *record);
   void (*on_result)(void *user, const char *json); /* called on rank 0 at the end with the summary that is written to
                                                     * result_path */
   /* Called once, from another thread, when there was no progress for deadline_s; this process then ends with exit

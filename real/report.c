@@ -339,6 +339,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
     cJSON_AddNumberToObject(save, "beside_training", (double)saves.overlapped);
     cJSON_AddNumberToObject(save, "waited_s", saves.waited_s);
   }
+  if (t->communication) cJSON_AddItemToObject(root, "communication_log", tws_comm_log_json(t->communication));
   char *text = cJSON_Print(root);
   cJSON_Delete(root);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");

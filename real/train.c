@@ -75,6 +75,7 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   TWS_TRY(tws_step_report_prepare(t, err));
+  TWS_TRY(tws_comm_report_open(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
@@ -517,6 +518,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
     t->step_ended_s = tws_clock_s();
   }
+  TWS_TRY(tws_comm_report_step(t, is_traced(t, step) ? t->times : t->phase_times, err));
   if (t->rank != 0) return TWS_OK;
   tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
   t->history[step - 1 - t->first_step] = report;
@@ -624,6 +626,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
+  TWS_TRY(tws_comm_report_end(t, err));
   struct tws_monitor *monitor = t->monitor;
   t->monitor = NULL;
   TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
@@ -653,6 +656,7 @@ void tws_training_release(tws_training *t) {
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
+  tws_comm_report_close(t);
   tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed
                                                   * already */
 }

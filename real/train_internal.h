@@ -67,7 +67,9 @@ typedef struct tws_training {
   FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
   struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
   tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
-  double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
+  double *phase_times;               /* for `phases` and `calls`: [op_count][2] times of a step that is not traced */
+  tws_comm_recorder *calls;          /* latencies of this rank's communication; NULL: no log is kept */
+  tws_comm_log *communication;       /* on rank 0: the log of all ranks */
   double model_flops;                /* model FLOPs of one step of all ranks */
   double data_wait_s;                /* seconds for which the last step waited for its inputs */
   double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
@@ -211,6 +213,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err);
 tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports of steps (real/step_report.c) ---- */
+/* Allocates t->phase_times, so that the times of all operations are recorded in each step. */
+tws_code tws_training_keep_times(tws_training *t, tws_error *err);
 /* Prepares on rank 0 the data that reports need. The plan must exist. */
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
@@ -223,6 +227,16 @@ void tws_step_report_tell(tws_training *t, const double *times, tws_step_report 
 /* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
  * created. */
 tws_code tws_step_report_open(tws_training *t, tws_error *err);
+
+/* ---- the communication log (real/comm_report.c) ---- */
+/* Opens the log on each rank, if the configuration or the options enable it. The plan must exist. */
+tws_code tws_comm_report_open(tws_training *t, tws_error *err);
+/* Adds the times of a step on this rank. When the records are full, sends them to rank 0; collective. */
+tws_code tws_comm_report_step(tws_training *t, const double *times, tws_error *err);
+/* Sends the remaining records to rank 0, which completes the log and passes it to options->on_communication();
+ * collective. */
+tws_code tws_comm_report_end(tws_training *t, tws_error *err);
+void tws_comm_report_close(tws_training *t);
 
 /* ---- reports of the run (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);

@@ -85,6 +85,10 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record_end(sim, rank, op, end_s);
+  if (sim->request->times) {
+    sim->request->times[rank][2 * (size_t)op] = ready_s;
+    sim->request->times[rank][2 * (size_t)op + 1] = end_s;
+  }
   take_effect(sim, rank, op, end_s);
   tws_run_end(sim->run, rank, op, end_s);
 }
