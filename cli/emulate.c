@@ -18,6 +18,7 @@
 #include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
+#include "traces/gzip.h"
 
 typedef tws_emulate_options options;
 
@@ -191,6 +192,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   tws_timeline *timeline = o->trace ? tws_timeline_create("emulated") : NULL;
   if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_emulation_request request = request_of(s, timeline);
+  if (o->trace_schedule) TWS_TRY(tws_trace_schedule_parse(o->trace_schedule, &request.trace_schedule, err));
   tws_code code = tws_fidelity_parse(o->run.fidelity, &request.fidelity, err);
   if (code == TWS_OK) code = tws_sharing_parse(o->share, &request.sharing, err);
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
@@ -227,7 +229,12 @@ static tws_code check_options(const options *o, tws_error *err) {
       {"--json-lines", o->json_lines, NULL}, {"--prometheus", o->prometheus, NULL},
       {"--trace", o->trace, NULL},           {"--csv", o->csv, NULL},
       {"--figure", o->figure, NULL},         {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
+  tws_trace_schedule schedule;
   tws_inputs inputs = tws_inputs_of_job(&o->job);
+  TWS_TRY(tws_gzip_check(o->trace, err));
+  if (o->trace_schedule && !o->trace)
+    return tws_fail(err, TWS_USAGE, "give --trace FILE too", "emulate: --trace-schedule without --trace");
+  if (o->trace_schedule) TWS_TRY(tws_trace_schedule_parse(o->trace_schedule, &schedule, err));
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "emulate: no data was given");
@@ -329,7 +336,9 @@ static const tws_option table[] = {
                 "start independent operations in a random order: results must stay the same to the last bit"),
     TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity,
                "collectives: analytic (default), flow, message or simgrid"),
-    TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
+    TWS_STRING("trace", 0, "FILE", options, trace,
+               "all ranks' last step as a Chrome trace, in virtual time (.gz: compressed)"),
+    TWS_TRACE_SCHEDULE_OPTION(options),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
     TWS_STRING("figure", 0, "FILE", options, figure,
                "losses over virtual time, a breakdown of that time, and events, as .svg or .png (gnuplot)"),

@@ -17,6 +17,7 @@
 #include "job/measured.h"
 #include "job/modules.h"
 #include "job/simulate.h"
+#include "traces/gzip.h"
 #include "traces/timeline.h"
 
 typedef struct options {
@@ -210,8 +211,7 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   tws_bottleneck_json(path, root);
   if (s->of_job.communication)
     cJSON_AddItemToObject(root, "communication_log", tws_comm_log_json(s->of_job.communication));
-  if (s->run)
-    cJSON_AddItemToObject(root, "run_and_simulation", tws_comm_compare_json(s->run, s->of_job.communication));
+  if (s->run) cJSON_AddItemToObject(root, "run_and_simulation", tws_comm_compare_json(s->run, s->of_job.communication));
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
@@ -259,6 +259,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     return tws_fail(err, TWS_USAGE, "leave out --print-plan: only a simulation has a timeline",
                     "--print-plan simulates nothing that %s could be written of", o->trace ? "--trace" : "--csv");
   TWS_TRY(tws_fidelity_parse(o->fidelity, &s.fidelity, err));
+  TWS_TRY(tws_gzip_check(o->trace, err));
   TWS_TRY(check_outputs(o, err));
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
@@ -284,7 +285,7 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("scenario", 0, "FILE", options, scenario,
                "inject its slow devices, jitter and slow links (docs/emulation.md)"),
-    TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
+    TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto (.gz: compressed)"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV; with lists: a row for each job (\"-\": on stdout)"),
     TWS_COMM_LOG_OPTION(options),
     TWS_STRING("comm-against", 0, "FILE", options, comm_against,

@@ -25,11 +25,12 @@
 #include "job/modules.h"
 #include "launch/guard.h"
 #include "launch/supervise.h"
+#include "traces/gzip.h"
 
 typedef struct options {
   tws_job_spec job;
   const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus,
-      *comm_log;
+      *comm_log, *trace_schedule;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
@@ -105,6 +106,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
                {"--init-from", o->init_from},
                {"--json-lines", o->json_lines},
                {"--prometheus", o->prometheus},
+               {"--trace-schedule", o->trace_schedule},
                {"--comm-log", o->comm_log}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
@@ -304,6 +306,17 @@ static tws_code choose_trace(const options *o, const tws_job *job, int rank, cha
   return TWS_OK;
 }
 
+/* Reads --trace-schedule. */
+static tws_code read_schedule(const options *o, const tws_job *job, tws_trace_schedule *out, tws_error *err) {
+  TWS_TRY(tws_gzip_check(o->trace, err));
+  if (!o->trace_schedule) return TWS_OK;
+  if (!o->trace) return tws_fail(err, TWS_USAGE, "give --trace FILE too", "train: --trace-schedule without --trace");
+  if (job->config->flops_profiler.enabled)
+    return tws_fail(err, TWS_USAGE, "leave out one of them",
+                    "train: --trace-schedule, and flops_profiler traces its profile_step");
+  return tws_trace_schedule_parse(o->trace_schedule, out, err);
+}
+
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
   if (job->ranks > 1) cli->color_out = 0; /* the launcher's pseudo-terminal is not where the output is read */
@@ -363,6 +376,7 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   }
   tws_train_result result;
   char scratch[4096] = "";
+  TWS_TRY(read_schedule(o, job, &request.trace_schedule, err));
   TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
   if (o->save && !tws_worker_is()) tws_listen_for_end();
   tws_code code = api->train(&request, &result, err);
@@ -412,7 +426,9 @@ static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_
   const int started = tws_started_elsewhere(&rank, &world);
   if (tws_rank_follows()) return train(cli, o, job, err);
   tws_comm_layout layout;
+  tws_trace_schedule schedule;
   TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &layout, err));
+  TWS_TRY(read_schedule(o, job, &schedule, err));
   char count[32], axes[128];
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
@@ -598,6 +614,7 @@ static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) 
   e.json_lines = o->json_lines;
   e.prometheus = o->prometheus;
   e.comm_log = o->comm_log;
+  e.trace_schedule = o->trace_schedule;
   e.save = o->save;
   e.resume = o->resume;
   e.tag = o->tag;
@@ -644,7 +661,8 @@ static const tws_option table[] = {
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace,
-               "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks"),
+               "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks (.gz: compressed)"),
+    TWS_TRACE_SCHEDULE_OPTION(options),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "exit with status 124 after this time without progress, from the start on (default 1800; 0: never)"),

@@ -4,6 +4,10 @@
 
 #include "cli/cli.h"
 
+#define TWS_TRACE_SCHEDULE_OPTION(type)                             \
+  TWS_STRING("trace-schedule", 0, "NUMBERS", type, trace_schedule, \
+             "with --trace: which steps, as torch.profiler: wait=1,warmup=1,active=3,repeat=2,skip_first=0")
+
 #define TWS_COMM_LOG_OPTION(type)                    \
   TWS_STRING("comm-log", 0, "LAYOUT", type, comm_log, \
              "communication by operation and size, as comms_logger: a table like deepspeed's or nccl's (nccl-tests)")

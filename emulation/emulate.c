@@ -171,6 +171,40 @@ static void tell_virtually(tws_emulator *e, tws_step_report *report) {
   if (report->is_timed) report->phase = tws_phase_clock_read(e->phases, e->times);
 }
 
+/* The sizes of the timeline before a step was added. */
+typedef struct traced_part {
+  size_t events, counts;
+} traced_part;
+
+/* Returns the timeline if the step is traced, else NULL. */
+static tws_timeline *begin_trace(tws_emulator *e, traced_part *part) {
+  const tws_emulation_request *r = e->request;
+  tws_timeline *timeline = r->timeline;
+  const int scheduled = r->trace_schedule.active > 0;
+  if (!timeline) return NULL;
+  if (scheduled ? tws_trace_schedule_at(&r->trace_schedule, e->step - 1 - e->first_step) != TWS_TRACE_ACTIVE
+                : e->step != r->steps)
+    return NULL;
+  *part = (traced_part){timeline->event_count, timeline->count_count};
+  if (part->events == 0) e->out->traced_s = e->now_s;
+  return timeline;
+}
+
+/* Shifts the step that was added to the time since the first traced step began, or removes it if it failed. */
+static void end_trace(tws_emulator *e, const traced_part *part, int succeeded) {
+  tws_timeline *timeline = e->request->timeline;
+  const double at_s = e->now_s - e->out->traced_s;
+  for (size_t i = part->events; i < timeline->event_count; i++) {
+    timeline->events[i].start_s += at_s;
+    timeline->events[i].end_s += at_s;
+    timeline->events[i].step = (uint32_t)e->step;
+  }
+  for (size_t i = part->counts; i < timeline->count_count; i++) timeline->counts[i].at_s += at_s;
+  if (succeeded) return;
+  timeline->event_count = part->events;
+  timeline->count_count = part->counts;
+}
+
 static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_step_report report;
@@ -181,8 +215,10 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const uint32_t ops = e->phases ? e->plans[TWS_PROGRAM_TRAIN][0]->op_count : 0;
   for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
-  if (e->step == r->steps) e->out->traced_s = e->now_s;
-  tws_code code = run_program(e, TWS_PROGRAM_TRAIN, e->step == r->steps ? r->timeline : NULL, &seconds, err);
+  traced_part part;
+  tws_timeline *timeline = begin_trace(e, &part);
+  tws_code code = run_program(e, TWS_PROGRAM_TRAIN, timeline, &seconds, err);
+  if (timeline) end_trace(e, &part, code == TWS_OK);
   if (code == TWS_OK) {
     e->now_s += seconds;
     code = e->api->end(e->ranks, seconds, &report, err);
@@ -255,6 +291,7 @@ static tws_code start_telling(tws_emulator *e, const tws_train_options *options,
     TWS_TRY(tws_phase_clock_create(plan, &e->phases, err));
   }
   if (e->began_s > 0) return TWS_OK;
+  e->first_step = e->api->first_step(e->ranks);
   const tws_monitor_run run = {.lines_path = options->watching.lines_path,
                                .prometheus_path = options->watching.prometheus_path,
                                .continues = options->resume != NULL,

@@ -46,6 +46,7 @@ typedef struct tws_emulator {
   tws_comm_recorder **recorders; /* [rank] latencies of its communication; NULL: no log is kept */
   double **times_of_rank;        /* for `recorders`: [rank][op_count][2], virtual seconds since the step began */
   tws_program program;           /* program that is running */
+  int64_t first_step; /* steps before the run, those of a checkpoint that it continues from */
   int64_t step;
   double last_s; /* virtual time of the last operation's start or end */
   int64_t saved_step;

@@ -21,15 +21,6 @@ static int is_wanted(const tws_plan *plan, const tws_comm_filter *filter, const 
   return is_communication(plan, op) && (filter->operations >> operation_of(plan, op) & 1);
 }
 
-static uint64_t message_bytes(const tws_plan *plan, const tws_op *op) {
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < op->operand_count; i++) {
-    const tws_operand *o = &plan->operands[op->operand_first + i];
-    bytes += o->count * tws_dtype_bytes((tws_dtype)plan->buffers[o->buffer].dtype);
-  }
-  return bytes;
-}
-
 /* The label without its last word, the kind of operation: "backward h.0.mlp.c_fc". */
 static void name_caller(const tws_plan *plan, uint32_t op, char caller[TWS_COMM_CALLER]) {
   char label[160];
@@ -44,23 +35,13 @@ static void describe_call(const tws_plan *plan, const tws_comm_filter *filter, u
   const tws_work *work = &plan->works[op->work];
   call->key = (tws_comm_key){.operation = (uint8_t)operation_of(plan, op),
                              .dtype = work->dtype,
-                             .bytes = work->d[0] > 0 ? (uint64_t)work->d[0] : 0,
+                             .bytes = tws_op_bytes(plan, index),
                              .ranks = 2};
-  uint64_t id = TWS_FINGERPRINT_START;
   if (op->kind == TWS_OP_COLLECTIVE) {
-    const tws_group *group = &plan->groups[work->group];
-    call->key.axes = group->axes;
-    call->key.ranks = (uint32_t)group->size;
-    id = tws_fingerprint_bytes(id, group->ranks, (size_t)group->size * sizeof *group->ranks);
-    id = tws_fingerprint_integer(id, group->axes);
-  } else {
-    const int sends = op->kind == TWS_OP_SEND;
-    if (!call->key.bytes) call->key.bytes = message_bytes(plan, op);
-    id = tws_fingerprint_integer(id, sends ? plan->rank : (int64_t)op->peer);
-    id = tws_fingerprint_integer(id, sends ? (int64_t)op->peer : plan->rank);
-    id = tws_fingerprint_integer(id, -1);
+    call->key.axes = plan->groups[work->group].axes;
+    call->key.ranks = (uint32_t)plan->groups[work->group].size;
   }
-  call->id = tws_fingerprint_integer(id, op->match);
+  call->id = tws_op_meeting(plan, index);
   if (filter->by_caller) name_caller(plan, index, call->key.caller);
 }
 

@@ -14,6 +14,7 @@
 #include "real/sample.h"
 #include "traces/step_report.h"
 #include "traces/timeline.h"
+#include "traces/trace_schedule.h"
 
 /* ---- backend: kernels on one device ---- */
 typedef struct tws_backend tws_backend;
@@ -110,7 +111,8 @@ typedef struct tws_train_options {
   const char *tag;        /* tag of the checkpoint to resume; NULL: the latest */
   const char *init_from;  /* safetensors file, index or folder with the initial weights, or NULL: random ones */
   const char *trace_path; /* path of the Chrome trace of a step, or NULL */
-  int64_t trace_step;     /* number of the traced step; 0: the last */
+  int64_t trace_step;     /* number of the traced step; 0: the last, or those of trace_schedule */
+  tws_trace_schedule trace_schedule;
   const char *csv_path;   /* path of a table with one line per step, or NULL */
   tws_watching watching;
   /* fingerprints of model and plan that are written into the trace and the summary; NULL: none are written */

@@ -80,9 +80,9 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
   if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
-  if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  TWS_TRY(tws_trace_open(t, err));
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
-  const int room = (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
+  const int room = routed == 0 || (t->routed && (!traces || t->traced_routed));
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -291,8 +291,12 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
 }
 
 static int is_traced(const tws_training *t, int64_t step) {
-  const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
-  return t->options->trace_path != NULL && step == wanted;
+  return tws_trace_phase_of(t, step) == TWS_TRACE_ACTIVE;
+}
+
+/* Returns the memory for the times of the step's operations; NULL: no times are recorded. */
+static double *times_of(const tws_training *t, int64_t step) {
+  return tws_trace_phase_of(t, step) != TWS_TRACE_NONE ? t->times : t->phase_times;
 }
 
 /* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
@@ -314,7 +318,7 @@ static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: no times are recorded */
+  double *times = times_of(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -499,13 +503,14 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "reading the inputs", TWS_PHASE_ALONE);
   if (is_traced(t, step)) {
-    t->trace_start_s = tws_clock_s();
+    if (t->traced_step == 0) t->trace_start_s = tws_clock_s();
     t->traced_step = step;
   }
   TWS_TRY(tws_training_begin_step(t, step, &report, err));
   TWS_TRY(run_plan(t, step, err));
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, &report, err));
+  if (is_traced(t, step)) TWS_TRY(tws_trace_keep(t, step, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step, &behind)) {
@@ -518,9 +523,9 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
     t->step_ended_s = tws_clock_s();
   }
-  TWS_TRY(tws_comm_report_step(t, is_traced(t, step) ? t->times : t->phase_times, err));
+  TWS_TRY(tws_comm_report_step(t, times_of(t, step), err));
   if (t->rank != 0) return TWS_OK;
-  tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
+  tws_step_report_tell(t, times_of(t, step), &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -650,6 +655,7 @@ void tws_training_release(tws_training *t) {
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
   tws_free(t->times);
+  tws_text_free(&t->trace);
   tws_free(t->routed);
   tws_free(t->traced_routed);
   tws_free(t->history);

@@ -43,9 +43,10 @@ typedef struct tws_training {
   double step_ended_s;             /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
   double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
-  double trace_start_s;
-  int64_t traced_step;      /* number of the traced step; 0: none was traced */
-  double *traced_routed;    /* copy of `routed` after the traced step */
+  double trace_start_s;     /* time at which the first traced step began */
+  int64_t traced_step;      /* number of the last traced step; 0: none was traced */
+  double *traced_routed;    /* copy of `routed` after the last traced step */
+  tws_text trace;           /* the traced steps of this rank, for rank 0 */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
   int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
@@ -243,7 +244,15 @@ tws_code tws_report_csv_open(tws_training *t, tws_error *err);
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
 /* Sums the ranks' figures into *result, and writes the JSON summary if the options request it; collective. */
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
-/* Gathers every rank's operations of the traced step, and writes them as one Chrome trace; collective. */
+
+/* ---- traces (real/trace_report.c) ---- */
+/* Prepares the trace that the options request. The plan must exist. */
+tws_code tws_trace_open(tws_training *t, tws_error *err);
+/* Returns the phase of a step: only steps of the phase ACTIVE are in the trace, and those of WARM_UP are timed, too. */
+tws_trace_phase tws_trace_phase_of(const tws_training *t, int64_t step);
+/* Keeps a step, whose times are in t->times, for the trace. */
+tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err);
+/* Gathers every rank's operations of the traced steps, and writes them as one Chrome trace; collective. */
 tws_code tws_report_trace(tws_training *t, tws_error *err);
 
 #endif
