@@ -188,7 +188,7 @@ static const tws_option table[] = {
     TWS_NUMBER("tolerance", 0, "PERCENT", options, tolerance, 0, 1000, "exit 1 when the median error exceeds this"),
     TWS_FLAG("key-averages", 0, options, key_averages,
              "of a trace (--trace of simulate, emulate, train): calls, times and rates by kind of operation"),
-    TWS_FLAG("by-shape", 0, options, by_shape, "with --key-averages: tell shapes apart"),
+    TWS_FLAG("by-shape", 0, options, by_shape, "with --key-averages: divide operations by shape"),
     TWS_FORCE_OPTION(options),
     TWS_OPTIONS_END};
 

@@ -16,6 +16,7 @@
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/launch_options.h"
+#include "cli/live.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/signals.h"
@@ -30,7 +31,7 @@
 typedef struct options {
   tws_job_spec job;
   const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus,
-      *comm_log, *trace_schedule;
+      *comm_log, *trace_schedule, *progress;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
@@ -80,7 +81,7 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, const optio
 
 /* ---- the ranks ---- */
 
-enum { OWN_ARGUMENTS = 24, MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
+enum { OWN_ARGUMENTS = 28, MAX_ARGUMENTS = 68 + TWS_MAX_STRINGS };
 
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *arguments[MAX_ARGUMENTS];
@@ -118,6 +119,10 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (o->keep) arguments[count++] = tws_arena_printf(arena, "--keep=%" PRId64, o->keep);
   if (o->memory > 0) arguments[count++] = tws_arena_printf(arena, "--memory=%.0f", o->memory);
   if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
+  tws_progress_mode mode;
+  TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
+  tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* rank 0 draws them, on the same terminal */
+  arguments[count++] = tws_arena_printf(arena, "--progress=%s", tws_progress_mode_name(mode));
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
   if (cli->verbose) arguments[count++] = "--verbose";
@@ -146,7 +151,7 @@ typedef struct printer {
   tws_comm_layout layout; /* of the communication log */
   tws_code logged;        /* result of printing the communication log */
   tws_error log_error;
-  tws_progress progress; /* counts steps */
+  tws_live live; /* progress */
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -169,10 +174,7 @@ static void print_losses(const tws_network *network, const tws_step_report *r) {
   }
 }
 
-static void print_step(void *user, const tws_step_report *r) {
-  printer *p = user;
-  if (!p->progress.what) tws_progress_resume(&p->progress, "training steps", (double)r->step, (double)p->steps);
-  tws_progress_update(&p->progress, (double)r->step);
+static void print_row(printer *p, const tws_step_report *r) {
   if (r->skipped && !p->cli->json) {
     print_skipped(r);
     if (r->evaluated) tws_out("%6" PRId64 "  evaluation: loss %.5f\n", r->step, r->eval_loss);
@@ -193,6 +195,12 @@ static void print_step(void *user, const tws_step_report *r) {
   if (r->evaluated) tws_out("  %9.5f", r->eval_loss);
   tws_out("\n");
   if (r->is_timed) tws_print_phases(&r->phase);
+}
+
+static void print_step(void *user, const tws_step_report *r) {
+  printer *p = user;
+  print_row(p, r);
+  tws_live_step(&p->live, r);
 }
 
 static void print_result(void *user, const char *json) {
@@ -335,8 +343,10 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
                .has_experts = tws_network_has_experts(job->network),
-               .network = job->network,
-               .progress = tws_cli_progress(cli)};
+               .network = job->network};
+  tws_progress_mode mode;
+  TWS_TRY(tws_progress_mode_read(cli, o->progress, job->ranks > 1, &mode, err));
+  if (rank == 0) tws_live_open(job, mode, o->steps, &p.live);
   TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &p.layout, err));
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
@@ -585,7 +595,11 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(cli, o, err));
   if (needs_guard(o)) {
+    tws_progress_mode mode;
+    TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
+    tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* the process that trains draws them, on the same terminal */
     TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
+    if (o->guard.inside) tws_progress_lines = 0;
     if (!o->guard.inside) {
       end_likewise(cli, &o->guard);
       return TWS_OK;
@@ -659,6 +673,8 @@ static const tws_option table[] = {
     TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000,
                 "optimizer steps of the whole training, those before a checkpoint included (default 100)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
+    TWS_STRING("progress", 0, "MODE", options, progress,
+               "live (a few lines that refresh; default on a terminal), plain, or json (a line a step on stderr)"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace,
                "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks (.gz: compressed)"),

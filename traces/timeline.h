@@ -68,8 +68,8 @@ tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err);
  * collective. One file has several timelines, and appears at once when it is complete; a name that ends with ".gz" asks
  * for a compressed one. */
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
-/* Reads the events of one source ("measured") from a file that tws_timeline_write_chrome() wrote, compressed or not. `source` and the
- * name tables must outlive the timeline, which the caller destroys. TWS_INVALID names the position. */
+/* Reads the events of one source ("measured") from a file that tws_timeline_write_chrome() wrote, compressed or not.
+ * `source` and the name tables must outlive the timeline, which the caller destroys. TWS_INVALID names the position. */
 tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
                                   int stream_count, const char *const *phase_names, int phase_count, tws_timeline **out,
                                   tws_error *err);
