@@ -405,5 +405,15 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
 /* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
  * writes to `buffer` (at most 160 bytes). */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
+/* Writes to `buffer` what traces say about an operation, as members of a JSON object: bytes (of a kernel: read and
+ * written; of a collective: of the larger operand), flops, shape, type, group and algorithm, or peer. algorithm: name
+ * of the algorithm of a collective or of the transport; NULL: the pattern in models/collectives.def. */
+enum { TWS_OP_DETAIL = 400 };
+const char *tws_op_detail(const tws_plan *plan, uint32_t op, const char *algorithm, char *buffer, int size);
+/* Returns the bytes that an operation reads and writes, or transfers, as tws_op_detail() says. */
+uint64_t tws_op_bytes(const tws_plan *plan, uint32_t op);
+/* Returns a number that is equal for the operations of different ranks that meet, a collective or the two ends of a
+ * message, and different for others of the same step; 0: the operation meets no other. */
+uint64_t tws_op_meeting(const tws_plan *plan, uint32_t op);
 
 #endif

@@ -83,12 +83,13 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   TWS_TRY(tws_step_report_prepare(t, err));
+  TWS_TRY(tws_comm_report_open(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
-  if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  TWS_TRY(tws_trace_open(t, err));
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
-  const int room = !traces || (t->times && (routed == 0 || t->traced_routed));
+  const int room = routed == 0 || !traces || t->traced_routed;
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -306,8 +307,12 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
 }
 
 static int is_traced(const tws_training *t, int64_t step) {
-  const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
-  return t->options->trace_path != NULL && step == wanted;
+  return tws_trace_phase_of(t, step) == TWS_TRACE_ACTIVE;
+}
+
+/* Returns the memory for the times of the step's operations; NULL: no times are recorded. */
+static double *times_of(const tws_training *t, int64_t step) {
+  return tws_trace_phase_of(t, step) != TWS_TRACE_NONE ? t->times : t->phase_times;
 }
 
 /* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
@@ -329,7 +334,7 @@ static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: no times are recorded */
+  double *times = times_of(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -511,7 +516,7 @@ tws_code tws_training_meet(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "reading the inputs", TWS_PHASE_ALONE);
   if (is_traced(t, step)) {
-    t->trace_start_s = tws_clock_s();
+    if (t->traced_step == 0) t->trace_start_s = tws_clock_s();
     t->traced_step = step;
   }
   return TWS_OK;
@@ -522,6 +527,7 @@ tws_code tws_training_complete(tws_training *t, int64_t step, tws_step_report *r
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, report, err));
+  if (is_traced(t, step)) TWS_TRY(tws_trace_keep(t, step, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step, &behind)) {
@@ -549,8 +555,9 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
     t->step_ended_s = tws_clock_s();
   }
+  TWS_TRY(tws_comm_report_step(t, times_of(t, step), err));
   if (t->rank != 0) return TWS_OK;
-  tws_step_report_finish(t, is_traced(t, step) ? t->times : t->phase_times, &report);
+  tws_step_report_finish(t, times_of(t, step), &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -656,6 +663,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
+  TWS_TRY(tws_comm_report_end(t, err));
   struct tws_monitor *monitor = t->monitor;
   t->monitor = NULL;
   TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
@@ -680,12 +688,14 @@ void tws_training_release(tws_training *t) {
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
   tws_free(t->times);
+  tws_text_free(&t->trace);
   tws_free(t->routed);
   tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
+  tws_comm_report_close(t);
   tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed
                                                   * already */
 }

@@ -46,10 +46,11 @@ typedef struct tws_training {
                                     * such input */
   double step_ended_s; /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
-  double *times;       /* [op_count][2] times of the last step's operations, if a trace is wanted */
-  double trace_start_s;
-  int64_t traced_step;      /* number of the traced step; 0: none was traced */
-  double *traced_routed;    /* copy of `routed` after the traced step */
+  double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
+  double trace_start_s;     /* time at which the first traced step began */
+  int64_t traced_step;      /* number of the last traced step; 0: none was traced */
+  double *traced_routed;    /* copy of `routed` after the last traced step */
+  tws_text trace;           /* the traced steps of this rank, for rank 0 */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
   int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
@@ -77,7 +78,9 @@ typedef struct tws_training {
   FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
   struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
   tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
-  double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
+  double *phase_times;               /* for `phases` and `calls`: [op_count][2] times of a step that is not traced */
+  tws_comm_recorder *calls;          /* latencies of this rank's communication; NULL: no log is kept */
+  tws_comm_log *communication;       /* on rank 0: the log of all ranks */
   double model_flops;                /* model FLOPs of one step of all ranks */
   double data_wait_s;                /* seconds for which the last step waited for its inputs */
   double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
@@ -233,6 +236,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err);
 tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports of steps (real/step_report.c) ---- */
+/* Allocates t->phase_times, so that the times of all operations are recorded in each step. */
+tws_code tws_training_keep_times(tws_training *t, tws_error *err);
 /* Prepares on rank 0 the data that reports need. The plan must exist. */
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
@@ -246,12 +251,30 @@ void tws_step_report_finish(tws_training *t, const double *times, tws_step_repor
  * created. */
 tws_code tws_step_report_open(tws_training *t, tws_error *err);
 
+/* ---- the communication log (real/comm_report.c) ---- */
+/* Opens the log on each rank, if the configuration or the options enable it. The plan must exist. */
+tws_code tws_comm_report_open(tws_training *t, tws_error *err);
+/* Adds the times of a step on this rank. When the records are full, sends them to rank 0; collective. */
+tws_code tws_comm_report_step(tws_training *t, const double *times, tws_error *err);
+/* Sends the remaining records to rank 0, which completes the log and passes it to options->on_communication();
+ * collective. */
+tws_code tws_comm_report_end(tws_training *t, tws_error *err);
+void tws_comm_report_close(tws_training *t);
+
 /* ---- reports of the run (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
 /* Sums the ranks' figures into *result, and writes the JSON summary if the options request it; collective. */
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
-/* Gathers every rank's operations of the traced step, and writes them as one Chrome trace; collective. */
+
+/* ---- traces (real/trace_report.c) ---- */
+/* Prepares the trace that the options request. The plan must exist. */
+tws_code tws_trace_open(tws_training *t, tws_error *err);
+/* Returns the phase of a step: only steps of the phase ACTIVE are in the trace, and those of WARM_UP are timed, too. */
+tws_trace_phase tws_trace_phase_of(const tws_training *t, int64_t step);
+/* Keeps a step, whose times are in t->times, for the trace. */
+tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err);
+/* Gathers every rank's operations of the traced steps, and writes them as one Chrome trace; collective. */
 tws_code tws_report_trace(tws_training *t, tws_error *err);
 
 #endif
