@@ -78,7 +78,7 @@ static int set_micro(const change *c, const tws_job *job, tws_job_spec *spec, tw
  * job. */
 static int apply(const change *c, const tws_job *job, int fits, tws_job_spec *spec, tws_advice *a) {
   const tws_config *config = job->config;
-  const tws_features used = tws_config_features(config);
+  const tws_features used = tws_job_features(job);
   const int places[] = {
       tws_features_have(used, TWS_FEATURE_OFFLOAD_OPTIMIZER) || tws_features_have(used, TWS_FEATURE_OFFLOAD_PARAMETERS),
       tws_features_have(used, TWS_FEATURE_OFFLOAD_PARAMETERS)};
@@ -158,4 +158,37 @@ int tws_advice_find(const tws_job_spec *spec, const tws_job *job, const tws_esti
     if (!fits || a.gain >= LEAST_GAIN) keep(&a, list, &count);
   }
   return count;
+}
+
+int tws_advice_for_variant(const tws_job_spec *spec, tws_job *job, const tws_variant *variant,
+                           tws_advice list[TWS_ADVICES]) {
+  tws_variant_text text;
+  const tws_job_spec with = tws_variant_spec(spec, variant, &text);
+  tws_job *derived;
+  tws_estimate estimate;
+  tws_plan *plan = NULL;
+  int count = 0;
+  if (tws_job_derive(job, variant, &derived, NULL) != TWS_OK) return 0;
+  if (tws_job_estimate(derived, &estimate, NULL, NULL) == TWS_OK &&
+      tws_job_part_plan(derived, tws_job_stage_rank(derived, estimate.stage), estimate.built, &plan, NULL) == TWS_OK) {
+    const int fits = tws_job_fit(derived, &estimate.ledger).fits;
+    count = tws_advice_find(&with, derived, &estimate, fits, plan->op_count, list);
+  }
+  tws_plan_destroy(plan);
+  tws_job_destroy(derived);
+  return count;
+}
+
+void tws_advice_json(const tws_advice *list, int count, cJSON *root) {
+  cJSON *advice = cJSON_AddArrayToObject(root, "advice");
+  for (int i = 0; i < count; i++) {
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "change", list[i].words);
+    cJSON_AddStringToObject(one, "arguments", list[i].arguments);
+    cJSON_AddBoolToObject(one, "changes_training", list[i].changes_results);
+    cJSON_AddNumberToObject(one, "gain", list[i].gain);
+    cJSON_AddNumberToObject(one, "tokens_per_s", list[i].tokens_per_s);
+    cJSON_AddNumberToObject(one, "device_bytes", list[i].device_bytes);
+    cJSON_AddItemToArray(advice, one);
+  }
 }

@@ -7,7 +7,7 @@
 enum { TWS_ADVICES = 3 };
 typedef struct tws_advice {
   char words[96];      /* the change in words: "optimizer off the host" */
-  char arguments[192]; /* its flags: "--set zero_optimization.offload_optimizer.device=none" */
+  char arguments[192]; /* flags that make the change: "--set zero_optimization.offload_optimizer.device=none" */
   int changes_results; /* 1: the change affects the trained model, as adapters do */
   /* gain: 0.34 means 34 % more tokens per second than the unchanged job on devices with enough memory */
   double tokens_per_s, gain;
@@ -20,5 +20,12 @@ typedef struct tws_advice {
  * that take seconds to try. */
 int tws_advice_find(const tws_job_spec *spec, const tws_job *job, const tws_estimate *estimate, int fits,
                     uint64_t operations, tws_advice list[TWS_ADVICES]);
+
+/* Lists changes of a variant of the open job `job`, such as the winner of a search, as tws_advice_find() does. `spec`
+ * is the specification of `job`. Returns 0 also if the variant cannot be planned. */
+int tws_advice_for_variant(const tws_job_spec *spec, tws_job *job, const tws_variant *variant,
+                           tws_advice list[TWS_ADVICES]);
+/* Adds the array "advice" to a result. */
+void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 
 #endif

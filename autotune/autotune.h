@@ -79,7 +79,7 @@ typedef struct tws_tune_space {
 typedef enum tws_tune_verdict {
   TWS_TUNE_FITS,
   TWS_TUNE_NO_DEVICE_MEMORY,
-  TWS_TUNE_NO_HOST_MEMORY, /* or no space on a node's disk */
+  TWS_TUNE_NO_HOST_MEMORY, /* the memory of a node, or the space on its disk, is exceeded */
   TWS_TUNE_NOT_SUPPORTED   /* the plan was refused; `reason` says why */
 } tws_tune_verdict;
 

@@ -53,8 +53,6 @@ void tws_divisions_close(tws_divisions *d) {
   d->table = NULL;
 }
 
-/* ---- tallies ---- */
-
 void tws_tally_reason(tws_tally *tally, const char *reason, int64_t count) {
   int at = 0;
   while (at < tally->reason_count && strcmp(tally->reasons[at].reason, reason) != 0) at++;
@@ -76,8 +74,6 @@ void tws_tally_add(tws_tally *to, const tws_tally *from) {
   to->considered += from->considered;
   for (int i = 0; i < from->reason_count; i++) tws_tally_reason(to, from->reasons[i].reason, from->reasons[i].count);
 }
-
-/* ---- needs ---- */
 
 static tws_needed_memory need_of(const tws_ledger *ledger) {
   tws_needed_memory need = {{0}, {0}};

@@ -174,7 +174,8 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   (void)stop;
   memcpy(&c, answer, sizeof c); /* the pointer is from another process, so it is set again: */
   c.estimate.path.bottleneck = c.estimate.path.text;
-  if (e->level == DIVISION) { /* this bound does not cover memory; each point's plan may still refuse it */
+  /* the bound of a division does not include memory, so the plan of a point may still exceed it */
+  if (e->level == DIVISION) {
     c.needed_bytes = 0;
     const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
                                 ? e->score

@@ -86,8 +86,6 @@ const char *tws_knee_unit(const tws_knee_sweep *sweep) {
   return parameters[row_of(sweep)].unit;
 }
 
-/* ---- the knee ---- */
-
 /* Returns the index of the knee of a curve over increasing values, or -1. The knee is the point with the largest
  * distance from the curve's chord, with both axes normalized to 0..1 and values on a logarithmic scale (Satopää and
  * others, "Finding a kneedle in a haystack", 2011); a distance below one twentieth is no knee. */

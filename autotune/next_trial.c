@@ -193,8 +193,6 @@ static tws_code most_promising(const tws_trial_point *points, int count, const i
   return code;
 }
 
-/* ---- the rule ---- */
-
 static int has_ended(const tws_trial_rule *rule, const tws_trial_point *points, int count, const int *tried,
                      int tried_count) {
   int best = -1;

@@ -239,6 +239,11 @@ void tws_points_free(tws_points *p) {
 
 /* ---- points ---- */
 
+static tws_features features_of(const tws_points *p, const tws_variant *v) {
+  const tws_job *job = p->request->job;
+  return tws_variant_features(job->config, tws_network_has_experts(job->network), v);
+}
+
 static void find_digits(const tws_points *p, int64_t number, int *digit) {
   for (int i = TWS_DIGITS; i-- > 0;) {
     digit[i] = (int)(number % p->count[i]);
@@ -359,7 +364,7 @@ tws_point_kind tws_points_knobs(const tws_points *p, int64_t number, tws_variant
   const int offloads = v->offload ? tws_variant_offloads(v, 0) : z->offload_optimizer != 0;
   const int parameters = v->offload ? tws_variant_offloads(v, 1) : z->offload_param != 0;
   if (v->pipeline > 1 && v->stage > 1) return TWS_POINT_ILLEGAL;
-  if (tws_variant_features(p->request->job->config, v) & ~p->features) return TWS_POINT_ILLEGAL;
+  if (features_of(p, v) & ~p->features) return TWS_POINT_ILLEGAL;
   if (has_idle_exchange(v, d)) return TWS_POINT_EQUAL;
   if (!tws_axes_knobs_legal(&p->axes, v)) return TWS_POINT_ILLEGAL;
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) /* the limits apply only to parameters that are gathered or fetched */
@@ -475,7 +480,7 @@ tws_features tws_points_unsupported_features(const tws_points *p) {
       memcpy(digit, first, sizeof digit);
       digit[i] = value;
       const tws_variant v = variant_of(p, digit);
-      if (v.pipeline < 2 || v.stage < 2) used |= tws_variant_features(p->request->job->config, &v);
+      if (v.pipeline < 2 || v.stage < 2) used |= features_of(p, &v);
     }
   return used & ~p->features;
 }

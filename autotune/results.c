@@ -213,6 +213,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
     cJSON_AddItemToArray(candidates, candidate_json(&result->candidates[i], request));
   if (report->trials) add_trials(report->trials, json);
   if (report->analysis) add_analysis(report, json);
+  tws_advice_json(report->advice, report->advice_count, json);
   if (result->fits > 0) {
     cJSON_AddItemToObject(json, "best", candidate_json(best_candidate(report), request));
   } else if (result->smallest >= 0) {

@@ -2,6 +2,7 @@
 #ifndef TWS_AUTOTUNE_RESULTS_H
 #define TWS_AUTOTUNE_RESULTS_H
 
+#include "autotune/advice.h"
 #include "autotune/analysis.h"
 #include "autotune/measure.h"
 #include "job/assumed.h"
@@ -11,6 +12,8 @@ typedef struct tws_tune_report {
   const tws_tune_result *result;
   const tws_tune_trials *trials;     /* NULL: no trial was run */
   const tws_tune_analysis *analysis; /* NULL: not requested, or nothing fits */
+  tws_advice advice[TWS_ADVICES];    /* changes that improve the best candidate, or with which the smallest one fits */
+  int advice_count;
 } tws_tune_report;
 
 /* Lists the assumptions of the search about its job, without the settings that it varies. Returns their number. */

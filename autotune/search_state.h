@@ -6,8 +6,7 @@
 
 #include "autotune/divisions.h"
 
-/* numbers of bounds and of plans that a state file has room for; results in excess of them are not stored, and are
- * computed again */
+/* numbers of bounds and plans that a file has room for; others are not stored, and are computed again */
 enum { TWS_STATE_BOUNDS = 1 << 17, TWS_STATE_PLANS = 1 << 13 };
 
 typedef struct tws_search_state {
@@ -32,8 +31,8 @@ void tws_search_state_close(tws_search_state *state);
 int tws_search_state_find(const tws_search_state *state, int64_t number, int planned, tws_tune_candidate *candidate);
 void tws_search_state_keep(tws_search_state *state, int64_t number, const tws_tune_candidate *candidate);
 
-/* The record that a process writes when it has searched its part of the space: the best plans, in order, and the counts
- * of the other points. */
+/* The record of a process that has searched its part of the space: its best plans, in order, and counts of the other
+ * points. */
 typedef struct tws_state_end {
   tws_tally tally;
   tws_tune_swept swept;
@@ -41,9 +40,8 @@ typedef struct tws_state_end {
   int64_t best[TWS_STATE_PLANS]; /* numbers of points; the plans of all of them are stored */
 } tws_state_end;
 void tws_search_state_end(tws_search_state *state, const tws_state_end *end);
-/* Opens the state file of another process that searches a part of the same space. *ready becomes 1 if that process has
- * finished: *end then has its final record, and tws_search_state_find() on *state reads its plans. *ready becomes 0 if
- * it has not finished yet. */
+/* Opens the state file of a process that searches another part of the space. If that process has finished, *ready
+ * becomes 1, *end its final record, and tws_search_state_find() on *state reads its plans; else *ready becomes 0. */
 tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *state,
                                     tws_state_end *end, int *ready, tws_error *err);
 

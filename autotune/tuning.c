@@ -230,6 +230,10 @@ static tws_code write_and_tell(findings *f, tws_error *err) {
   tws_code code = TWS_OK;
   if (best) code = tws_tune_analyse(report->request, report->result, best, has_own ? &own : NULL, &analysis, err);
   report->analysis = analysis;
+  if (code == TWS_OK && !best && report->result->smallest >= 0)
+    best = &report->result->candidates[report->result->smallest].variant;
+  if (code == TWS_OK && best)
+    report->advice_count = tws_advice_for_variant(f->of->spec, report->request->job, best, report->advice);
   if (code == TWS_OK) code = tws_tune_write(report, f->folders, err);
   if (code == TWS_OK) code = tws_tune_write_documents(report, f->folders, err);
   if (code == TWS_OK) code = f->tell(f->user, report, err);
@@ -270,7 +274,8 @@ tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_callback tell, void *use
   const int measured = t->validate > 0 && result->fits > 0;
   if (code == TWS_OK) code = tws_tune_folders_open(&folders, err);
   if (code == TWS_OK && measured) code = measure(t, &request, &folders, &result, &trials, err);
-  findings found = {t, &folders, {&request, result, measured ? &trials : NULL, NULL}, tell, user};
+  findings found = {
+      t, &folders, {.request = &request, .result = result, .trials = measured ? &trials : NULL}, tell, user};
   if (code == TWS_OK) code = write_and_tell(&found, err);
   if (code == TWS_OK && result->fits == 0) code = explain_no_winner(result, err);
   if (code == TWS_OK && measured && trials.best < 0)

@@ -11,7 +11,7 @@
 #define TWS_TUNING_EXPERIMENTS "autotuning_exps"
 
 typedef enum tws_tuning_axes { /* the parallel axes that are tried in addition to those in the lists of the space */
-                               TWS_TUNING_AXES_AUTO, /* if the states exceed one device */
+                               TWS_TUNING_AXES_AUTO, /* tries parallel axes if the model's states exceed one device */
                                TWS_TUNING_AXES_ON,
                                TWS_TUNING_AXES_OFF,
                                TWS_TUNING_AXES_DEFAULT /* AUTO, unless the configuration has a setting */

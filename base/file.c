@@ -26,7 +26,7 @@ static tws_code read_all(int fd, const char *path, size_t limit, tws_text *text,
     tws_text_add_bytes(text, block, (size_t)n);
     if (text->failed) break;
   }
-  tws_text_add_bytes(text, "", 0); /* so that text->data is an empty string and not NULL for an empty file */
+  tws_text_add_bytes(text, "", 0); /* text->data of an empty file becomes an empty string instead of NULL */
   return text->failed ? tws_fail(err, TWS_MEMORY, NULL, "%.400s: out of memory while reading", path) : TWS_OK;
 }
 

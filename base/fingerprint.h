@@ -16,7 +16,7 @@ static inline uint64_t tws_fingerprint_integer(uint64_t hash, int64_t value) {
   return tws_fingerprint_bytes(hash, &value, sizeof value);
 }
 static inline uint64_t tws_fingerprint_number(uint64_t hash, double value) {
-  value += 0.0; /* so that -0 and 0 have one hash */
+  value += 0.0; /* -0 becomes 0, so that both have one hash */
   return tws_fingerprint_bytes(hash, &value, sizeof value);
 }
 static inline uint64_t tws_fingerprint_text(uint64_t hash,

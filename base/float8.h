@@ -58,7 +58,7 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fracti
   if (magnitude >= (128 - bias) << 23)
     return (unsigned char)(sign |
                            ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
-  least.bits = (151 - bias - fraction) << 23; /* whose last fraction bit is that of subnormal numbers */
+  least.bits = (151 - bias - fraction) << 23; /* adding it rounds to the last bit of subnormal numbers */
   u.bits = magnitude;
   u.value += least.value;
   return (unsigned char)(sign | (u.bits - least.bits));

@@ -15,7 +15,7 @@ typedef struct tws_host_memory {
 
 /* Returns the memory of this machine. All members are 0 if the kernel reports nothing. */
 tws_host_memory tws_host_memory_read(void);
-tws_host_memory tws_host_memory_read_under(const char *root); /* for tests: reads <root>/proc and <root>/sys */
+tws_host_memory tws_host_memory_read_under(const char *root); /* reads <root>/proc and <root>/sys; for tests */
 /* Fails with TWS_ENVIRONMENT if a limit of the address space (ulimit -v) leaves less than the libraries in C++
  * (kernels, the simulator) need, which abort the process when an allocation fails. */
 tws_code tws_host_check_limit(tws_error *err);

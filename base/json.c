@@ -211,7 +211,8 @@ tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name,
   if (read == TWS_OK) {
     read = parse_text(rewritten.data, rewritten.length, name, &marks, out, &lenient);
     if (read == TWS_INVALID && !strstr(lenient.message, "duplicate key"))
-      lenient = strict; /* its positions are those of the rewritten text: report the other error */
+      /* the lenient parser names positions in the rewritten text, so the error of the strict parser is reported */
+      lenient = strict;
   } else if (read == TWS_INVALID && !lenient_is_nearer(&strict, &lenient, name)) {
     lenient = strict;
   }

@@ -102,7 +102,8 @@ static void *allocate(tws_arena *arena, size_t count, size_t bytes, int unset) {
   total = (total + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   if (!total) total = ALIGNMENT;
   if (!arena->head || arena->head->size - arena->head->used < total) {
-    int alone = total > arena->next_size / 2; /* its own chunk, so that the rest of the current one stays in use */
+    /* 1: the allocation gets a chunk of its own, and the rest of the current chunk stays in use */
+    int alone = total > arena->next_size / 2;
     size_t size = alone ? total : arena->next_size;
     chunk *fresh = alone && unset ? tws_realloc(NULL, 1, HEADER + size) : tws_calloc(1, HEADER + size);
     if (!fresh) return NULL;

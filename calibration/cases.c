@@ -95,7 +95,8 @@ static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *l
   const int is_single = dtype == TWS_F32;
   TWS_TRY(linear_cases(dtype, &small, list, err));
   for (int i = 0; i < 2 && !is_single; i++)
-    TWS_TRY(float8_cases(&eight[i], list, err)); /* without these, times of large products would be extrapolated */
+    /* large products are measured, too, so that their times need not be extrapolated */
+    TWS_TRY(float8_cases(&eight[i], list, err));
   TWS_TRY(linear_cases(dtype, is_single ? &single : quick ? &coarse : &half, list, err));
   for (int i = 0; i < (quick || is_single ? 1 : 4); i++)
     for (int odd = 1; odd >= (i == 0 ? 0 : 1); odd--) TWS_TRY(linear_case(dtype, logits[i], odd, 1e13, list, err));

@@ -247,7 +247,7 @@ static tws_code read_rank(reader *r, int64_t rank, tws_error *err) {
   const char *path = in_folder(r, r->optimizer[rank]);
   if (!path) return no_memory(err);
   TWS_TRY(tws_torch_open(path, &file, err));
-  if (rank == 0) r->first_optimizer = file; /* it is closed with the reader */
+  if (rank == 0) r->first_optimizer = file; /* the reader closes this file */
   const tws_pickle_value *state = tws_pickle_get(file->pickle.root, "optimizer_state_dict");
   tws_code code = state ? TWS_OK : missing(r, r->optimizer[rank], "optimizer_state_dict", err);
   if (code == TWS_OK && rank == 0) {

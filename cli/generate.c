@@ -99,7 +99,7 @@ static void print_token(void *user, int32_t token, double log_probability) {
   } else if (token < 256) {
     tws_out_bytes(&byte, 1);
   } else {
-    tws_out("\xef\xbf\xbd"); /* not a byte: the replacement character */
+    tws_out("\xef\xbf\xbd"); /* a token that is no byte is printed as the replacement character */
   }
 }
 

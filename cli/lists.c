@@ -49,8 +49,8 @@ static int64_t point_count(const tws_option_lists *sweep) {
   return count;
 }
 
-/* Sets the options of row `item` of the sweep, a point of the Cartesian product of the option lists: an option with a
- * list gets its value at this point; other options keep the value that the job has. */
+/* Sets the options of point `item` of the Cartesian product of the option lists; options without a list keep the job's
+ * value. */
 static void choose_point(const tws_option_lists *sweep, int item, char *options) {
   for (int i = TWS_LISTS - 1; i >= 0; i--) {
     const tws_option_list *axis = &sweep->axis[i];

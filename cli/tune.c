@@ -13,6 +13,7 @@
 #include "cli/trials_view.h"
 #include "cli/tune_csv.h"
 #include "cli/tune_view.h"
+#include "cli/verdict.h"
 #include "config/autotuning.h"
 #include "job/measured.h"
 #include "job/modules.h"
@@ -309,6 +310,7 @@ static tws_code print_result(void *user, const tws_tune_report *report, tws_erro
   char estimate[32], simulate[32];
   tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
           tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
+  tws_advice_print(cli, report->advice, report->advice_count);
   if (result->fits == 0) return TWS_OK;
   char label[TWS_VARIANT_NAME];
   tws_variant_label(tws_tune_best(report, NULL), label, sizeof label);

@@ -122,17 +122,3 @@ void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count) {
                     a->changes_results ? "; it changes the training" : "", a->arguments);
   }
 }
-
-void tws_advice_json(const tws_advice *list, int count, cJSON *root) {
-  cJSON *advice = cJSON_AddArrayToObject(root, "advice");
-  for (int i = 0; i < count; i++) {
-    cJSON *one = cJSON_CreateObject();
-    cJSON_AddStringToObject(one, "change", list[i].words);
-    cJSON_AddStringToObject(one, "arguments", list[i].arguments);
-    cJSON_AddBoolToObject(one, "changes_training", list[i].changes_results);
-    cJSON_AddNumberToObject(one, "gain", list[i].gain);
-    cJSON_AddNumberToObject(one, "tokens_per_s", list[i].tokens_per_s);
-    cJSON_AddNumberToObject(one, "device_bytes", list[i].device_bytes);
-    cJSON_AddItemToArray(advice, one);
-  }
-}

@@ -11,8 +11,6 @@
 /* Prints at most three lines, one for each change that helps most: the change, how much faster or slower it is, the
  * memory of a device that it needs, and its flags. */
 void tws_advice_print(const tws_cli *cli, const tws_advice *list, int count);
-/* Adds "advice" to a result. */
-void tws_advice_json(const tws_advice *list, int count, cJSON *root);
 void tws_fit_print(const tws_cli *cli, const tws_fit *fit);
 cJSON *tws_fit_json(const tws_fit *fit);
 /* Prints a warning if the job does not fit, for a subcommand whose own result is the step's time. */

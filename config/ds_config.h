@@ -259,7 +259,7 @@ typedef struct tws_config {
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;
-  tws_config_format format; /* of the file that was loaded: tws_config_format_of() */
+  tws_config_format format; /* format of the file that was loaded, from tws_config_format_of() */
 } tws_config;
 
 /* Properties of the model from which "auto" may be resolved (specification 01 section 4). */

@@ -110,7 +110,8 @@ static int segment_matches(const char *p, size_t length, const char *key, int *e
     *exact = 0;
     return 1;
   }
-  if (length > 2 && p[length - 1] == ']') length -= 2; /* without the [] of an array of objects */
+  /* the suffix [] of an array of objects is not part of the name */
+  if (length > 2 && p[length - 1] == ']') length -= 2;
   return strncmp(p, key, length) == 0 && !key[length];
 }
 

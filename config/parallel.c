@@ -94,7 +94,8 @@ int tws_config_group_node_replicas(const tws_config *config) {
 
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
-  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) /* parts of another axis are counted in `data` */
+  /* sub-axes are left out, since they divide the ranks of their parent axis, such as "data" */
+  for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
     if (tws_axis_parent((tws_axis)axis) == TWS_AXIS_NONE) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
   return ranks;
 }

@@ -109,7 +109,7 @@ static void put_special(builder *b, const tws_config *config) {
   else
     cJSON_Delete(betas);
   put_at(b, "twinspeed.axis_order", cJSON_CreateString(tws_axis_order_text(&config->axis_order, order)));
-  drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* its value was read into autotp_size */
+  drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* printed as autotp_size, into which the value was read */
   cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");
   if (inner && !inner->child) drop_at(b, "tensor_parallel.tensor_parallel");
   if (config->scheduler == TWS_SCHEDULER_NONE) return;

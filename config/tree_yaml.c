@@ -15,7 +15,7 @@ typedef struct reader {
   yaml_parser_t parser;
   const char *name;
   cJSON *open[DEEPEST]; /* objects and lists that are not closed; open[0] holds the document */
-  char *key[DEEPEST];   /* of the next value, of objects */
+  char *key[DEEPEST];   /* per open object: the key of its next value */
   int depth, nodes;
   tws_error *err;
 } reader;

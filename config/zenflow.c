@@ -17,7 +17,8 @@ int64_t tws_zenflow_select_interval(const tws_config *config) {
   if (!epochs) return steps > 0 ? steps : updates * SELECTS;
   if (__builtin_mul_overflow(steps > 0 ? steps : 1, z->steps_per_epoch, &steps) || steps > INT64_MAX - updates)
     return INT64_MAX / updates * updates;
-  return (steps + updates - 1) / updates * updates; /* so that an epoch ends with an update */
+  /* rounds up to a whole number of update intervals: an epoch ends with an update */
+  return (steps + updates - 1) / updates * updates;
 }
 
 int64_t tws_zenflow_warm_up(const tws_config *config) {

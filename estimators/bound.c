@@ -415,7 +415,7 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
-  /* as many micro-batches as the first stage has in flight at once */
+  /* plans as many micro-batches as the first stage has in flight at the same time */
   r.max_accumulation = micro_batches_of(&shape, stages);
   TWS_TRY(tws_plan_lower(&r, &plan, err));
   double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);

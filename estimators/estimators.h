@@ -165,7 +165,7 @@ typedef struct tws_stage_estimate {
   /* number of elements of the model that the rank holds before ZeRO partitions them among replicas */
   double parameters;
   uint64_t arena_bytes[TWS_TIER_COUNT];
-  uint64_t live_bytes; /* of the device, as in tws_ledger_tier */
+  uint64_t live_bytes; /* bytes of live buffers on the device, as in tws_ledger_tier */
   uint64_t loss_bytes; /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;

@@ -145,7 +145,7 @@ tws_code tws_job_export(const tws_job *job, const char *format, const char *path
   const int shards = formats[at].format == TWS_FORMAT_ACCELERATE && is_fsdps(job);
   out->format = shards ? TWS_FORMAT_ACCELERATE_FSDP : formats[at].format;
   const tws_runtime *runtime = tws_runtime_find(shards ? "torchtune" : formats[at].runtime);
-  const tws_features lacked = tws_config_features(job->config) & ~tws_runtime_features(runtime, TWS_BACKEND_CUDA);
+  const tws_features lacked = tws_job_features(job) & ~tws_runtime_features(runtime, TWS_BACKEND_CUDA);
   if (lacked) {
     tws_text text = {0};
     tws_features_text(lacked, &text);

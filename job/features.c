@@ -34,6 +34,7 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define ZERO_OFFLOAD (BIT(OFFLOAD_OPTIMIZER) | BIT(OFFLOAD_PARAMETERS) | BIT(DISK))
 #define CAST (BIT(FP16) | BIT(OVERLAP))
 #define TUNED (BIT(LORA) | BIT(QUANTIZED_FROZEN))
+#define SPARSE (BIT(EXPERTS) | BIT(EXPERTS_WHOLE_TOKENS))
 
 /* Sources:
  *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks. A rank on a GPU also has the
@@ -44,7 +45,20 @@ const char *tws_feature_remedy(tws_feature feature) {
  *   Megatron      megatron/training/arguments.py of 000c4ac: the distributed optimizer is stage 1; --use-torch-fsdp2
  *                 and --use-megatron-fsdp partition gradients and parameters without pipelines.
  *   torchtitan    torchtitan/config/job_config.py of 000204a: FSDP2 reshards (3) or not (2); tensor ranks always split
- *                 tokens; schedules of torch.distributed.pipelining; CPU offloading takes parameters too. */
+ *                 tokens; schedules of torch.distributed.pipelining; CPU offloading takes parameters too.
+ *   nanotron      config/parallelism_config.py and config.py of 2411b02: pp_engine 1f1b or afab (all forward passes
+ *                 first), tp_mode all_reduce or reduce_scatter, tp_linear_async_communication, expert_parallel_size,
+ *                 recompute_layer; zero_stage 0 or 1 (optim/zero.py); ring attention in nn/ring_attention.py.
+ *   llm.c         train_gpt2.cu and llmc/zero.cuh of f1e2ace: -z 0 or 1 (2 and 3 are refused), -r 1 recomputes GELU,
+ *                 -r 2 LayerNorm too; gradients of a layer are reduced during backward; float16 models are not loaded.
+ *   MaxText       configs/base.yml and types.py of e591f30: mesh axes data, fsdp, stage, context, tensor,
+ *                 tensor_sequence, expert; shard_optimizer_over_data (stage 1); circular pipelines;
+ *                 context_parallel_strategy ring or ulysses; remat_policy, also offloaded; host offloading of optimizer
+ *                 and parameters; quantization fp8 and te_mxfp8. XLA overlaps tensor collectives (collective matmul).
+ *   AutoModel     components/distributed/config.py of 36044ad: FSDP2 (reshard_after_forward, dp_replicate_size,
+ *                 ep_size, cp_size, enable_async_tensor_parallel, CPUOffloadPolicy), Megatron-FSDP (zero_dp_strategy);
+ *                 pipelining/config.py; activation_checkpointing.py by operation; LoRA and 4-bit weights; fp8, mxfp8.
+ * Rows of PyTorch FSDP and DDP, Megatron-DeepSpeed and Megatron-LM before Core are recalled. */
 static const struct {
   const char *family;
   tws_features features;
@@ -53,13 +67,14 @@ static const struct {
     {"host backend", OWN_ENGINE},
     {"CUDA backend", OWN_ENGINE},
     {"DeepSpeed", STAGES | PIPELINE_ZERO_1 | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) | BIT(ULYSSES) |
-                      BIT(EXPERTS) | BIT(EXPERT_TENSOR) | ZERO_PP | ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) |
-                      BIT(ZENFLOW) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) | BIT(LINEAR_TILES) | CAST | TUNED},
+                      SPARSE | BIT(EXPERTS_FP16) | BIT(EXPERT_TENSOR) | ZERO_PP | ZERO_OFFLOAD |
+                      BIT(CHECKPOINTS_ON_HOST) | BIT(ZENFLOW) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) |
+                      BIT(LINEAR_TILES) | CAST | TUNED},
     {"Hugging Face Transformers with DeepSpeed", STAGES | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) |
-                                                     BIT(ULYSSES) | ZERO_PP | ZERO_OFFLOAD | BIT(ZENFLOW) | BIT(FULL) |
-                                                     CAST | TUNED},
-    {"Megatron-DeepSpeed", STAGES | PIPELINE_ZERO_1 | TENSOR_RANKS | BIT(ULYSSES) | BIT(EXPERTS) | ZERO_OFFLOAD |
-                               BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | CAST},
+                                                     BIT(EXPERTS_WHOLE_TOKENS) | BIT(ULYSSES) | ZERO_PP | ZERO_OFFLOAD |
+                                                     BIT(ZENFLOW) | BIT(FULL) | CAST | TUNED},
+    {"Megatron-DeepSpeed", STAGES | PIPELINE_ZERO_1 | TENSOR_RANKS | BIT(ULYSSES) | SPARSE | BIT(EXPERTS_FP16) |
+                               ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | CAST},
     {"Megatron-LM", STAGES_0_1 | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(FULL) | BIT(SELECTIVE) | CAST},
     {"Megatron-Core", STAGES | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) |
                           BIT(TENSOR_OVERLAP) | BIT(ULYSSES) | BIT(RING) | BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) |
@@ -73,17 +88,19 @@ static const struct {
     {"PyTorch FSDP",
      SHARDED | BIT(MICS) | BIT(OFFLOAD_PARAMETERS) | BIT(FULL) | BIT(SELECTIVE) | BIT(OPERATIONS) | CAST | TUNED},
     {"PyTorch DDP", BIT(STAGE_0) | BIT(FULL) | CAST | TUNED},
-    {"nanotron",
-     STAGES_0_1 | PIPELINE_ZERO_1 | BIT(GPIPE) | TENSOR_RANKS | BIT(RING) | BIT(EXPERTS) | BIT(FULL) | BIT(OVERLAP)},
-    {"llm.c", STAGES_0_1 | BIT(FULL) | BIT(SELECTIVE) | BIT(OPERATIONS) | CAST},
-    {"MaxText", SHARDED | BIT(PIPELINE) | BIT(PIPELINE_STAGE_3) | BIT(GPIPE) | BIT(INTERLEAVED) | TENSOR_RANKS |
-                    BIT(TENSOR_STAGE_3) | BIT(RING) | BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) | BIT(MICS) |
-                    BIT(OFFLOAD_OPTIMIZER) | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | BIT(OPERATIONS) |
-                    BIT(OVERLAP) | BIT(TENSOR_OVERLAP) | BIT(FP8) | BIT(NARROW)},
-    {"NeMo AutoModel", SHARDED | BIT(PIPELINE) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3) | BIT(GPIPE) |
-                           BIT(ONE_F_ONE_B) | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) | BIT(RING) |
-                           BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) | BIT(MICS) | BIT(OFFLOAD_PARAMETERS) | BIT(FULL) |
-                           BIT(SELECTIVE) | BIT(OVERLAP) | BIT(FP8) | BIT(NARROW) | TUNED},
+    {"nanotron", STAGES_0_1 | PIPELINE_ZERO_1 | BIT(GPIPE) | TENSOR_RANKS | BIT(TENSOR_OVERLAP) | BIT(RING) | SPARSE |
+                     BIT(FULL) | BIT(OVERLAP)},
+    {"llm.c", STAGES_0_1 | BIT(SELECTIVE) | BIT(OPERATIONS) | BIT(OVERLAP)},
+    {"MaxText", BIT(STAGE_0) | BIT(STAGE_1) | BIT(STAGE_3) | BIT(PIPELINE) | BIT(PIPELINE_STAGE_3) | BIT(GPIPE) |
+                    BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) | BIT(TENSOR_OVERLAP) | BIT(RING) |
+                    BIT(ULYSSES) | SPARSE | BIT(EXPERTS_STAGE_3) | BIT(MICS) | BIT(OFFLOAD_OPTIMIZER) |
+                    BIT(OFFLOAD_PARAMETERS) | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | BIT(OPERATIONS) |
+                    BIT(OVERLAP) | BIT(FP8) | BIT(NARROW)},
+    {"NeMo AutoModel", STAGES | BIT(PIPELINE) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3) | BIT(GPIPE) |
+                           BIT(ONE_F_ONE_B) | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) |
+                           BIT(TENSOR_OVERLAP) | BIT(RING) | SPARSE | BIT(EXPERTS_STAGE_3) | BIT(MICS) |
+                           BIT(OFFLOAD_PARAMETERS) | BIT(FULL) | BIT(SELECTIVE) | BIT(OPERATIONS) | BIT(OVERLAP) |
+                           BIT(FP8) | BIT(NARROW) | TUNED},
 };
 enum { HOST, CUDA, DEEPSPEED, TRANSFORMERS, MEGATRON_DEEPSPEED, MEGATRON_LM, MEGATRON_CORE, TORCHTITAN, FSDP, DDP };
 
@@ -150,6 +167,7 @@ static tws_features bit_if(int used, tws_feature feature) {
 /* The settings of a job that searches vary. */
 typedef struct division {
   int stage, pipeline, tensor, tokens, sequence, ring, expert;
+  int half, sparse; /* half: 1: the type is float16; sparse: 1: the model has experts */
   tws_pipeline_kind kind;
   int hpz, mics, weights, gradients, expert_nodes; /* 1: the configuration uses it */
   int optimizer, parameters, disk;                 /* 1: this state is offloaded */
@@ -172,6 +190,8 @@ static tws_features division_features(const division *d) {
   used |= bit_if(d->sequence > 1, d->ring ? TWS_FEATURE_RING : TWS_FEATURE_ULYSSES);
   used |= bit_if(expert, TWS_FEATURE_EXPERTS) | bit_if(expert && third, TWS_FEATURE_EXPERTS_STAGE_3);
   used |= bit_if(expert && d->expert_nodes, TWS_FEATURE_EXPERT_NODES);
+  used |= bit_if(expert && d->half, TWS_FEATURE_EXPERTS_FP16);
+  used |= bit_if(tensor && d->sparse && !d->tokens, TWS_FEATURE_EXPERTS_WHOLE_TOKENS);
   used |= bit_if(third && d->hpz, TWS_FEATURE_HPZ) | bit_if(third && d->mics, TWS_FEATURE_MICS);
   used |= bit_if(third && d->weights, TWS_FEATURE_QUANTIZED_WEIGHTS);
   used |= bit_if(third && d->gradients, TWS_FEATURE_QUANTIZED_GRADIENTS);
@@ -179,12 +199,13 @@ static tws_features division_features(const division *d) {
   used |= bit_if(optimizer && !parameters, TWS_FEATURE_OFFLOAD_OPTIMIZER);
   used |= bit_if(parameters, TWS_FEATURE_OFFLOAD_PARAMETERS);
   used |= bit_if((optimizer || parameters) && d->disk, TWS_FEATURE_DISK);
+  used |= bit_if(optimizer && !third && d->disk, TWS_FEATURE_DISK_BELOW_3);
   used |= bit_if(d->recompute == TWS_RECOMPUTE_SELECTIVE, TWS_FEATURE_SELECTIVE);
   used |= bit_if(d->recompute == TWS_RECOMPUTE_FULL, TWS_FEATURE_FULL);
   return used | bit_if(d->recompute == TWS_RECOMPUTE_OPERATIONS, TWS_FEATURE_OPERATIONS);
 }
 
-static division division_of(const tws_config *c) {
+static division division_of(const tws_config *c, int sparse) {
   const tws_division given = tws_config_division(c);
   return (division){.stage = c->zero.stage,
                     .pipeline = given.pipeline,
@@ -193,6 +214,8 @@ static division division_of(const tws_config *c) {
                     .sequence = given.sequence,
                     .ring = c->sequence_algorithm == TWS_SEQUENCE_RING,
                     .expert = c->expert_ranks > 1 ? (int)c->expert_ranks : 1,
+                    .half = c->dtype == TWS_F16,
+                    .sparse = sparse,
                     .kind = (tws_pipeline_kind)c->pipeline_schedule,
                     .hpz = c->zero.secondary_ranks > 1,
                     .mics = c->zero.shard_ranks > 0,
@@ -205,8 +228,8 @@ static division division_of(const tws_config *c) {
                     .recompute = c->recompute};
 }
 
-tws_features tws_variant_features(const tws_config *config, const tws_variant *v) {
-  division d = division_of(config);
+tws_features tws_variant_features(const tws_config *config, int sparse, const tws_variant *v) {
+  division d = division_of(config, sparse);
   int *const exchanges[TWS_EXCHANGE_COUNT] = {[TWS_EXCHANGE_HPZ] = &d.hpz,
                                               [TWS_EXCHANGE_MICS] = &d.mics,
                                               [TWS_EXCHANGE_EXPERT_NODES] = &d.expert_nodes,
@@ -230,8 +253,8 @@ tws_features tws_variant_features(const tws_config *config, const tws_variant *v
   return division_features(&d);
 }
 
-tws_features tws_config_features(const tws_config *c) {
-  const division d = division_of(c);
+tws_features tws_config_features(const tws_config *c, int sparse) {
+  const division d = division_of(c, sparse);
   tws_features used = division_features(&d);
   const int tensor = d.tensor > 1, expert = d.expert > 1, reduces = d.stage > 0 && d.pipeline < 2;
   const tws_feature narrow = c->matmul_dtype == TWS_MATMUL_FP8 ? TWS_FEATURE_FP8 : TWS_FEATURE_NARROW;
@@ -252,9 +275,13 @@ int tws_config_updates_late(const tws_config *c) {
   return c->zenflow.on || c->delayed_update;
 }
 
+tws_features tws_job_features(const tws_job *job) {
+  return tws_config_features(job->config, tws_network_has_experts(job->network));
+}
+
 tws_features tws_job_unsupported_features(const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  return tws_config_features(job->config) & ~tws_runtime_features(runtime, job->backend);
+  return tws_job_features(job) & ~tws_runtime_features(runtime, job->backend);
 }
 
 void tws_features_text(tws_features lacked, tws_text *out) {

@@ -28,14 +28,15 @@ const char *tws_runtime_family(const tws_runtime *runtime, tws_backend_kind back
 /* Returns the features that a runtime can run. A runtime that the table does not name gets a family by its figures. */
 tws_features tws_runtime_features(const tws_runtime *runtime, tws_backend_kind backend);
 
-/* Returns the features that a resolved configuration uses. */
-tws_features tws_config_features(const tws_config *config);
+/* Returns the features that a resolved configuration uses. sparse: 1 if the model has experts. */
+tws_features tws_config_features(const tws_config *config, int sparse);
 /* Returns the features that a variant of an open job's configuration uses, among those that searches vary. */
-tws_features tws_variant_features(const tws_config *config, const tws_variant *variant);
+tws_features tws_variant_features(const tws_config *config, int sparse, const tws_variant *variant);
 /* Returns 1 if the configuration has optimizer updates that overlap with later steps, which requires an offloaded
  * optimizer. */
 int tws_config_updates_late(const tws_config *config);
-/* Returns the features that the job uses and that its runtime cannot run. */
+/* The first returns the features that the job uses, the second those of them that its runtime cannot run. */
+tws_features tws_job_features(const tws_job *job);
 tws_features tws_job_unsupported_features(const tws_job *job);
 /* Appends, for each lacking feature, "has no WORDS (give REMEDY)", separated by semicolons; words and remedies are
  * those of features.def. */

@@ -250,7 +250,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != launcher) _exit(127);
   if (input >= 0) dup2(input, STDIN_FILENO);
-  dup2(j->noise, STDOUT_FILENO); /* only mpirun's own output; ranks receive theirs through the socket */
+  dup2(j->noise, STDOUT_FILENO); /* the pipe for mpirun's own output; output of ranks arrives through their sockets */
   dup2(j->noise, STDERR_FILENO);
   setenv(TWS_LAUNCHER_VARIABLE, j->name, 1);
   unsetenv(TWS_SECRET_VARIABLE);

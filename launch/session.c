@@ -80,7 +80,7 @@ static tws_code look_inside(int fd, place *p, int depth, tws_error *err) {
 
 static tws_code look_at(int in, const char *name, place *p, tws_error *err) {
   struct stat info;
-  /* it does not exist yet: mpirun will create it */
+  /* the folder does not exist yet: mpirun will create it */
   if (fstatat(in, name, &info, AT_SYMLINK_NOFOLLOW) != 0) return TWS_OK;
   if (S_ISLNK(info.st_mode)) return refuse(p, "is a symbolic link", err);
   if (!p->variable && (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH))))

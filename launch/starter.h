@@ -12,9 +12,8 @@ int tws_launch_is_remote(const tws_launch_options *options);
 const char *tws_starter_shell(const tws_launch_options *options);
 /* Returns a file for the starter's standard input that has one line, the secret; -1 if none is needed. */
 int tws_starter_input(const char *secret);
-/* Escapes an argument: mpirun and mpiexec treat an argument ":" as the end of a command at any position, so
- * arguments that consist of colons get one more, which tws_worker_argument() removes. Allocated in the arena; NULL:
- * no memory. */
+/* Escapes an argument: mpirun and mpiexec treat an argument ":" as the end of a command at any position, so arguments
+ * that consist of colons get one more, which tws_worker_argument() removes. Allocated in the arena; NULL: no memory. */
 const char *tws_launched_argument(const char *argument, tws_arena *arena);
 
 #endif

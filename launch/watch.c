@@ -135,7 +135,7 @@ static void read_work(tws_watch *w, double now) {
   if (!looks || all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
   for (int r = 0; r < w->setup.ranks; r++) {
     w->apart[r] = w->rank[r].came ? w->rank[r].pid : 0;
-    if (w->rank[r].came && w->rank[r].pid == 0) return; /* it is unknown which processes belong to this rank */
+    if (w->rank[r].came && w->rank[r].pid == 0) return; /* no: the processes of a remote rank are not known here */
   }
   const unsigned long long ticks = 1 + tws_process_descendant_ticks(getpid(), w->apart, w->setup.ranks);
   if (w->ticks > 0 && ticks != w->ticks) w->worked_s = now;

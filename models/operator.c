@@ -204,7 +204,7 @@ static inline double taps(double side, double in, double groups) {
 }
 
 double tws_work_flops(const tws_work *work) {
-  if (work->kind != 0) return 0; /* not a compute operation */
+  if (work->kind != 0) return 0; /* 0: the work is not a kernel (kind 0) */
   switch ((tws_kernel)work->code) {
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   case TWS_KERNEL_##id: {                                                                                    \

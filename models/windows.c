@@ -66,7 +66,7 @@ size_t tws_convolution_workspace(const tws_work *work, tws_backend_kind backend)
   const tws_windows w = tws_windows_of(work);
   const tws_patches p = tws_patches_of(work, backend);
   const int is_weight = work->code == TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT;
-  int64_t floats = 1; /* at least one, because an operand is never empty */
+  int64_t floats = 1; /* at least one element, because operands must not be empty */
   if (w.groups > 1)
     floats = tws_windows_weights(&w) * (is_weight && backend == TWS_BACKEND_CUDA ? TWS_CONVOLUTION_PARTS : 1);
   else if (is_weight && work->dtype2 != TWS_F32 && p.samples < w.samples)

@@ -72,7 +72,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
     else
       backward_positions(l, m);
   }
-  /* of a table that has only positions: number of rows before the first position */
+  /* number of rows of the table before the row of position 0; 0 unless the table is one of positions alone */
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   if (is_trained(l, m->param[0]))
     backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row - skipped);

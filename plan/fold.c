@@ -8,8 +8,6 @@ enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
 /* Limits of the search for a periodic layout: number of plans, and longest period. */
 enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
-/* ---- memory ---- */
-
 /* Returns the smallest number of micro-batches that is at least `at_least` and less than `wanted` by a multiple of the
  * period. */
 static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
@@ -61,8 +59,6 @@ tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_erro
     *out = NULL;
   }
 }
-
-/* ---- times ---- */
 
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches) {
   if (micro_batches >= shape->micro_batches) return TWS_PLAN_FOR_ALL;

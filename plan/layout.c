@@ -144,11 +144,10 @@ static int give_range(space *s, uint64_t begin, uint64_t bytes) {
   return 0;
 }
 
-/* ---- messages ----
- * Buffers of messages are in use until another rank has reached its side of the message: immediate reuse of their
- * memory would make this rank wait for the other one, and memory that a kernel has just used would make the other one
- * wait for this. Messages therefore have slots of their own, separate from all other buffers. The slot that is unused
- * for the longest time is taken first, and there are more slots than needed. */
+/* ---- messages ---- Buffers of messages are in use until another rank has reached its side of the message: immediate
+ * reuse of their memory would make this rank wait for the other one, and memory that a kernel has just used would make
+ * the other one wait for this. Messages therefore have slots of their own, separate from all other buffers. The slot
+ * that is unused for the longest time is taken first, and there are more slots than needed. */
 
 enum { SPARE_SLOTS = 2 };
 

@@ -242,7 +242,7 @@ typedef struct tws_columns_segment {
       /* number of rows that the part touches; column of its first element; number of its elements, 0: none */
       count;
   uint64_t at, kept; /* index of its first element: in the flat order, and among the elements that the rank updates */
-  /* its offset, in elements, in the lists of columns, in the norms, and in the device's compact states */
+  /* offset of the segment, in elements, in the lists of columns, in the norms, and in the device's compact states */
   uint64_t list, norms, compact;
 } tws_columns_segment;
 
@@ -315,9 +315,8 @@ typedef struct tws_codes {
   int recomputed; /* 1: the codes are computed in the backward pass, by recomputation */
 } tws_codes;
 
-/* The location of an activation checkpoint. ON_DEVICE: on the device, whole. STORED: copied to the host, partitioned
- * among tensor-parallel ranks, or both. RETURNING: the copy back to the device has been issued; a partitioned
- * checkpoint is not gathered yet. */
+/* Where an activation checkpoint is: whole on the device; STORED on the host or partitioned among ranks; RETURNING: the
+ * copy back to the device has been issued, and a partitioned checkpoint is not gathered yet. */
 typedef enum tws_checkpoint_location {
   TWS_CHECKPOINT_ON_DEVICE,
   TWS_CHECKPOINT_STORED,
@@ -421,16 +420,14 @@ typedef struct tws_lower {
   tws_lower_extent extent;   /* sizes and kind of the program that is lowered; written by build.c */
   tws_lower_streams streams; /* the streams on which communication is issued; written by build.c */
   tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* values that a type saves for backward; written by build.c */
-  uint32_t group[TWS_AXIS_COUNT]; /* per axis: index of the plan's group of ranks along it, or TWS_NONE; written by
-                                   * build.c and pipeline.c */
+  uint32_t group[TWS_AXIS_COUNT]; /* per axis: index of its group, or TWS_NONE; written by build.c and pipeline.c */
   tws_tiling tiling;              /* weights that are divided into tiles; written by weight_tiles.c */
   tws_values values;              /* sizes and buffers of values; written by values.c */
   uint8_t *needed;                /* per value: 1 if a trained parameter needs its gradient; written by frozen.c */
   uint8_t *kept;                  /* per value: until when it is retained, a tws_kept; written by recompute.c */
   uint8_t *tiled;                 /* per value: 1 if only one tile of it exists at a time; written by visits.c */
   tws_visit_place at;             /* properties of the visit that is being lowered; written by modules.c */
-  uint32_t summed; /* index of the bias whose gradient a kernel of the current visit has already computed, or
-                       * TWS_NONE; written by module_kernel.c and backward.c */
+  uint32_t summed; /* bias whose gradient is computed already, or TWS_NONE; written by module_kernel.c, backward.c */
   tws_shared_gradients shared; /* values whose gradients may share a buffer; written by backward.c */
   tws_lower_float8 float8;     /* matrix products in 8-bit floating point; written by float8.c */
   tws_lower_pipeline pipeline; /* the pipeline stage, and the current position in it; written by pipeline.c */

@@ -26,8 +26,6 @@ int tws_mapping_ranks_on_first_node(const tws_node_mapping *m, const int *ranks,
   return same;
 }
 
-/* ---- messages ---- */
-
 /* Returns the number of ranks on `rank`'s node and pipeline stage that exchange messages with stage `other` over the
  * same NIC. */
 static int nic_sharers(const tws_node_mapping *m, const tws_topology *topology, int rank, int other) {
@@ -51,8 +49,6 @@ int tws_mapping_sharers(const tws_node_mapping *m, const tws_topology *topology,
   const int here = nic_sharers(m, topology, rank, to), there = nic_sharers(m, topology, peer, from);
   return here > there ? here : there;
 }
-
-/* ---- evenness ---- */
 
 /* The distribution of the members of a group over nodes: the time of a collective among them depends on it alone. */
 typedef struct group_spread {
@@ -107,7 +103,8 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   if (m->ranks <= m->slots) return 1;
   const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {
-    if (tws_topology_size(topology, groups[g]) == m->ranks) continue; /* there is only one group */
+    /* a group of all ranks has no other group to compare with */
+    if (tws_topology_size(topology, groups[g]) == m->ranks) continue;
     group_spread first = {0, 0};
     for (int rank = 0; rank < m->ranks; rank++) {
       /* each group is examined once, for its first rank */

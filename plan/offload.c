@@ -324,7 +324,7 @@ static void begin_weights(tws_lower *l, tws_staged *s) {
 }
 
 static void end_weights(tws_lower *l, const tws_staged *s) {
-  tws_offload_end(l); /* so that all updated weights are in the buffer */
+  tws_offload_end(l); /* flushes updated weights that are not copied yet */
   if (s->weights == TWS_NONE || l->b.failed != TWS_OK) return;
   tws_builder_copy(
       &l->b, TWS_STREAM_DISK, tws_all(&l->b, s->weights, TWS_READ),

@@ -109,7 +109,7 @@ enum { TWS_ALIGNMENT = 256, TWS_DISK_ALIGNMENT = 4096 };
 
 /* The lifetime of a buffer, which determines its arena within its tier. */
 typedef enum tws_lifetime {
-  TWS_LIFETIME_OPS, /* from the buffer's first operation to its last */
+  TWS_LIFETIME_OPS, /* the memory is reserved from the buffer's first operation to its last */
   /* the whole program: the host writes the buffer before the program or reads it after the program */
   TWS_LIFETIME_PROGRAM,
   TWS_LIFETIME_STATE /* an entry of the state, in the state's arena */

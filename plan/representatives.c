@@ -68,8 +68,6 @@ tws_code tws_representatives(const tws_topology *topology, const tws_node_mappin
   return TWS_OK;
 }
 
-/* ---- for the verifier ---- */
-
 static int at_least_one(int count) {
   return count > 0 ? count : 1;
 }

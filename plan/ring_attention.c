@@ -60,8 +60,6 @@ static tws_operand with_access(tws_operand operand, uint32_t access) {
   return operand;
 }
 
-/* ---- kernels ---- */
-
 static tws_work heads_work(const ring *r, tws_kernel kernel) {
   tws_work work = tws_kernel_work(kernel, r->dtype, 0);
   work.d[0] = r->batch * r->length;
@@ -112,8 +110,6 @@ static tws_work block_work(const ring *r, tws_kernel kernel, const block *b) {
   return work;
 }
 
-/* ---- forward ---- */
-
 static void merge(const ring *r, const block *b, tws_operand part, tws_operand lse_part, tws_operand o,
                   tws_operand lse) {
   tws_work work = tws_kernel_work(TWS_KERNEL_ATTENTION_MERGE, r->dtype, 0);
@@ -162,8 +158,6 @@ void tws_ring_forward(tws_lower *l, const tws_module *m) {
     attend_block(&r, &b, q, kv, o, lse);
   }
 }
-
-/* ---- backward ---- */
 
 typedef struct backward {
   tws_operand q, d_o, o, lse, later_lse; /* later_lse: lse of the second half of each sample's queries */

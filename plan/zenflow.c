@@ -227,9 +227,8 @@ static void begin_host(tws_lower *l) {
   l->b.module = TWS_NONE;
 }
 
-/* Emits the optimizer update on the host for all elements that this rank updates, then copies the weights of the
- * selected columns, which the device has updated, from the device over the weights that the host has computed for
- * them. */
+/* Emits the host's optimizer update of all elements of this rank, then overwrites the weights of the selected columns
+ * by those that the device has updated. */
 static void update_on_host(tws_lower *l) {
   tws_offload_squares_begin(l); /* creates the buffers of the scalars */
   tws_offload_scalars(l);

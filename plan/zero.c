@@ -77,9 +77,8 @@ static int kind_along_model(const tws_lower *l, int param) {
   return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
 }
 
-/* Determines the order in which parameters are flattened (z->order): the ZeRO classes follow one another. Within a
- * class the parameters are in the network's order, or, with round_robin_gradients, in the order in which they are
- * assigned to the ranks one by one. */
+/* Determines the order in which parameters are flattened: by ZeRO class. Within a class it is the network's order, or,
+ * with round_robin_gradients, the order in which they are assigned to the ranks one by one. */
 static void order_params(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;

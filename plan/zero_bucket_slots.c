@@ -96,7 +96,8 @@ uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket) {
   const tws_bucket *b = &z->buckets[bucket];
   if (!begin_buckets(l)) return 0;
   if (l->b.micro_batch > 0) {
-    if (!z->brought[bucket]) bring(l, bucket); /* in a forward pass, which computes the gradients of a tiled loss */
+    /* a tiled loss computes gradients in the forward pass, before buckets are brought back for the backward pass */
+    if (!z->brought[bucket]) bring(l, bucket);
     return z->slot_buffers[z->bucket_slots.place[bucket]];
   }
   const uint32_t places = z->bucket_slots.places;

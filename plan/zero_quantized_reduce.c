@@ -47,9 +47,8 @@ static void add_up(tws_lower *l, const level *h, int64_t part, const tws_operand
   tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 3);
 }
 
-/* Emits one level of the reduction (intra-node or inter-node): quantizes `count` gradients, exchanges them by one
- * all-to-all, and sums what was received into `to`. part: number of elements of each gradient that one rank receives.
- * segments: scratch array with room for four operands of each gradient. */
+/* Emits one level of the reduction: quantizes `count` gradients, exchanges them by one all-to-all and sums the results
+ * into `to`. part: elements that a rank receives of each gradient. segments: room for four operands of each. */
 static void emit_level(tws_lower *l, const level *h, const int64_t *part, uint32_t count, const tws_operand *from,
                        const tws_operand *to, tws_operand *segments) {
   uint64_t bytes = 0;

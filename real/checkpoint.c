@@ -46,8 +46,9 @@ typedef struct tws_checkpoint {
   int64_t hold;             /* fault injection: no file is written before this step has completed */
   atomic_int_fast64_t step; /* last completed step; the largest number while training waits for the save */
   tws_save_times times;
-  tws_text remarks, said; /* on rank 0. remarks: lines of checkpoint/saving.h that the training thread still has to log;
-                           * said: all lines so far */
+  /* on rank 0: `remarks` are lines of checkpoint/saving.h that the training thread still has to log; `said` are all
+   * lines so far */
+  tws_text remarks, said;
 } tws_checkpoint;
 
 /* Header of every rank's message to rank 0; the offsets of its segments and then their checksums follow. */

@@ -37,7 +37,7 @@ typedef struct step_op {
 
 /* One allocation per tier: for the memory that programs use while they run, or for one state. */
 typedef struct arenas {
-  void *base[TWS_TIER_COUNT]; /* for the disk tier, the tws_disk */
+  void *base[TWS_TIER_COUNT]; /* per tier: base address of the arena; for the disk tier a tws_disk */
   uint64_t bytes[TWS_TIER_COUNT];
   uint8_t owned[TWS_TIER_COUNT]; /* 1: allocated by the backend; 0: by the communicator */
 } arenas;

@@ -1,7 +1,6 @@
 /* Inputs of steps. On a device they are prefetched by one step: while a step runs, the host prepares the next one's
- * inputs in pinned memory, and the stream for copies into the device transfers them to a staging buffer there;
- * before the next step one copy within the device, a few microseconds, moves them to the buffers that the plan
- * reads. */
+ * inputs in pinned memory, and the stream for copies into the device transfers them to a staging buffer there; before
+ * the next step one copy within the device, a few microseconds, moves them to the buffers that the plan reads. */
 #include <string.h>
 #include "base/memory.h"
 #include "real/train_internal.h"

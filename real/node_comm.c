@@ -120,9 +120,10 @@ static tws_code wait_for(MPI_Request *requests, int count, tws_error *err) {
 typedef struct share {
   int segment, rotation, lag;
   tws_dtype dtype;
-  uint64_t size, wide;            /* size: bytes of an element; wide: bytes of an element of a partial sum */
-  uint64_t region;                /* elements of a region */
-  uint64_t first, length, pieces; /* this handler's range in each region, elements, and the number of blocks in it */
+  uint64_t size, wide; /* size: bytes of an element; wide: bytes of an element of a partial sum */
+  uint64_t region;     /* elements of a region */
+  /* elements of this handler's range in each region, and number of blocks in the range */
+  uint64_t first, length, pieces;
   uint64_t regions;
 } share;
 

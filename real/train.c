@@ -109,7 +109,7 @@ tws_code tws_training_make_executor(tws_training *t, tws_error *err) {
   int device = 0;
   if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
   TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
-  TWS_TRY(tws_inputs_open(t, err)); /* this precedes the loan of device memory by NCCL, which rounds sizes up */
+  TWS_TRY(tws_inputs_open(t, err)); /* called before NCCL provides device memory, since NCCL rounds sizes up */
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
   TWS_TRY(tws_comm_create(t->mpi, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->mpi, t->plan, &t->device_comm, err));

@@ -93,7 +93,8 @@ static double seconds_left(tws_watchdog *w, int *missing) {
   const uint64_t heard = w->setup.news ? w->setup.news(w->setup.user) : 0;
   *missing = -1;
   w->looked_s = now;
-  if (away > 4 * look_s) w->since_s += away; /* this process itself was stopped */
+  /* a long gap means that this process itself was stopped: the gap does not count */
+  if (away > 4 * look_s) w->since_s += away;
   if (at != w->seen || heard != w->heard) w->since_s = now;
   w->seen = at;
   w->heard = heard;
@@ -102,9 +103,8 @@ static double seconds_left(tws_watchdog *w, int *missing) {
   if (left > 0) return left;
   if (!w->phase[0]) *missing = tws_comm_missing(w->comm);
   if (*missing >= 0) return left + grace_s;
-  if (waits_for_others(w))
-    return w->setup.activity ? look_s : left + 2 * grace_s; /* with a launcher, the launcher reports the hang; else this
-                                                             * rank does */
+  if (waits_for_others(w)) /* if there is a launcher, it reports the hang; else this rank does */
+    return w->setup.activity ? look_s : left + 2 * grace_s;
   return left;
 }
 

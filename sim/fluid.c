@@ -12,7 +12,7 @@ typedef struct item {
   double left, rate, since_s; /* left: bytes not sent at date since_s; rate: bytes per second since then */
   uint64_t tag, order;
   uint32_t link[TWS_FLUID_LINKS], before[TWS_FLUID_LINKS], after[TWS_FLUID_LINKS];
-  uint32_t at;    /* its position in the heap */
+  uint32_t at;    /* position of the item in the heap */
   uint32_t epoch; /* number of the recomputation of rates that visited it last */
   int count, settled;
 } item;

@@ -2,6 +2,7 @@
 #include <check.h>
 
 #include "tests/answers.h"
+#include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/suite.h"
 
@@ -19,14 +20,14 @@ static double tokens(const cJSON *json) {
 }
 
 /* Each line is the job with its flags, and the gain is of what the job gives. */
-static void assert_true(const char *line, const cJSON *json) {
+static void assert_true(const char *line, const cJSON *json, double given) {
   const cJSON *one;
   double last = 0;
   int changed = 0;
   cJSON_ArrayForEach(one, member(json, "advice")) {
     cJSON *with = estimate(line, member(one, "arguments")->valuestring, 0);
     ck_assert_double_eq(tokens(with), number(one, "tokens_per_s"));
-    ck_assert_double_eq_tol(number(one, "gain"), tokens(with) / tokens(json) - 1, 1e-12);
+    ck_assert_double_eq_tol(number(one, "gain"), tokens(with) / given - 1, 1e-12);
     ck_assert_double_eq(number(member(with, "verdict"), "device_need_bytes"), number(one, "device_bytes"));
     const int changes = is_true(one, "changes_training");
     ck_assert(changes >= changed);
@@ -54,7 +55,7 @@ START_TEST(advice_is_computed) {
     cJSON *json = estimate(lines[i], "", 0);
     const cJSON *advice = member(json, "advice");
     const cJSON *first = cJSON_GetArrayItem(advice, 0);
-    assert_true(lines[i], json);
+    assert_true(lines[i], json, tokens(json));
     ck_assert_int_le(cJSON_GetArraySize(advice), 3);
     for (size_t k = 0; k < sizeof others / sizeof *others; k++) { /* none of the same batch that fits is faster */
       command_result r = twinspeed("estimate %s %s --json", lines[i], others[k]);
@@ -87,7 +88,7 @@ START_TEST(what_does_not_fit) {
   const cJSON *advice = member(json, "advice"), *one;
   int adapters = 0;
   ck_assert_int_gt(cJSON_GetArraySize(advice), 0);
-  assert_true(line, json);
+  assert_true(line, json, tokens(json));
   cJSON_ArrayForEach(one, advice) adapters += is_true(one, "changes_training");
   ck_assert_int_gt(adapters, 0);
   ck_assert(!is_true(cJSON_GetArrayItem(advice, 0), "changes_training"));
@@ -100,6 +101,36 @@ START_TEST(what_does_not_fit) {
 }
 END_TEST
 
+/* A search advises on its winner, whose configuration it has written, or on the smallest job if nothing fits. */
+START_TEST(searches_advise) {
+  static const char job[] = "-m gpt2-xl --cluster dgx-a100 -n 8 --runtime deepspeed-flash --dtype bf16";
+  static const char space[] = "--stages 3 --recomputes full --micro-batches 1 --accumulations 8 --no-simulation -q";
+  char line[512];
+  make_folder();
+  command_result r = twinspeed("tune %s %s --force -o %s --json", job, space, in_folder("tuned"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  snprintf(line, sizeof line, "%s -c %s", job, in_folder("tuned/ds_config_optimal.json"));
+  ck_assert_int_eq(cJSON_GetArraySize(member(json, "advice")), 3);
+  assert_true(line, json, number(member(json, "best"), "tokens_per_s"));
+  cJSON_Delete(json);
+  command_free(&r);
+  r = twinspeed("tune %s %s --force -o %s", job, space, in_folder("tuned"));
+  ck_assert_msg(r.status == 0 && strstr(r.out, "\nAdvice   "), "%s", r.out);
+  command_free(&r);
+  r = twinspeed(
+      "tune -m llama-3-8b --cluster dgx-a100 -n 1 --dtype bf16 --seq 1024 --runtime transformers --stages 0 "
+      "--micro-batches 2 --accumulations 1 --no-simulation -q --force -o %s --json",
+      in_folder("tuned"));
+  ck_assert_msg(r.status == 1, "%s", r.err);
+  json = cJSON_Parse(r.out);
+  ck_assert_int_gt(cJSON_GetArraySize(member(json, "advice")), 0);
+  cJSON_Delete(json);
+  command_free(&r);
+  remove_folder();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("advice");
   TCase *tcase = tcase_create("advice");
@@ -107,6 +138,7 @@ int main(void) {
   tcase_add_test(tcase, advice_is_computed);
   tcase_add_test(tcase, a_bottleneck_on_the_host_is_first);
   tcase_add_test(tcase, what_does_not_fit);
+  tcase_add_test(tcase, searches_advise);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

@@ -140,40 +140,54 @@ static void assert_rules(tws_config_format format, const tws_text *file, int ran
   cJSON_Delete(root);
 }
 
-/* Returns the number of settings that were held, and are equal; -1: the software cannot run the job. */
-static int round_trip(int which, const tws_config *config, int ranks) {
+/* Writes the job as a file of that format, and sets *before to its settings. Returns 0 if the software cannot run
+ * it. */
+static int write_job(int which, const tws_config *config, int ranks, const char *path, tws_settings *before) {
   const tws_config_format format = formats[which].format;
   const tws_runtime *runtime = tws_runtime_find(formats[which].runtime);
   const tws_format_shape shape = shape_of(config, ranks);
-  tws_settings before, after;
   tws_text file = {0};
+  if (tws_config_features(config, 0) & ~tws_runtime_features(runtime, TWS_BACKEND_CUDA)) return 0;
+  tws_settings_of(config, before);
+  ck_assert_int_eq(tws_format_write(format, before, &shape, &file, NULL), TWS_OK);
+  assert_rules(format, &file, ranks);
+  write_text(path, file.data);
+  tws_text_free(&file);
+  return 1;
+}
+
+/* Returns the number of settings that the format holds, all of which the file at `path` states as in *before. */
+static int read_job(int which, int ranks, const char *path, const tws_settings *before) {
+  const tws_config_format format = formats[which].format;
+  tws_settings after;
   tws_config *read;
   tws_error err = {0};
   int held = 0;
-  if (tws_config_features(config) & ~tws_runtime_features(runtime, TWS_BACKEND_CUDA)) return -1;
-  tws_settings_of(config, &before);
-  ck_assert_int_eq(tws_format_write(format, &before, &shape, &file, &err), TWS_OK);
-  assert_rules(format, &file, ranks);
-  write_text(in_folder(formats[which].file), file.data);
-  if (strstr(formats[which].file, ".yaml")) rewrite(in_folder(formats[which].file));
-  ck_assert_msg(tws_config_load(in_folder(formats[which].file), &read, &err) == TWS_OK, "%s\n%s", err.message,
-                file.data);
+  ck_assert_msg(tws_config_load(path, &read, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(tws_config_format_of(read), format);
   if (format == TWS_FORMAT_ACCELERATE || format == TWS_FORMAT_ACCELERATE_FSDP) /* the launch line says it */
-    ck_assert_int_eq(tws_config_set(read, "train_micro_batch_size_per_gpu", before.text[TWS_SETTING_MICRO], NULL),
+    ck_assert_int_eq(tws_config_set(read, "train_micro_batch_size_per_gpu", before->text[TWS_SETTING_MICRO], NULL),
                      TWS_OK);
-  ck_assert_msg(tws_config_resolve(read, ranks, &(tws_auto_context){.hidden_size = 64}, &err) == TWS_OK, "%s\n%s",
-                err.message, file.data);
+  ck_assert_msg(tws_config_resolve(read, ranks, &(tws_auto_context){.hidden_size = 64}, &err) == TWS_OK, "%s: %s", path,
+                err.message);
   tws_settings_of(read, &after);
   for (int i = 0; i < TWS_SETTING_COUNT; i++) {
-    if (!tws_format_holds(format, &before, (tws_setting)i)) continue;
+    if (!tws_format_holds(format, before, (tws_setting)i)) continue;
     held++;
-    ck_assert_msg(strcmp(before.text[i], after.text[i]) == 0, "%s: %s was %s and is \"%s\":\n%s", formats[which].file,
-                  tws_setting_words((tws_setting)i), before.text[i], after.text[i], file.data);
+    ck_assert_msg(strcmp(before->text[i], after.text[i]) == 0, "%s: %s was %s and is \"%s\"", path,
+                  tws_setting_words((tws_setting)i), before->text[i], after.text[i]);
   }
   tws_config_destroy(read);
-  tws_text_free(&file);
   return held;
+}
+
+/* Returns the number of settings that were held, and are equal; -1: the software cannot run the job. */
+static int round_trip(int which, const tws_config *config, int ranks) {
+  const char *path = in_folder(formats[which].file);
+  tws_settings before;
+  if (!write_job(which, config, ranks, path, &before)) return -1;
+  if (strstr(path, ".yaml")) rewrite(path);
+  return read_job(which, ranks, path, &before);
 }
 
 START_TEST(exports_read_back) {
@@ -198,6 +212,63 @@ START_TEST(exports_read_back) {
   }
   ck_abort_msg("fewer than %d jobs of a format: %d %d %d %d %d %d", JOBS, done[0], done[1], done[2], done[3], done[4],
                done[5]);
+}
+END_TEST
+
+/* Runs tests/rewrite_configs.py on the folder. Returns 0 if its interpreter lacks a package. */
+static int rewritten_by_python(const char *classes) {
+  const char *const named = getenv("TWS_PYTHON");
+  char script[] = TWS_SOURCE_DIR "/tests/rewrite_configs.py", place[64], python[512], how[16];
+  snprintf(python, sizeof python, "%s", named ? named : "/usr/bin/python3");
+  snprintf(place, sizeof place, "%s", folder);
+  snprintf(how, sizeof how, "%s", classes);
+  char *argv[] = {python, script, place, *classes ? how : NULL, NULL};
+  if (access(python, X_OK) != 0) return 0;
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 0 || r.status == 3, "%s: %d %s%s", python, r.status, r.out, r.err);
+  const int done = r.status == 0;
+  command_free(&r);
+  return done;
+}
+
+static const char *job_file(int format, int number) {
+  static char path[128];
+  snprintf(path, sizeof path, "%s/%03d-%.40s", folder, number, formats[format].file);
+  return path;
+}
+
+/* Files that Python's json, PyYAML or accelerate's own class have written again state the same settings. All files are
+ * written, then one Python process writes them again, then all are read. An interpreter other than the system's, which
+ * may have accelerate, is named by TWS_PYTHON. */
+START_TEST(exports_survive_other_writers) {
+  static const char *const classes[] = {"", "classes"};
+  static struct {
+    int format, number, ranks;
+    tws_settings before;
+  } jobs[4 * JOBS];
+  int count = 0, done[sizeof formats / sizeof *formats] = {0};
+  for (uint64_t seed = 1; seed < 60000 && count < 4 * JOBS; seed++) {
+    char text[2048];
+    const int ranks = draw_config(seed, text, sizeof text);
+    tws_config *config = config_of(text, ranks);
+    for (int f = 0; config && f < (int)(sizeof formats / sizeof *formats); f++) {
+      const char *ending = strrchr(formats[f].file, '.');
+      if (done[f] == JOBS || (strcmp(ending, ".json") != 0 && strcmp(ending, ".yaml") != 0)) continue;
+      if (!write_job(f, config, ranks, job_file(f, done[f]), &jobs[count].before)) continue;
+      jobs[count].format = f;
+      jobs[count].number = done[f];
+      jobs[count++].ranks = ranks;
+      done[f]++;
+    }
+    tws_config_destroy(config);
+  }
+  ck_assert_int_eq(count, 4 * JOBS);
+  if (!rewritten_by_python(classes[_i])) {
+    printf("formats: python3 lacks %s\n", *classes[_i] ? "accelerate" : "PyYAML");
+    return;
+  }
+  for (int i = 0; i < count; i++)
+    read_job(jobs[i].format, jobs[i].ranks, job_file(jobs[i].format, jobs[i].number), &jobs[i].before);
 }
 END_TEST
 
@@ -411,6 +482,7 @@ int main(void) {
   tcase_set_timeout(tcase, 300);
   tcase_add_checked_fixture(tcase, make_folder, remove_folder);
   tcase_add_test(tcase, exports_read_back);
+  tcase_add_loop_test(tcase, exports_survive_other_writers, 0, 2);
   tcase_add_test(tcase, files_of_others_are_read);
   tcase_add_test(tcase, bad_files_have_a_place);
   tcase_add_test(tcase, rules_refuse);

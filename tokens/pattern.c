@@ -72,7 +72,8 @@ static tws_code compile(const char *text, size_t length, uint32_t options, tws_p
   p->code = pcre2_compile((PCRE2_SPTR)text, length, options | PCRE2_UTF, &number, &place, NULL);
   if (p->code) p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
   if (p->match) {
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); /* without it, matching is only slower */
+    /* a failure is ignored, since without the JIT matching is only slower */
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
     *out = p;
     return TWS_OK;
   }

@@ -260,7 +260,7 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
   while (end && cell < end) {
     const char *stop = memchr(cell, ',', (size_t)(end - cell));
     if (!stop) stop = end;
-    if (column >= 4 && stop < end) { /* these columns are between the name and the total */
+    if (column >= 4 && stop < end) { /* columns of categories, which are between the name and the total */
       if (categories) tws_text_add(&names, " ");
       plot_word(&names, cell, (size_t)(stop - cell));
       categories++;

@@ -7,13 +7,13 @@
 #include <stdint.h>
 #include "base/memory.h"
 
-/* for fields of type int32, int64, bool and enum */
+/* Appends a field of type int32, int64, bool or enum. */
 void tws_protobuf_integer(tws_text *out, int field, uint64_t value);
 void tws_protobuf_double(tws_text *out, int field, double value);
 void tws_protobuf_float(tws_text *out, int field, float value);
-/* for fields of type string and bytes */
+/* Appends a field of type string or bytes. */
 void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length);
-/* for fields of type string; NULL: nothing is appended */
+/* Appends a field of type string; for NULL it appends nothing. */
 void tws_protobuf_text(tws_text *out, int field, const char *text);
 
 /* Append a message as a field: begin() returns the position at which its fields start, and end() inserts key and length

@@ -28,7 +28,7 @@ typedef enum tws_recording_format {
   TWS_RECORDING_MEGATRON,
   TWS_RECORDING_TRAINER,
   TWS_RECORDING_SMI,
-  TWS_RECORDING_NCCL_TESTS /* only the name is here: models/hardware/nccl_tests.h reads such logs */
+  TWS_RECORDING_NCCL_TESTS /* logs of nccl-tests, which models/hardware/nccl_tests.h reads */
 } tws_recording_format;
 const char *tws_recording_format_name(int format);
 

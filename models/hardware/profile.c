@@ -85,8 +85,6 @@ static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile 
   return code;
 }
 
-/* ---- kernels ---- */
-
 static const char *known_flags(char *text, size_t size) {
   size_t length = (size_t)snprintf(text, size, "known:");
   for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
@@ -255,8 +253,6 @@ static tws_code read_collectives(const tws_json *json, tws_profile *profile, tws
   }
   return TWS_OK;
 }
-
-/* ---- corrections ---- */
 
 static tws_code read_factors(const tws_json *json, const cJSON *list, const char *(*word)(int), int count,
                              double *factors, tws_error *err) {

@@ -29,11 +29,12 @@ typedef enum tws_runtime_attention {
 
 typedef enum tws_passes {
   TWS_PASSES_OURS,
-  TWS_PASSES_MEGATRON = 1,     /* those of Megatron-LM of April 2021 */
-  TWS_PASSES_EAGER = 2,        /* those of PyTorch's modules run operation by operation, except norms */
-  TWS_PASSES_NORMS = 4,        /* norms run operation by operation, too */
-  TWS_PASSES_LOSS = 8,         /* logits are cast to float32; their softmax and its gradient are separate kernels */
-  TWS_PASSES_TRANSFORMERS = 16 /* those of Hugging Face's modules and optimizer of 2021, in addition to Megatron's */
+  TWS_PASSES_MEGATRON = 1, /* the passes of Megatron-LM of April 2021 */
+  TWS_PASSES_EAGER = 2,    /* the passes of PyTorch's modules without fusion, except those of norms */
+  TWS_PASSES_NORMS = 4,    /* the passes of norms without fusion */
+  TWS_PASSES_LOSS = 8,     /* logits are cast to float32; their softmax and its gradient are separate kernels */
+  /* the passes of Hugging Face's modules and optimizer of 2021 that Megatron-LM does not have */
+  TWS_PASSES_TRANSFORMERS = 16
 } tws_passes;
 
 /* Activation memory that software without fused operations keeps for backward in addition to a plan's, in bytes per
@@ -59,7 +60,8 @@ typedef struct tws_runtime {
   /* seconds in which the host issues the matrix product of one expert, if a grouped product is a loop over experts; 0:
    * it is one launch */
   double expert_op_s;
-  double expert_cast_s; /* if it is a loop: seconds in which the host issues the cast of one expert's input */
+  /* seconds in which the host issues the cast of one expert's input, if a grouped product is a loop over experts */
+  double expert_cast_s;
   /* seconds that the device waits, in each pass of an expert layer, for the host, which reads the counts of tokens */
   double route_s;
   /* bytes that software moves in addition to a plan for each element that is sent to experts and back: with 16-bit

@@ -22,8 +22,8 @@ typedef enum tws_step_where {
   TWS_STEP_STAGES_1_2_TORCH,
   TWS_STEP_STAGE_3,
   TWS_STEP_STAGE_3_TORCH,
-  TWS_STEP_OFFLOADED_2,      /* at stages 1 and 2, if the optimizer is on the host */
-  TWS_STEP_ACCUMULATION_OF_2 /* at stage 2 with several micro-batches */
+  TWS_STEP_OFFLOADED_2,      /* allocated at stages 1 and 2, if the optimizer is on the host */
+  TWS_STEP_ACCUMULATION_OF_2 /* allocated at stage 2 if a step has several micro-batches */
 } tws_step_where;
 
 typedef struct tws_step_buffer {

@@ -22,8 +22,6 @@ typedef struct deberta {
 
 enum { CONTENT_TO_POSITION = 1, POSITION_TO_CONTENT = 2 };
 
-/* ---- keys ---- */
-
 static tws_code unsupported(const tws_network_builder *b, const char *key, const char *hint, const char *what,
                             tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, key);
@@ -173,8 +171,6 @@ static tws_code read_keys(tws_network_builder *b, deberta *m, tws_error *err) {
   tws_build_unknown_keys(b, tws_encoder_shared_keys, also);
   return TWS_OK;
 }
-
-/* ---- the graph ---- */
 
 /* Projects queries with a bias and keys without one, as in the first version. */
 static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int layer, const char *self, uint32_t x,

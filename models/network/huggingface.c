@@ -104,8 +104,8 @@ static tws_code add_param(const tws_hf_request *r, uint32_t p, tws_arena *arena,
   memcpy(whole.shape, param->shape, sizeof whole.shape);
   if (param->experts > 0) return add_experts(r, p, arena, to, count, err);
   if (param->fused[0] + param->fused[1] + param->fused[2] == 0 || param->groups > 0) {
-    if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) /* and the bias of the scores */
-      whole.rows = r->vocabulary;
+    /* the output head's bias has padded rows, too */
+    if (r->padded_vocabulary > r->vocabulary && whole.rows == r->padded_vocabulary) whole.rows = r->vocabulary;
     if (param->groups > 1) {
       whole.groups = param->groups;
       memcpy(whole.fused, param->fused, sizeof whole.fused);

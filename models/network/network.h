@@ -44,7 +44,7 @@ enum { TWS_DIMS = 4 };
 typedef enum tws_objective {
   TWS_OBJECTIVE_NEXT_TOKEN, /* predicts each token from the tokens before it */
   TWS_OBJECTIVE_MASKED,     /* predicts masked tokens from all others */
-  TWS_OBJECTIVE_SENTENCES,  /* as MASKED, for two texts, and predicts whether the second follows */
+  TWS_OBJECTIVE_SENTENCES,  /* predicts masked tokens of two texts, and whether the second text follows the first */
   TWS_OBJECTIVE_PAIRS,      /* predicts each target token from those before it and a source text */
   TWS_OBJECTIVE_PICTURES,   /* predicts the class of a picture */
   TWS_OBJECTIVE_CLASSES,    /* predicts the class of a text */
@@ -211,8 +211,9 @@ typedef struct tws_network {
   tws_objective objective;
   int64_t mask_token; /* id of a masked token; PAIRS: of the first masked span */
   int64_t class_token, separator_token; /* SENTENCES: ids before the first text, and after each text */
-  int64_t pad_token, start_token,
-      end_token;   /* ids: PAIRS, CLASSES, TAGS, SPANS: after the text; PAIRS: before a target; the last of both */
+  int64_t pad_token;   /* PAIRS, CLASSES, TAGS, SPANS: id that fills a text up to its length */
+  int64_t start_token; /* PAIRS: id that the decoder reads before the target */
+  int64_t end_token;   /* PAIRS: id at the end of a source and of a target */
   int64_t classes; /* CLASSES, TAGS: number of classes; SPANS: of scores per token; 0: the vocabulary */
   int64_t predictions; /* MASKED: most predicted tokens per sample; 0: no limit */
   tws_picture picture;

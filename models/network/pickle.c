@@ -148,8 +148,6 @@ static tws_code copy_text(machine *m, const unsigned char *from, size_t count, c
   return TWS_OK;
 }
 
-/* ---- lists ---- */
-
 /* Reserves room for `more` items; lists grow by doubling, in the arena. */
 static tws_code make_room(machine *m, tws_pickle_value *list, size_t more) {
   const size_t have = list->count, need = have + more;
@@ -201,8 +199,6 @@ static tws_code add_to(machine *m, tws_pickle_kind kind, size_t count) {
   m->depth -= count;
   return TWS_OK;
 }
-
-/* ---- tensors ---- */
 
 static tws_code read_counts(machine *m, const tws_pickle_value *from, int64_t *to, const char *what) {
   for (uint32_t i = 0; i < from->count; i++) {

@@ -12,7 +12,7 @@
 enum { HEADER_LIMIT = 100 * 1000 * 1000 /* the format's own limit */, MOST_FILES = 4096 };
 
 typedef struct tensor {
-  tws_safetensor found; /* its range is relative to the first byte of the data */
+  tws_safetensor found; /* the tensor; its range counts from the first byte of the data, not of the file */
   const cJSON *item;
 } tensor;
 

@@ -25,8 +25,6 @@ typedef struct t5 {
   uint32_t table;     /* value of the bias table; TWS_NONE before the first layer */
 } t5;
 
-/* ---- keys ---- */
-
 static tws_code read_activation(t5 *t, tws_error *err) {
   static const struct {
     const char *name;
@@ -120,8 +118,6 @@ static tws_code read_keys(t5 *t, tws_error *err) {
   return tws_build_dropout_share(t->b, "dropout_rate", &t->dropout, err);
 }
 
-/* ---- layers ---- */
-
 static float deviation(const t5 *t, int64_t width) {
   return (float)(t->factor / sqrt((double)width));
 }
@@ -203,8 +199,6 @@ static uint32_t add_inner(const t5 *t, uint32_t x) {
                        0, NULL, TWS_NONE);
   return join(t, sub, x, y);
 }
-
-/* ---- encoder and decoder ---- */
 
 /* Adds the embedding of encoder or decoder, which share one table. */
 static uint32_t add_embedding(t5 *t, uint32_t input) {

@@ -1,7 +1,6 @@
-/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the
- * product Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). The algorithm is chosen once for each work and
- * alignment and kept, so equal work runs equal code. Partial sums of split-K are combined in float32 in a fixed
- * order. */
+/* Matrix products by cuBLASLt. The library is column-major; a row-major matrix is its transpose there, so the product
+ * Y[m,n] = X W^T becomes D(n x m) = W^T(n x k) X(k x m). The algorithm is chosen once for each work and alignment and
+ * kept, so equal work runs equal code. Partial sums of split-K are combined in float32 in a fixed order. */
 #include <cublasLt.h>
 #include <string.h>
 #include "base/memory.h"

@@ -69,7 +69,7 @@ static void embedding_grad_task(void *arg, int thread, int threads) {
              (size_t)(r.end - r.begin) * (call->dtype[2] == TWS_F32 ? 4U : 2U));
   for (int64_t first = 0; first < tokens; ++first) {
     const int64_t row = table_row(call, ids[first]);
-    /* this id was processed at its first token */
+    /* the gradient of a token id is summed at the first token with this id */
     if (row < 0 || next_with_id(ids, 0, tokens, ids[first]) < first) continue;
     for (int64_t c = r.begin; c < r.end; c += CHUNK) {
       const int64_t columns = r.end - c < CHUNK ? r.end - c : CHUNK, out = row * width + c;
