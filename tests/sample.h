@@ -13,13 +13,21 @@ static inline int takes_all(void) {
   return !seed || !*seed;
 }
 
-static inline int takes(uint64_t index, uint32_t of) {
+static inline uint64_t sample_hash(uint64_t hash, const char *text) {
+  for (const char *c = text; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u; /* FNV-1a */
+  return hash;
+}
+
+/* Returns 1 if the case `index` of the list of that name is taken. Lists of other names take other cases. */
+static inline int takes_of(const char *list, uint64_t index, uint32_t of) {
   if (takes_all()) return 1;
-  uint64_t hash = 14695981039346656037u; /* FNV-1a */
-  for (const char *c = getenv("TWS_SEED"); *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
   uint32_t bits[4];
-  tws_philox(hash, 91, index / of, bits);
+  tws_philox(sample_hash(sample_hash(14695981039346656037u, getenv("TWS_SEED")), list), 91, index / of, bits);
   return index % of == bits[0] % of;
+}
+
+static inline int takes(uint64_t index, uint32_t of) {
+  return takes_of("", index, of);
 }
 
 #endif

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The tuner: the space, and a whole search on a synthetic cluster. */
 #include <check.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* ctest: mpi engine */
+/* ctest: mpi engine sampled */
 /* Calibration: the cases it measures are those of plans, measurements survive their file, and a quick calibration of
  * this machine makes a profile that answers. No figure of this machine is asserted. */
 #include <check.h>

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* A checkpoint of any shape is resumed at any other: losses are those of a training that was never interrupted. */
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"

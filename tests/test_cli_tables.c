@@ -1,4 +1,4 @@
-/* ctest: mpi engine slow */
+/* ctest: mpi engine slow sampled */
 /* Tables: the distance of a prediction from the measurement, no plan twice, no row that is wider than a screen. */
 #include <check.h>
 #include "base/memory.h"

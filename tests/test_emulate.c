@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* `twinspeed emulate`: the losses of a training with ranks of its own, the times of a simulation, the bytes of the
  * ledger, all at once and twice the same. */
 /* ctest: mpi */

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Steps of many micro-batches: what few of them say is what all of them need and take, to the byte, for every schedule
  * and stage; and what is too long is refused before memory goes. */
 #include <check.h>

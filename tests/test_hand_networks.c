@@ -1,4 +1,4 @@
-/* ctest: engine */
+/* ctest: engine sampled */
 /* Graphs that no architecture makes yet, through every reader: verified, laid out, costed, simulated, executed on the
  * host and differentiated against finite differences. */
 #include "hand_network.h"

@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi sampled */
 /* Weights from and for Hugging Face: tests/golden/huggingface_tensors.json says what its library calls the tensors, of
  * what shapes they are, and what it loses with weights that a formula gives. */
 #include "answers.h"

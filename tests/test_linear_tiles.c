@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Weights of linear layers in tiles: what a device needs less, what is gathered, and that training does not notice. */
 #include "plan/plan.h"
 #include "train.h"

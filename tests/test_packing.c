@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Packed documents: a sample of several loses what each would lose alone, and so do its gradients, in every family that
  * can keep documents apart; the same divided over ranks; and what says no. */
 #include "answers.h"

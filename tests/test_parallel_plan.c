@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Every kind of parallelism together: thousands of random legal jobs, through plan, verifier, ledger and longest path;
  * random illegal ones, which are refused with a reason. */
 #include <check.h>

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Measured runs of other software: the file that comes with the program, and how predictions are scored. */
 #include <check.h>
 #include <math.h>

@@ -1,9 +1,11 @@
-/* The tiers of `make check`: samples of random cases (tests/sample.h), and one run of CTest over several build folders
+/* The tiers of `make check`: samples of random cases (tests/sample.h) and of tests (tests/sampled.c), and one run of CTest over several build folders
  * that counts assertions (tests/run.sh, tests/assertions.c). */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/command.h"
 #include "tests/folder.h"
@@ -32,6 +34,41 @@ START_TEST(samples) {
   ck_assert_mem_ne(taken[0], taken[2], sizeof taken[0]);
   unsetenv("TWS_SEED");
   for (uint64_t i = 0; i < 100; i++) ck_assert(takes(i, 4));
+}
+END_TEST
+
+enum { ADDED = 80 };
+static int added[ADDED], add_count; /* where the ranges begin that tests/sampled.c hands on, each of one number */
+void __real__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end);
+void __wrap__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end);
+void __real__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end) {
+  if (tcase || test || signal != 6 || status != 3 || end != start + 1) abort();
+  added[add_count++] = start;
+}
+
+/* Adds a test that is repeated 76 times, and four tests, and returns how many are handed on: one of each four, or all.
+ * This is done in a process of its own, since sampled.c says at the end of a suite what it left out. */
+static int add_tests(const char *seed) {
+  const pid_t pid = fork();
+  int status;
+  if (pid > 0) return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (seed) setenv("TWS_SEED", seed, 1);
+  __wrap__tcase_add_test(NULL, NULL, 6, 3, 0, ADDED - 4);
+  for (int i = ADDED - 4; i < ADDED; i++) __wrap__tcase_add_test(NULL, NULL, 6, 3, i, i + 1);
+  for (int i = 0; i < add_count; i++)
+    if (added[i] / (seed ? 4 : 1) != i) _exit(255);
+  _exit(add_count);
+}
+
+START_TEST(sampled_suites) {
+  unsetenv("TWS_SEED");
+  ck_assert_int_eq(add_tests("a1b2"), ADDED / 4);
+  ck_assert_int_eq(add_tests(NULL), ADDED);
+  int same = 0;
+  setenv("TWS_SEED", "a1b2", 1);
+  for (uint64_t i = 0; i < 400; i++) same += takes_of("test_fold", i, 4) && takes_of("test_plan", i, 4);
+  unsetenv("TWS_SEED");
+  ck_assert(same > 5 && same < 60); /* a quarter of 100 */
 }
 END_TEST
 
@@ -88,6 +125,7 @@ int main(void) {
   TCase *tests = tcase_create("tiers");
   tcase_add_checked_fixture(tests, make_folder, remove_folder);
   tcase_add_test(tests, samples);
+  tcase_add_test(tests, sampled_suites);
   tcase_add_test(tests, trees_are_one_run);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

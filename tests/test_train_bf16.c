@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Training in bfloat16, with float32 copies of the weights and without: its losses against float32, and small updates
  * that rounding to nearest loses. */
 #include "base/json.h"

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Real training: what one rank loses is what every division of it along the axes loses. */
 #include "train_combinations.h"
 

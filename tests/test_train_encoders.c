@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi sampled */
 /* Encoders against the reference library: tests/golden/encoders.json says how many parameters its models have and what
  * it loses from equal weights on equal masked samples; the same divided over two ranks. Dropout draws the same bits for
  * every division. */

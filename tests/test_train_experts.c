@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi sampled */
 /* A small model of experts on four ranks: however its experts are shared out, it loses the same; what is refused names
  * the nearest that is legal. */
 #include "answers.h"

@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi sampled */
 /* Families of models against the reference library: tests/golden/families.json says what it loses from equal weights on
  * an equal text, on one rank and divided over two. */
 #include "answers.h"

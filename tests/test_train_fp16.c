@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Training in half precision: its losses against float32, in every division; overflows; reports. */
 #include "base/json.h"
 #include "base/memory.h"

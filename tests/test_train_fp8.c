@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Training with products in 8 bits: its losses against 16 bits, in every division. */
 #include <cjson/cJSON.h>
 

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Training with bfloat16 weights that have no float32 copy: its losses against those with copies, in every division. */
 #include "train_combinations.h"
 

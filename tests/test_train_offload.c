@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Real training with the optimizer and parameters on the host or the disk: it does not notice, but for updates that
  * are a step late, and those are what a loop makes of them. */
 #include "answers.h"

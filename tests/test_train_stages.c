@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Real training: what must not depend on ranks, ZeRO stage, micro batches, pipeline or recomputation does not. */
 #include "train.h"
 

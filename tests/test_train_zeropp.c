@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* ZeRO++: secondary partitions change no bit of a training, and reduce the inter-node bytes. */
 #include "job/job.h"
 #include "train.h"
