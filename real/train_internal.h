@@ -67,18 +67,18 @@ typedef struct tws_training {
   /* 1: a process that is not this program trains through the library (real/engine.h): every rank fills reports of
    * steps, not only rank 0, and threads are bound to cores only if the configuration requests it */
   int is_library;
-  const char *client_state; /* text of the caller that the next save stores in the checkpoint; NULL: none */
-  int vanished;                      /* 1: the warning that all gradients are 0 was given */
-  double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
-  tws_step_report *history;          /* rank 0: one report per step of this run */
-  tws_counters *counters;            /* counters of steps and samples, in the plan's state */
-  FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
-  struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
-  tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
-  double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
-  double model_flops;                /* model FLOPs of one step of all ranks */
-  double data_wait_s;                /* seconds for which the last step waited for its inputs */
-  double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
+  const char *client_state;    /* text of the caller that the next save stores in the checkpoint; NULL: none */
+  int vanished;                /* 1: the warning that all gradients are 0 was given */
+  double *routed;              /* [router][expert] number of routes in the last step; NULL without experts */
+  tws_step_report *history;    /* rank 0: one report per step of this run */
+  tws_counters *counters;      /* counters of steps and samples, in the plan's state */
+  FILE *csv;                   /* on rank 0: the open CSV file with one line per step */
+  struct tws_monitor *monitor; /* on rank 0; NULL: no monitor is configured */
+  tws_phase_clock *phases;     /* on rank 0: computes the phases of the training step; NULL: not wanted */
+  double *phase_times;         /* for `phases`: [op_count][2] times of a step that is not traced */
+  double model_flops;          /* model FLOPs of one step of all ranks */
+  double data_wait_s;          /* seconds for which the last step waited for its inputs */
+  double saves_waited_s;       /* total seconds for which training had waited for saves at the last report */
 } tws_training;
 
 tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
@@ -167,9 +167,9 @@ void tws_training_took(const tws_training *t, double seconds, tws_step_report *r
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data; after the
- * program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately for each of
- * several losses; mean() returns the mean (or the sum of the means). */
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data;
+ * after the program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately
+ * for each of several losses; mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
