@@ -200,6 +200,34 @@ TWINSPEED_API twinspeed_zero_memory twinspeed_zero3(const twinspeed_zero_request
  * exhausted. The caller frees the text with twinspeed_free(). */
 TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request *request);
 
+/* ---- saved checkpoints, read without ranks ---- */
+
+typedef struct twinspeed_checkpoint twinspeed_checkpoint;
+typedef struct twinspeed_checkpoint_facts {
+  int64_t steps, skipped, samples, ranks, train_batch, sequence_length;
+  int zero_stage, tensors; /* tensors: number of those that twinspeed_checkpoint_tensor() describes */
+  char path[4096], architecture[64], dtype[16];
+} twinspeed_checkpoint_facts;
+typedef struct twinspeed_tensor {
+  char name[256], state[64], dtype[16]; /* name of the parameter; state such as "parameters", "master weights" */
+  int64_t rows, columns;
+  uint64_t elements;
+} twinspeed_tensor;
+/* Opens a checkpoint of a folder; tag NULL: the latest. The caller closes *checkpoint; it is NULL after a failure. */
+TWINSPEED_API twinspeed_status twinspeed_checkpoint_open(const char *folder, const char *tag,
+                                                         twinspeed_checkpoint **checkpoint, twinspeed_error *error);
+TWINSPEED_API void twinspeed_checkpoint_close(twinspeed_checkpoint *checkpoint); /* NULL is allowed */
+TWINSPEED_API void twinspeed_checkpoint_describe(const twinspeed_checkpoint *checkpoint,
+                                                 twinspeed_checkpoint_facts *facts);
+/* Returns the text that twinspeed_save() was given, or ""; it lives until the checkpoint is closed. */
+TWINSPEED_API const char *twinspeed_checkpoint_client_state(const twinspeed_checkpoint *checkpoint);
+/* Describes the tensor with this index; returns 0 after the last one. */
+TWINSPEED_API int twinspeed_checkpoint_tensor(const twinspeed_checkpoint *checkpoint, int index, twinspeed_tensor *out);
+/* Reads elements [first, first + count) of a whole tensor, whichever ranks saved it, as float32, verified by their
+ * checksums. */
+TWINSPEED_API twinspeed_status twinspeed_checkpoint_read(twinspeed_checkpoint *checkpoint, int index, uint64_t first,
+                                                         uint64_t count, float *values, twinspeed_error *error);
+
 /* ---- training ---- */
 
 /* An engine trains a job on this machine, as `twinspeed train` does: equal inputs give equal bits. Each rank is a

@@ -240,7 +240,8 @@ static void compare_gradients(const char *folder, const char *model, twinspeed_e
   fclose(file);
 }
 
-/* The values that were set are those that training uses: an engine of other weights and moments gets those of the first. */
+/* The values that were set are those that training uses: an engine of other weights and moments gets those of the
+ * first. */
 static void copy_states(twinspeed_engine *from, twinspeed_engine *to) {
   twinspeed_parameter p;
   for (int i = 0; twinspeed_parameter_describe(from, i, &p); i++)
