@@ -14,8 +14,8 @@ twinspeed_status twinspeed_forward(twinspeed_engine *engine, const twinspeed_bat
   tws_error why = {0};
   tws_engine_batch from;
   double unused;
-  const tws_code code = engine->calls->forward(engine->engine, twinspeed_engine_batch_(batch, &from),
-                                               loss ? loss : &unused, &why);
+  const tws_code code =
+      engine->calls->forward(engine->engine, twinspeed_engine_batch_(batch, &from), loss ? loss : &unused, &why);
   return twinspeed_tell_(twinspeed_failed_(code), &why, error);
 }
 
@@ -95,8 +95,8 @@ twinspeed_status twinspeed_get_local(twinspeed_engine *engine, const char *name,
   return twinspeed_tell_(twinspeed_failed_(code), &why, error);
 }
 
-twinspeed_status twinspeed_set_local(twinspeed_engine *engine, const char *name, const char *state,
-                                     const float *values, twinspeed_error *error) {
+twinspeed_status twinspeed_set_local(twinspeed_engine *engine, const char *name, const char *state, const float *values,
+                                     twinspeed_error *error) {
   tws_error why = {0};
   uint32_t param;
   tws_code code = find(engine, name, &param, &why);

@@ -200,6 +200,34 @@ TWINSPEED_API twinspeed_zero_memory twinspeed_zero3(const twinspeed_zero_request
  * exhausted. The caller frees the text with twinspeed_free(). */
 TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request *request);
 
+/* ---- saved checkpoints, read without ranks ---- */
+
+typedef struct twinspeed_checkpoint twinspeed_checkpoint;
+typedef struct twinspeed_checkpoint_facts {
+  int64_t steps, skipped, samples, ranks, train_batch, sequence_length;
+  int zero_stage, tensors; /* tensors: number of those that twinspeed_checkpoint_tensor() describes */
+  char path[4096], architecture[64], dtype[16];
+} twinspeed_checkpoint_facts;
+typedef struct twinspeed_tensor {
+  char name[256], state[64], dtype[16]; /* name of the parameter; state such as "parameters", "master weights" */
+  int64_t rows, columns;
+  uint64_t elements;
+} twinspeed_tensor;
+/* Opens a checkpoint of a folder; tag NULL: the latest. The caller closes *checkpoint; it is NULL after a failure. */
+TWINSPEED_API twinspeed_status twinspeed_checkpoint_open(const char *folder, const char *tag,
+                                                         twinspeed_checkpoint **checkpoint, twinspeed_error *error);
+TWINSPEED_API void twinspeed_checkpoint_close(twinspeed_checkpoint *checkpoint); /* NULL is allowed */
+TWINSPEED_API void twinspeed_checkpoint_describe(const twinspeed_checkpoint *checkpoint,
+                                                 twinspeed_checkpoint_facts *facts);
+/* Returns the text that twinspeed_save() was given, or ""; it lives until the checkpoint is closed. */
+TWINSPEED_API const char *twinspeed_checkpoint_client_state(const twinspeed_checkpoint *checkpoint);
+/* Describes the tensor with this index; returns 0 after the last one. */
+TWINSPEED_API int twinspeed_checkpoint_tensor(const twinspeed_checkpoint *checkpoint, int index, twinspeed_tensor *out);
+/* Reads elements [first, first + count) of a whole tensor, whichever ranks saved it, as float32, verified by their
+ * checksums. */
+TWINSPEED_API twinspeed_status twinspeed_checkpoint_read(twinspeed_checkpoint *checkpoint, int index, uint64_t first,
+                                                         uint64_t count, float *values, twinspeed_error *error);
+
 /* ---- training ---- */
 
 /* An engine trains a job on this machine, as `twinspeed train` does: equal inputs give equal bits. Each rank is a
@@ -261,16 +289,16 @@ typedef struct twinspeed_batch {
 } twinspeed_batch;
 
 typedef struct twinspeed_step {
-  int64_t step, samples;                            /* since the beginning of the training */
-  double loss, learning_rate, gradient_norm;        /* gradient_norm: before clipping */
-  double auxiliary_loss;                            /* of experts' routers */
-  double loss_scale;                                /* of this step; 1 without fp16 */
-  int skipped;                                      /* 1: an overflow in fp16; no weight was changed */
-  double seconds, tokens_per_s, mfu;                /* mfu 0: the devices' peak is not known */
-  double data_s;                                    /* seconds until the batch was in place */
-  int is_timed;                                     /* 1: the next four are known (wall_clock_breakdown) */
+  int64_t step, samples;                                  /* since the beginning of the training */
+  double loss, learning_rate, gradient_norm;              /* gradient_norm: before clipping */
+  double auxiliary_loss;                                  /* of experts' routers */
+  double loss_scale;                                      /* of this step; 1 without fp16 */
+  int skipped;                                            /* 1: an overflow in fp16; no weight was changed */
+  double seconds, tokens_per_s, mfu;                      /* mfu 0: the devices' peak is not known */
+  double data_s;                                          /* seconds until the batch was in place */
+  int is_timed;                                           /* 1: the next four are known (wall_clock_breakdown) */
   double forward_s, backward_s, reduction_s, optimizer_s; /* reduction_s is part of backward_s */
-  double memory_bytes[TWINSPEED_TIERS];             /* of this rank's arenas */
+  double memory_bytes[TWINSPEED_TIERS];                   /* of this rank's arenas */
 } twinspeed_step;
 
 /* Runs one whole step: all micro-batches, and the optimizer. batch NULL: the next batch of the engine's data. step may
@@ -308,9 +336,9 @@ typedef struct twinspeed_parameter {
 } twinspeed_parameter;
 /* Describes the parameter with this index; returns 0 after the last one. Not collective. */
 TWINSPEED_API int twinspeed_parameter_describe(const twinspeed_engine *engine, int index, twinspeed_parameter *out);
-/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of the
- * optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one. PyTorch's
- * names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
+/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of
+ * the optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one.
+ * PyTorch's names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
 TWINSPEED_API const char *twinspeed_state_name(const twinspeed_engine *engine, int index);
 
 /* Gathers a state of the whole parameter NAME from all ranks, devices, host memory and disks into `values` on every
@@ -333,8 +361,8 @@ TWINSPEED_API twinspeed_status twinspeed_set_local(twinspeed_engine *engine, con
 
 /* A scope in which whole parameters are in memory, as DeepSpeed's GatheredParameters. twinspeed_gather() opens it, and
  * twinspeed_gathered_values() returns the values of the parameter names[index], which may be changed.
- * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks; -1:
- * nothing is written back. The scope is freed also after a failure. */
+ * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks;
+ * -1: nothing is written back. The scope is freed also after a failure. */
 typedef struct twinspeed_gathered twinspeed_gathered;
 TWINSPEED_API twinspeed_status twinspeed_gather(twinspeed_engine *engine, const char *const *names, int count,
                                                 twinspeed_gathered **scope, twinspeed_error *error);

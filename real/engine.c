@@ -49,8 +49,7 @@ static tws_code open_data(tws_engine *e, tws_error *err) {
   const uint64_t seed = (uint64_t)c->seed;
   tws_error why = {0};
   TWS_TRY(tws_training_shape(t, err));
-  tws_code code =
-      tws_objective_open_memory(network, c->sequence_length, c->train_batch_size, seed, &e->memory, &why);
+  tws_code code = tws_objective_open_memory(network, c->sequence_length, c->train_batch_size, seed, &e->memory, &why);
   if (code != TWS_OK && (code != TWS_UNSUPPORTED || !e->options.data)) {
     if (err) *err = why;
     return code;

@@ -5,7 +5,7 @@
 #include "real/engine.h"
 #include "real/train_internal.h"
 
-/* What follows in a step that is run in parts: forward() (also between steps), backward(), step(). */
+/* The call that follows in a step that is run in parts: forward() (also between steps), backward(), step(). */
 typedef enum tws_micro_state { TWS_MICRO_FORWARD, TWS_MICRO_BACKWARD, TWS_MICRO_STEP } tws_micro_state;
 
 /* A range of elements of a parameter, and where this rank holds it. */
@@ -18,18 +18,18 @@ struct tws_engine {
   tws_training t; /* its options are `options` */
   tws_train_options options;
   tws_fingerprint fingerprint;
-  tws_arena *arena;     /* the strings of the options */
-  void *ranks;          /* duplicate of the caller's MPI communicator; NULL without MPI */
-  tws_data memory;      /* the batch in memory of the current call */
-  int failed;           /* 1: a step failed, so that the state is not that of a whole number of steps */
-  char *saved_folder;   /* folder of the last load, which options.resume names */
+  tws_arena *arena;   /* the strings of the options */
+  void *ranks;        /* duplicate of the caller's MPI communicator; NULL without MPI */
+  tws_data memory;    /* the batch in memory of the current call */
+  int failed;         /* 1: a step failed, so that the state is not that of a whole number of steps */
+  char *saved_folder; /* folder of the last load, which options.resume names */
   char *saved_tag;
   /* a step in parts (real/engine_micro.c) */
   tws_micro_state micro_state;
-  int64_t micro;                /* number of micro-batches of the current step that are complete */
-  uint32_t next;                /* index of the first operation of the step that has not run; 0: no step has begun */
+  int64_t micro; /* number of micro-batches of the current step that are complete */
+  uint32_t next; /* index of the first operation of the step that has not run; 0: no step has begun */
   double loss_sum[TWS_METRIC_COUNT]; /* this rank's metrics before the current micro-batch */
-  int32_t *tokens, *targets;    /* the batch of the current step, [samples][sequence + 1] and [samples][sequence] */
+  int32_t *tokens, *targets; /* the batch of the current step, [samples][sequence + 1] and [samples][sequence] */
   int has_targets;
   tws_step_report report; /* of the current step */
   /* parts of parameters that this rank holds (real/engine_state.c) */

@@ -1,6 +1,6 @@
 /* A step in parts: the operations of the plan of a training step, cut where the first backward operation of a
- * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer are. They run in the
- * order of a whole step, so that all values are the same. */
+ * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer are. They run in
+ * the order of a whole step, so that all values are the same. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -176,8 +176,7 @@ static tws_code read_loss(tws_engine *e, double *loss, tws_error *err) {
 static tws_code begin_micro_batch(tws_engine *e, tws_error *err) {
   tws_training *t = &e->t;
   const int64_t step = t->counters->steps + 1;
-  if (e->micro > 0)
-    return t->batch ? tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, t->batch, step - 1, err) : TWS_OK;
+  if (e->micro > 0) return t->batch ? tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, t->batch, step - 1, err) : TWS_OK;
   t->step_ended_s = tws_clock_s();
   memset(e->loss_sum, 0, sizeof e->loss_sum);
   TWS_TRY(tws_training_meet(t, step, err));

@@ -41,8 +41,8 @@ static void add_gradients(tws_engine *e, const tws_plan_update *u) {
     const tws_param *param = &plan->network->params[s->param];
     if (s->owned_offset == TWS_NO_OFFSET) continue;
     const uint64_t begin = s->owned_offset > u->first ? s->owned_offset : u->first;
-    const uint64_t end = s->owned_offset + s->count < u->first + u->count ? s->owned_offset + s->count
-                                                                        : u->first + u->count;
+    const uint64_t end =
+        s->owned_offset + s->count < u->first + u->count ? s->owned_offset + s->count : u->first + u->count;
     if (begin >= end) continue;
     e->parts[e->part_count++] = (tws_engine_part){
         .piece = {.entry = TWS_NONE,
@@ -195,7 +195,8 @@ static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, cons
   return message->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* Writes the pieces of a message into a whole parameter; only those of entries of one type. Returns their elements. */
+/* Writes the segments of a message into a whole parameter; only those of entries of one type. Returns the number of
+ * their elements. */
 static uint64_t assemble(const tws_engine *e, const unsigned char *at, const unsigned char *end, size_t element,
                          float *whole) {
   uint64_t written = 0;
@@ -243,8 +244,7 @@ static tws_code gather_whole(tws_engine *e, uint32_t param, const char *state, c
   tws_code code = add_parts(e, param, state, local, &message, err);
   code = tws_engine_together(e, code, "reading its part of a parameter", err);
   if (code == TWS_OK) code = tws_comm_gather(t->comm, message.data, message.length, &all, &offset, err);
-  if (code == TWS_OK && t->rank == 0)
-    code = assemble_all(e, all, offset[t->world], elements, &data, &bytes, err);
+  if (code == TWS_OK && t->rank == 0) code = assemble_all(e, all, offset[t->world], elements, &data, &bytes, err);
   tws_text_free(&message);
   tws_free(all);
   tws_free(offset);

@@ -636,8 +636,8 @@ typedef struct range {
   uint32_t first, end;
 } range;
 
-/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it loads
- * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
+/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it
+ * loads kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
 static tws_code run_range(tws_executor *x, const program *p, range ops, size_t prefix, double *times,
                           tws_executor_probe probe, void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;

@@ -270,7 +270,7 @@ typedef struct tws_real_api {
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
                                                         * is none */
-  const struct tws_engine_api *engine; /* training step by step: real/engine.h */
+  const struct tws_engine_api *engine;                 /* training step by step: real/engine.h */
   const tws_virtual_api *virtual_ranks;
   void (*clear_swap_files)(const char *folder); /* removes swap files of ended processes: see real/swap.h */
   /* Measures the speed in bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`:

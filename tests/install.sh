@@ -51,6 +51,15 @@ cc -std=c11 -Wall -Wextra -Werror -o "$prefix/planning" "$source/library/example
 "$prefix/planning" gpt2 dgx-a100 >"$prefix/planned"
 grep -q '^gpt2 on dgx-a100: .* GiB of a device' "$prefix/planned"
 
+# Training needs the engine's module, which is found next to the library.
+if [ -e "$build/twinspeed_real.so" ]; then
+  cc -std=c11 -Wall -Wextra -Werror -o "$prefix/training" "$source/library/examples/training.c" \
+    $(pkg-config --cflags --libs twinspeed) "-Wl,-rpath,$prefix/$libdir"
+  (cd "$prefix" && ./training >trained)
+  grep -q '^resumed after step 4 with {"epoch": 1}$' "$prefix/trained"
+  test "$(sed -n 's/^step 6: loss \([0-9.]*\),.*/\1/p' "$prefix/trained")" = "$(sed -n 's/^step 6 again: loss //p' "$prefix/trained")"
+fi
+
 "$prefix/bin/twinspeed" estimate -m gpt2 --cluster dgx-a100 --quiet --json >"$prefix/estimate.json"
 "$prefix/bin/twinspeed" --version >"$prefix/version"
 for module in simulator:sim engine:real; do

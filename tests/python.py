@@ -139,4 +139,35 @@ for line in open("/proc/self/maps"):
     name = os.path.basename(path)
     if name.startswith(("libtwinspeed", "libcjson", "libgsl", "libsimgrid")):
         assert path.startswith(folder), path
+# Training: the engine's module is not in the wheel, and is looked for where TWINSPEED_MODULES says.
+if os.path.exists(os.path.join(os.path.dirname(program), "twinspeed_real.so")):
+    os.environ["TWINSPEED_MODULES"] = os.path.dirname(program)
+    tokens = [(7 * i + i // 33) % 250 for i in range(4 * 33)]
+    folder = os.path.join(os.environ["TMPDIR"], "run")
+    small = {"optimizer": {"type": "AdamW", "params": {"lr": 0.01}}, "train_batch_size": 4,
+             "train_micro_batch_size_per_gpu": 2}
+    with twinspeed.Engine("tiny-gpt2", small, sequence_length=32) as engine:
+        before = engine.eval_batch(tokens)
+        step = engine.train_batch(tokens)
+        assert step.step == 1 and abs(step.loss - before) < 1e-5 and engine.learning_rate == 0.01
+        for micro in range(2):
+            part = tokens[micro * 66:micro * 66 + 66]
+            assert engine.forward(part) < 6 and engine.is_gradient_accumulation_boundary() == (micro == 1)
+            engine.backward()
+            name = engine.parameters[0].name
+            if micro == 1:
+                assert len(engine.get_full(name, "gradient")) == 256 * 64
+            assert (engine.step() is None) == (micro == 0)
+        assert engine.save(folder, client_state="{}") == "global_step2" and engine.steps == 2
+        weights = engine.get_full(name)
+        with twinspeed.read_checkpoint(folder) as saved:
+            assert saved.steps == 2 and saved.client_state == "{}" and saved.zero_stage == 0
+            assert saved.read(name) == weights
+            assert saved.read(name, "second moments") == engine.get_full(name, "exp_avg_sq")
+        weights[0] = 3.5
+        engine.set_full(name, weights)
+        assert engine.get_full(name)[0] == 3.5
+        assert engine.load(folder) == "{}" and engine.get_full(name)[0] != 3.5
+        assert raised(engine.get_full, "nosuch").status == "USAGE"
+        assert raised(twinspeed.read_checkpoint, folder + "-not").status == "IO"
 print("python: works")

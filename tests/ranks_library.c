@@ -30,12 +30,12 @@ static void fail(const char *what, const twinspeed_error *error) {
   _exit(1);
 }
 
-#define NEED(condition) \
-  do { \
+#define NEED(condition)                       \
+  do {                                        \
     if (!(condition)) fail(#condition, NULL); \
   } while (0)
-#define CALL(call) \
-  do { \
+#define CALL(call)                                   \
+  do {                                               \
     if ((call) != TWINSPEED_OK) fail(#call, &error); \
   } while (0)
 
@@ -240,7 +240,8 @@ static void compare_gradients(const char *folder, const char *model, twinspeed_e
   fclose(file);
 }
 
-/* What is set is what trains on: an engine of other weights and moments gets those of the first. */
+/* The values that were set are those that training uses: an engine of other weights and moments gets those of the
+ * first. */
 static void copy_states(twinspeed_engine *from, twinspeed_engine *to) {
   twinspeed_parameter p;
   for (int i = 0; twinspeed_parameter_describe(from, i, &p); i++)

@@ -5,8 +5,8 @@
 #include "tests/folder.h"
 #include "tests/suite.h"
 
-static const char *const verbs[] = {"estimate",  "check",  "simulate", "tune",    "train",  "profile", "validate",
-                                    "calibrate", "report", "doctor",   "convert", "launch", "elastic"};
+static const char *const verbs[] = {"estimate",  "check",  "simulate", "tune",    "train",   "profile", "validate",
+                                    "calibrate", "report", "doctor",   "convert", "inspect", "launch",  "elastic"};
 
 START_TEST(help_of_every_verb) {
   command_result r = twinspeed("--help");

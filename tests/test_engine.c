@@ -40,17 +40,23 @@ static const struct {
     {"float-experts", "tiny-mixtral", "\"train_micro_batch_size_per_gpu\":4", 1, "state"},
     {"float-1", "tiny-gpt2", "\"zero_optimization\":{\"stage\":1}", 2, "state"},
     {"float-2", "tiny-gpt2",
-     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":\"cpu\"}}", 2, "state"},
+     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{\"device\":"
+     "\"cpu\"}}",
+     2, "state"},
     {"fp16-3", "tiny-gpt2",
-     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":8},\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":3}", 2, "state"},
-    {"float-3-4", "tiny-gpt2",
-     "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100}", 4, "state"},
+     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":8},\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":"
+     "{\"stage\":3}",
+     2, "state"},
+    {"float-3-4", "tiny-gpt2", "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100}", 4,
+     "state"},
     {"float-tensor", "tiny-gpt2",
-     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2},\"tensor_parallel\":{\"autotp_size\":2}", 4, "state"},
+     "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2},\"tensor_parallel\":{\"autotp_size\":2}",
+     4, "state"},
     {"float-experts-2", "tiny-mixtral",
      "\"twinspeed\":{\"expert_parallel_size\":2},\"zero_optimization\":{\"stage\":2}", 2, "state"},
     {"pipeline", "tiny-gpt2",
-     "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},\"zero_optimization\":{\"stage\":1}", 4, "state"},
+     "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},\"zero_optimization\":{\"stage\":1}", 4,
+     "state"},
 };
 enum { JOBS = sizeof jobs / sizeof *jobs, TRAINED = 4 };
 
@@ -102,9 +108,10 @@ START_TEST(steps_are_those_of_the_program) {
     if (jobs[i].ranks != ranks || strcmp(jobs[i].mode, "train") != 0) continue;
     snprintf(memory, sizeof memory, "%s-memory", jobs[i].name);
     snprintf(program, sizeof program, "%s-program", jobs[i].name);
-    command_result r = twinspeed("train --quiet -m %s -c %s/%s.json --seq 32 -n %d --threads 1 --data %s --steps %d "
-                                 "--save %s/%s",
-                                 jobs[i].model, folder, jobs[i].name, ranks, text_path, TRAINED, folder, program);
+    command_result r = twinspeed(
+        "train --quiet -m %s -c %s/%s.json --seq 32 -n %d --threads 1 --data %s --steps %d "
+        "--save %s/%s",
+        jobs[i].model, folder, jobs[i].name, ranks, text_path, TRAINED, folder, program);
     ck_assert_msg(r.status == 0, "%s: %s%s", jobs[i].name, r.out, r.err);
     command_free(&r);
     compare_files(jobs[i].name, memory, ranks);
@@ -118,13 +125,95 @@ START_TEST(states_are_read_and_set) {
 }
 END_TEST
 
+/* library/examples/training.c: the step after resuming has the loss that it had before. */
+START_TEST(the_example_resumes) {
+  const char *first, *again;
+  command_result r = twinspeed("launch --quiet -n %d --threads 1 -- env -C %s %s/tests/example_training tiny-llama",
+                               1 + _i, folder, TWS_BUILD_DIR);
+  ck_assert_msg(r.status == 0, "%s%s", r.out, r.err);
+  first = strstr(r.out, "step 6: loss ");
+  again = strstr(r.out, "step 6 again: loss ");
+  ck_assert_msg(first && again && strncmp(first + 13, again + 19, 6) == 0, "%s", r.out);
+  ck_assert_ptr_nonnull(strstr(r.out, "resumed after step 4 with {\"epoch\": 1}\n"));
+  ck_assert_ptr_nonnull(strstr(r.out, ": 256 x 64, begins with "));
+  command_free(&r);
+}
+END_TEST
+
+static twinspeed_job *open_small(int64_t ranks) {
+  twinspeed_options o;
+  twinspeed_error error;
+  twinspeed_job *job;
+  twinspeed_options_init(&o);
+  o.model = "tiny-gpt2";
+  o.sequence_length = 32;
+  o.micro_batch = 2;
+  o.ranks = ranks;
+  ck_assert_msg(twinspeed_open(&o, &job, &error) == TWINSPEED_OK, "%s", error.message);
+  return job;
+}
+
+/* Faults are values: a process with an engine continues after each of them. */
+START_TEST(faults_are_told) {
+  int32_t tokens[2][33] = {{0}}, targets[2][32] = {{0}};
+  twinspeed_batch batch = {.tokens = tokens[0]};
+  twinspeed_engine_options o;
+  twinspeed_engine *engine;
+  twinspeed_error error;
+  twinspeed_step step, counted;
+  double loss;
+  twinspeed_job *job = open_small(2);
+  ck_assert_int_eq(twinspeed_engine_open(job, NULL, &engine, &error), TWINSPEED_USAGE);
+  ck_assert_str_eq(error.message, "the job has 2 ranks, and the communicator 1");
+  ck_assert_ptr_null(engine);
+  twinspeed_close(job);
+  job = open_small(1);
+  twinspeed_engine_options_init(&o);
+  o.data = "/no/such/file";
+  ck_assert_int_eq(twinspeed_engine_open(job, &o, &engine, &error), TWINSPEED_IO);
+  o.data = NULL;
+  o.evaluation = 0;
+  ck_assert_msg(twinspeed_engine_open(job, &o, &engine, &error) == TWINSPEED_OK, "%s", error.message);
+  ck_assert_int_eq(twinspeed_train_batch(engine, NULL, &step, &error), TWINSPEED_USAGE);
+  ck_assert_int_eq(twinspeed_eval_batch(engine, &batch, &loss, &error), TWINSPEED_USAGE);
+  tokens[1][3] = 256;
+  ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &step, &error), TWINSPEED_INVALID);
+  ck_assert_str_eq(error.message, "the batch: token 3 of sample 1 is 256, and the model's vocabulary has 256");
+  tokens[1][3] = 7;
+  ck_assert_int_eq(twinspeed_load(engine, folder, NULL, NULL, &error), TWINSPEED_IO);
+  ck_assert_int_eq(twinspeed_backward(engine, &error), TWINSPEED_USAGE);
+  ck_assert_str_eq(error.message, "backward() was called, and forward() is next");
+  twinspeed_set_learning_rate(engine, 0.25);
+  ck_assert_double_eq(twinspeed_learning_rate(engine), 0.25);
+  ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &step, &error), TWINSPEED_OK);
+  ck_assert_double_eq(step.learning_rate, 0.25);
+  twinspeed_set_learning_rate(engine, 0);
+  batch.targets = targets[0];
+  for (int i = 0; i < 32; i++) targets[0][i] = i % 2 ? -100 : tokens[0][i + 1], targets[1][i] = tokens[1][i + 1];
+  ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &counted, &error), TWINSPEED_OK);
+  batch.targets = NULL;
+  ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &step, &error), TWINSPEED_OK);
+  ck_assert_double_ne(step.loss, counted.loss); /* a learning rate of 0 changed nothing between the two */
+  for (int i = 0; i < 32; i++) targets[0][i] = tokens[0][i + 1];
+  batch.targets = targets[0];
+  ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &counted, &error), TWINSPEED_OK);
+  ck_assert_double_eq(step.loss, counted.loss);
+  twinspeed_engine_close(engine);
+  twinspeed_engine_close(NULL);
+  twinspeed_close(job);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("engine");
   TCase *tests = tcase_create("engine");
   tcase_add_loop_test(tests, steps_are_those_of_the_program, 0, 3);
   tcase_add_loop_test(tests, states_are_read_and_set, 0, 3);
+  tcase_add_loop_test(tests, the_example_resumes, 0, 2);
+  tcase_add_test(tests, faults_are_told);
   suite_add_tcase(suite, tests);
   set_up();
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* ranks that wait leave the cores to others */
   write_jobs();
   const int status = run_suite(suite);
   remove_folder();

@@ -72,6 +72,18 @@ class _Candidate(c.Structure):
                 [(name, c.c_double) for name in ("step_s", "tokens_per_s", "device_need", "device_have")])
 
 
+class _CheckpointFacts(c.Structure):
+    _fields_ = ([(name, c.c_int64) for name in ("steps", "skipped", "samples", "ranks", "train_batch",
+                                                "sequence_length")] +
+                [("zero_stage", c.c_int), ("tensors", c.c_int), ("path", c.c_char * 4096),
+                 ("architecture", c.c_char * 64), ("dtype", c.c_char * 16)])
+
+
+class _Tensor(c.Structure):
+    _fields_ = [("name", c.c_char * 256), ("state", c.c_char * 64), ("dtype", c.c_char * 16), ("rows", c.c_int64),
+                ("columns", c.c_int64), ("elements", c.c_uint64)]
+
+
 class ZeroMemory(c.Structure):
     _fields_ = [("cpu_bytes", c.c_double), ("gpu_bytes", c.c_double), ("largest_layer_bytes", c.c_double)]
 
@@ -109,6 +121,12 @@ for _name, _result, _arguments in (
         ("tune_options_init", None, [c.POINTER(_TuneOptions)]),
         ("tune", _int, [c.POINTER(_Options), c.POINTER(_TuneOptions), c.POINTER(c.POINTER(_Candidate)),
                         c.POINTER(_int), c.POINTER(_Error)]),
+        ("checkpoint_open", _int, [c.c_char_p, c.c_char_p, c.POINTER(c.c_void_p), c.POINTER(_Error)]),
+        ("checkpoint_close", None, [c.c_void_p]),
+        ("checkpoint_describe", None, [c.c_void_p, c.POINTER(_CheckpointFacts)]),
+        ("checkpoint_client_state", c.c_char_p, [c.c_void_p]),
+        ("checkpoint_tensor", _int, [c.c_void_p, _int, c.POINTER(_Tensor)]),
+        ("checkpoint_read", _int, [c.c_void_p, _int, c.c_uint64, c.c_uint64, c.POINTER(c.c_float), c.POINTER(_Error)]),
         ("free", None, [c.c_void_p]), ("zero2", ZeroMemory, [c.POINTER(ZeroRequest)]),
         ("zero3", ZeroMemory, [c.POINTER(ZeroRequest)]),
         ("zero_table", c.c_void_p, [_int, c.POINTER(ZeroRequest)])):
