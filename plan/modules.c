@@ -213,7 +213,11 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 static void forward(tws_lower *l, const tws_module *m) {
   const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
   const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
-  if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
+  if (m->type == TWS_MODULE_ATTENTION && l->cache.buffer != TWS_NONE)
+    tws_cache_attention(l, m);
+  else if (m->type == TWS_MODULE_LOSS && tws_program_serves(l->b.plan->program))
+    tws_cache_scores(l, m);
+  else if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
     tws_ring_forward(l, m);
   else if (own_forward[m->type])
     own_forward[m->type](l, m);
