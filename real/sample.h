@@ -20,8 +20,8 @@ typedef struct tws_candidate {
 } tws_candidate;
 
 /* Returns the token at quantile `uniform`, in [0, 1), of the distribution. seen: [count] 1 for tokens that the text
- * already has; NULL without a repetition penalty. `room` is scratch memory for `count` candidates. *log_probability: the
- * logarithm of the token's probability under the scores alone, without temperature, penalty or limits. */
+ * already has; NULL without a repetition penalty. `room` is scratch memory for `count` candidates. *log_probability:
+ * the logarithm of the token's probability under the scores alone, without temperature, penalty or limits. */
 int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, const uint8_t *seen, double uniform,
                    tws_candidate *room, double *log_probability);
 
