@@ -30,7 +30,7 @@ typedef struct options {
   const char *compat, *safetensors, *ledger_csv, *csv;
   int serve;
   int64_t prompt_tokens, output_tokens;
-  const char *software;
+  const char *software, *weights, *cache;
   tws_option_lists sweep;
 } options;
 
@@ -393,6 +393,13 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
     return tws_fail(err, TWS_USAGE, "leave out --program, --ledger-csv, --compat, --export and --measured",
                     "--serve predicts both programs of inference");
   TWS_TRY(tws_server_parse(o->software, &request.server, err));
+  if (o->weights && strcmp(o->weights, "int8") != 0 && strcmp(o->weights, "nf4") != 0)
+    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "--weights: no type is \"%.40s\"", o->weights);
+  if (o->cache && strcmp(o->cache, "fp8") != 0)
+    return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
+                    o->cache);
+  request.cache_bits = o->cache ? 8 : 0;
+  request.weight_bits = !o->weights ? 0 : strcmp(o->weights, "int8") == 0 ? 8 : 4;
   tws_job *job;
   tws_job_spec spec = o->job;
   if (!spec.sequence) spec.sequence = o->prompt_tokens + o->output_tokens;
@@ -421,8 +428,10 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
   if (o->serve) return run_serve(cli, o, err);
-  if (o->software || o->prompt_tokens != defaults_of_texts || o->output_tokens != defaults_of_texts)
-    return tws_fail(err, TWS_USAGE, "add --serve", "--software, --prompt-tokens and --output-tokens concern inference");
+  if (o->software || o->weights || o->cache || o->prompt_tokens != defaults_of_texts ||
+      o->output_tokens != defaults_of_texts)
+    return tws_fail(err, TWS_USAGE, "add --serve",
+                    "--software, --weights, --cache, --prompt-tokens and --output-tokens concern inference");
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -455,6 +464,9 @@ static const tws_option table[] = {
                 "--serve: generated tokens of a text (default 512)"),
     TWS_STRING("software", 0, "NAME", options, software,
                "--serve: twinspeed, deepspeed-inference, vllm, tensorrt-llm or llama.cpp"),
+    TWS_STRING("weights", 0, "TYPE", options, weights,
+               "--serve: int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+    TWS_STRING("cache", 0, "TYPE", options, cache, "--serve: fp8: keys and values in 8 bits"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),

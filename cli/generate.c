@@ -16,9 +16,15 @@ typedef struct options {
   int64_t tokens, top_k, batch;
   double temperature, top_p, min_p, repetition;
   int no_cache;
+  const char *weights;
 } options;
 
 typedef tws_token_list tokens;
+
+/* Returns the bits of a type of --weights; -1: it is none. */
+static int weight_bits(const char *name) {
+  return !name ? 0 : strcmp(name, "int8") == 0 ? 8 : strcmp(name, "nf4") == 0 ? 4 : -1;
+}
 
 /* A prompt, and what is generated after it. */
 typedef struct continuation {
@@ -342,6 +348,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                         .count = o->tokens,
                                         .batch = o->batch,
                                         .cache = !o->no_cache,
+                                        .weight_bits = weight_bits(o->weights),
                                         .sampling = {.temperature = o->temperature,
                                                      .top_k = o->top_k,
                                                      .top_p = o->top_p,
@@ -373,6 +380,8 @@ static tws_code check_job(const options *o, tws_error *err) {
   for (int i = 0; i < o->stop.count; i++)
     if (!o->stop.item[i][0])
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
+  if (weight_bits(o->weights) < 0)
+    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "generate: no type of weights is \"%.40s\"", o->weights);
   if (o->tag && !o->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;
@@ -422,6 +431,8 @@ static const tws_option table[] = {
     TWS_NUMBER("repetition-penalty", 0, "X", options, repetition, 0.01, 100,
                "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
+    TWS_STRING("weights", 0, "TYPE", options, weights,
+               "int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_OPTIONS_END};
 

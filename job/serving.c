@@ -22,7 +22,8 @@ static tws_job job_of(const tws_job *job, tws_serving *serving, int program) {
 }
 
 static int is_product(const tws_work *work) {
-  return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_EXPERT_LINEAR;
+  return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_CODED_LINEAR ||
+         work->code == TWS_KERNEL_EXPERT_LINEAR;
 }
 
 /* Divides the seconds of a decoded token by their causes. The kernels of the plan share the seconds that the device
@@ -82,8 +83,12 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
   config.micro_batch_size = micro;
   config.train_batch_size = each * replicas;
   base.config = &config;
-  TWS_TRY(
-      tws_serving_make(&base, (tws_serving_sizes){request->prompt, request->prompt + request->output}, &serving, err));
+  TWS_TRY(tws_serving_make(&base,
+                           (tws_serving_sizes){.prompt = request->prompt,
+                                               .text = request->prompt + request->output,
+                                               .weight_bits = request->weight_bits,
+                                               .cache_bits = request->cache_bits},
+                           &serving, err));
   const double software_s = request->server->pass_s + request->server->text_s * (double)each;
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_SERVING_PROGRAMS && code == TWS_OK; i++) {

@@ -9,15 +9,18 @@
 
 typedef struct tws_serve_request {
   int64_t prompt, output;   /* tokens of each prompt, and generated ones */
+  int weight_bits;          /* 4 or 8: weights of linear layers are codes of this size; 0: they are of the job's type */
+  int cache_bits;           /* 8: keys and values are cached in 8 bits; 0: in the job's type */
   const tws_server *server; /* the software; its figures are in the job's profile already */
   int finds_batch;          /* 1: also search the largest batch */
 } tws_serve_request;
 
 /* Causes of a decoded token's time. */
-#define TWS_SERVE_CAUSES(X)                                                                               \
-  X(WEIGHTS, "reading weights")                                                                           \
-  X(CACHE, "reading cached keys and values") X(COMPUTE, "products of matrices") X(OTHER, "other kernels") \
-      X(COMMUNICATION, "communication") X(WAITING, "waiting for other stages") X(SOFTWARE, "the software")
+#define TWS_SERVE_CAUSES(X)                                                                      \
+  X(WEIGHTS, "reading weights")                                                                  \
+  X(CACHE, "reading cached keys and values")                                                     \
+  X(COMPUTE, "products of matrices") X(OTHER, "other kernels") X(COMMUNICATION, "communication") \
+      X(WAITING, "waiting for other stages") X(SOFTWARE, "the software")
 typedef enum tws_serve_cause {
 #define X(name, text) TWS_SERVE_##name,
   TWS_SERVE_CAUSES(X)

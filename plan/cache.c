@@ -11,6 +11,10 @@ static int64_t cached_rows(const tws_lower *l, const tws_module *m) {
   return m->window > 0 && m->window < all ? m->window : all;
 }
 
+static tws_dtype cache_type(const tws_lower *l) {
+  return l->config->cache_bits == 8 ? TWS_E4M3 : l->config->dtype;
+}
+
 static uint64_t cached_elements(const tws_lower *l, const tws_module *m) {
   return (uint64_t)(l->config->micro_batch_size * 2 * m->kv_heads * cached_rows(l, m) * m->head_size);
 }
@@ -48,7 +52,7 @@ tws_code tws_cache_begin(tws_lower *l) {
   if (elements == 0 || l->b.failed != TWS_OK) return l->b.failed;
   const tws_state_entry entry = {.name = "keys and values",
                                  .tier = TWS_TIER_DEVICE,
-                                 .dtype = (uint8_t)l->config->dtype,
+                                 .dtype = (uint8_t)cache_type(l),
                                  .category = TWS_CATEGORY_CACHE,
                                  .role = TWS_ELEMENTS_NONE,
                                  .initial = TWS_INITIAL_ZERO,
@@ -78,6 +82,7 @@ static void set_sizes(const tws_lower *l, const tws_module *m, tws_work *work) {
   work->d[3] = m->kv_heads;
   work->d[4] = m->head_size;
   work->d[5] = cached_rows(l, m);
+  work->dtype2 = (uint8_t)cache_type(l);
 }
 
 void tws_cache_attention(tws_lower *l, const tws_module *m) {

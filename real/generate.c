@@ -217,7 +217,12 @@ static tws_code check_options(const tws_generate_options *o, tws_error *err) {
 tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err) {
   *result = (tws_generate_result){0};
   TWS_TRY(check_options(options, err));
-  if (keeps_cache(options)) return tws_real_serve(options, result, err);
+  const int keeps = keeps_cache(options);
+  if (options->weight_bits > 0 && !keeps)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
+                    "weights of few bits need a cache of keys and values");
+  if (keeps) return tws_real_serve(options, result, err);
   const tws_train_options weights = {.plan = options->plan,
                                      .resume = options->resume,
                                      .tag = options->tag,

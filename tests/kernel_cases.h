@@ -110,6 +110,9 @@ static const test_case table[] = {
     CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* groups of more heads than fit at once */
     CASE(CACHED_ATTENTION, {3, 3, 6, 6, 33, 90}, {0.2, 15, 0, 6, 12}, TWS_ALIBI, F),
     CASE(CACHED_ATTENTION, {2, 1, 8, 8, 128, 700, 0, 600}, {0, 20}, 0, H),
+    CASE(CODED_LINEAR, {1, 96, 128, 64, 8}, {0}, 0, F),
+    CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than are computed at once */
+    CASE(CODED_LINEAR, {3, 70, 1400, 140, 4}, {0}, 0, B),
     CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
     CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),

@@ -757,6 +757,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_QUANTIZE_PARTS:
       oracle_quantize_parts(w, o);
       break;
+    case TWS_KERNEL_CODED_LINEAR:
+      oracle_coded_linear(w, o);
+      break;
     case TWS_KERNEL_DEQUANTIZE_PARTS:
       oracle_dequantize_parts(w, o);
       break;

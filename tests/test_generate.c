@@ -182,6 +182,25 @@ START_TEST(prompts_of_a_file) {
 }
 END_TEST
 
+/* Weights in few bits take less memory, and the scores hardly change. */
+START_TEST(weights_of_few_bits) {
+  cJSON *whole = answer("--prompt 'the ' --tokens 2 --seq 32"), *coded[2];
+  double bytes = number(whole, "allocated_bytes");
+  const double likely = cJSON_GetArrayItem(member(whole, "log_probabilities"), 0)->valuedouble;
+  for (int i = 0; i < 2; i++) {
+    coded[i] = answer(i ? "--prompt 'the ' --tokens 2 --seq 32 --weights nf4"
+                        : "--prompt 'the ' --tokens 2 --seq 32 --weights int8");
+    ck_assert_double_eq(number(coded[i], "predicted_bytes"), number(coded[i], "allocated_bytes"));
+    ck_assert_double_lt(number(coded[i], "allocated_bytes"), bytes);
+    bytes = number(coded[i], "allocated_bytes");
+    const double got = cJSON_GetArrayItem(member(coded[i], "log_probabilities"), 0)->valuedouble;
+    ck_assert_msg(fabs(got - likely) < (i ? 0.8 : 0.05) && got != likely, "%g, not %g", got, likely);
+    cJSON_Delete(coded[i]);
+  }
+  cJSON_Delete(whole);
+}
+END_TEST
+
 static void refused(int status, const char *words, const char *rest) {
   command_result r = twinspeed("generate -m tiny-gpt2 --quiet %s", rest);
   assert_one_error(&r, status, rest);
@@ -198,6 +217,7 @@ START_TEST(refusals) {
   refused(3, "on one rank", "--init-from x --prompt a -n 2");
   refused(2, "the prompt is empty", "--init-from x --prompt ''");
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
+  refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
   refused(4, "No such file", "--init-from x --prompts /no/where");
   char path[64], line[128];
@@ -222,6 +242,7 @@ int main(void) {
   tcase_add_test(tests, min_p_and_penalty);
   tcase_add_test(tests, generation_continues_the_prompt);
   tcase_add_test(tests, prompts_of_a_file);
+  tcase_add_test(tests, weights_of_few_bits);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

@@ -186,10 +186,105 @@ START_TEST(families_decode_as_the_library_does) {
 }
 END_TEST
 
+/* ---- divisions ---- */
+
+static const struct division {
+  const char *name, *keys;
+  int ranks, cuts; /* cuts: ranks that the cache of a text is divided among */
+} divisions[] = {
+    {"tensor", "\"tensor_parallel\": {\"autotp_size\": 2}", 2, 2},
+    {"pipeline", "\"pipeline\": {\"stages\": 2}, \"gradient_accumulation_steps\": 2", 2, 2},
+    {"tensor and pipeline", "\"tensor_parallel\": {\"autotp_size\": 2}, \"pipeline\": {\"stages\": 2}", 4, 4},
+    {"data", "\"zero_optimization\": {\"stage\": 0}", 2, 1},
+    {"stage 3", "\"zero_optimization\": {\"stage\": 3}", 2, 1},
+    {"stage 3 on the host",
+     "\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}, \"offload_optimizer\": "
+     "{\"device\": \"cpu\"}}",
+     2, 1}};
+
+static uint64_t cached_bytes(const tws_plan *plan) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < plan->state->count; i++)
+    if (plan->state->entries[i].category == TWS_CATEGORY_CACHE) bytes += plan->state->entries[i].bytes;
+  return bytes;
+}
+
+/* Plans of both programs verify, of each rank alone and of all together; ranks of a replica divide the cache. */
+START_TEST(divisions_verify) {
+  const struct division *d = &divisions[_i];
+  enum { MOST = 4 };
+  char keys[512];
+  tws_config *config;
+  tws_serving serving;
+  tws_plan *plans[MOST][TWS_SERVING_PROGRAMS];
+  tws_network *network = NULL;
+  uint64_t cached = 0;
+  HAND_OK(tws_network_load("tiny-llama", 1, &network, &err));
+  snprintf(keys, sizeof keys, "{\"train_micro_batch_size_per_gpu\": 3, %s, \"twinspeed\": {\"sequence_length\": 24}}",
+           d->keys);
+  ck_assert_msg(resolve(keys, d->ranks, network->hidden, &config) == TWS_OK, "%s", err.message);
+  const tws_plan_request base = request_of(network, config, d->ranks);
+  const tws_serving_sizes sizes = {.prompt = 9, .text = 24};
+  ck_assert_msg(tws_serving_make(&base, sizes, &serving, &err) == TWS_OK, "%s: %s", d->name, err.message);
+  for (int r = 0; r < d->ranks; r++) {
+    ck_assert_msg(tws_serving_plans(&serving, r, plans[r], &err) == TWS_OK, "%s: %s", d->name, err.message);
+    cached += cached_bytes(plans[r][0]);
+    for (uint32_t i = 0; i < plans[r][0]->state->count; i++) {
+      const uint8_t category = plans[r][0]->state->entries[i].category;
+      ck_assert(category == TWS_CATEGORY_PARAMETER || category == TWS_CATEGORY_CACHE);
+    }
+  }
+  for (int p = 0; p < TWS_SERVING_PROGRAMS; p++) {
+    const tws_plan *all[MOST];
+    for (int r = 0; r < d->ranks; r++) {
+      all[r] = plans[r][p];
+      ck_assert_msg(tws_plan_verify(all[r], &err) == TWS_OK, "%s, rank %d: %s", d->name, r, err.message);
+    }
+    ck_assert_msg(tws_plans_verify(all, d->ranks, &err) == TWS_OK, "%s: %s", d->name, err.message);
+  }
+  const uint64_t text = 4 * 24 * 2 * (uint64_t)(network->layers * network->kv_heads * network->head_size);
+  const uint64_t texts = 3 * (uint64_t)(d->ranks / d->cuts) * (uint64_t)config->accumulation_steps;
+  ck_assert_msg(cached == texts * text, "%s: %llu bytes, not %llu", d->name, (unsigned long long)cached,
+                (unsigned long long)(texts * text));
+  for (int r = 0; r < d->ranks; r++) {
+    tws_plan_destroy(plans[r][1]);
+    tws_plan_destroy(plans[r][0]);
+  }
+  tws_serving_close(&serving);
+  tws_config_destroy(config);
+  tws_network_destroy(network);
+}
+END_TEST
+
+static void not_served(const char *model, const char *keys, tws_serving_sizes sizes, const char *words) {
+  tws_config *config;
+  tws_serving serving;
+  tws_network *network = NULL;
+  HAND_OK(tws_network_load(model, 1, &network, &err));
+  ck_assert_msg(resolve(keys, 2, network->hidden, &config) == TWS_OK, "%s", err.message);
+  const tws_plan_request base = request_of(network, config, 2);
+  ck_assert_int_ne(tws_serving_make(&base, sizes, &serving, &err), TWS_OK);
+  ck_assert_msg(strstr(err.message, words) != NULL, "not \"%s\" but %s", words, err.message);
+  tws_config_destroy(config);
+  tws_network_destroy(network);
+}
+
+START_TEST(refusals) {
+  static const char plain[] = "{\"train_micro_batch_size_per_gpu\": 1}";
+  const tws_serving_sizes few = {.prompt = 4, .text = 8};
+  not_served("tiny-gpt2", plain, (tws_serving_sizes){.prompt = 4, .text = 4}, "a text of 4 tokens with a prompt of 4");
+  not_served("tiny-gpt2", plain, (tws_serving_sizes){.prompt = 4, .text = 1 << 20}, "exceeds the model's");
+  not_served("tiny-llama", "{\"train_micro_batch_size_per_gpu\": 1, \"sequence_parallel_size\": 2}", few,
+             "sequence parallelism");
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("serving");
   TCase *tests = tcase_create("serving");
   tcase_add_test(tests, families_decode_as_the_library_does);
+  tcase_add_loop_test(tests, divisions_verify, 0, (int)(sizeof divisions / sizeof *divisions));
+  tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

@@ -109,6 +109,7 @@ tws_attention_form form_of(const tws_cuda_call *call) {
 
 tws_code tws_cuda_cache_write(const tws_cuda_call *call, tws_error *err) {
   const Cache s = cache_of(call->work);
+  if (call->dtype[3] != call->dtype[0]) return tws_fail(err, TWS_UNSUPPORTED, NULL, "a cache in 8 bits");
   FOR_TYPE(call->dtype[0], T,
            LAUNCH(write<T>, grid_for(call, 2 * s.batch * s.seq * s.kv_heads * s.head, BLOCK), BLOCK, 0, call, s,
                   in<T>(call, 0), in<int32_t>(call, 1), in<int32_t>(call, 2), out<T>(call, 3)));
@@ -117,6 +118,7 @@ tws_code tws_cuda_cache_write(const tws_cuda_call *call, tws_error *err) {
 
 tws_code tws_cuda_cached_attention(const tws_cuda_call *call, tws_error *err) {
   const Cache s = cache_of(call->work);
+  if (call->dtype[1] != call->dtype[0]) return tws_fail(err, TWS_UNSUPPORTED, NULL, "a cache in 8 bits");
   if (s.head > 4 * BLOCK)
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "cached attention: heads of %lld elements; at most %d",
                     (long long)s.head, 4 * BLOCK);

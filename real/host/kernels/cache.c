@@ -41,9 +41,16 @@ static void cache_write_task(void *arg, int thread, int threads) {
     }
   }
 }
+/* Fails for a cache in 8 bits, which only predictions know. */
+static tws_code check_types(const tws_host_call *call, int cache, tws_error *err) {
+  if (call->dtype[cache] == call->dtype[0]) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "keep keys and values in the type of activations",
+                  "the host has no cache of keys and values in %s", tws_dtype_name(call->dtype[cache]));
+}
+
 HOST_KERNEL(cache_write) {
   const int64_t *d = call->work->d;
-  (void)err;
+  TWS_TRY(check_types(call, 3, err));
   run_parallel(call, 8.0 * (double)(d[0] * d[1] * d[3] * d[4]), cache_write_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
@@ -164,6 +171,7 @@ static void cached_attention_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(cached_attention) {
   const int64_t *d = call->work->d;
+  TWS_TRY(check_types(call, 1, err));
   if (d[4] > MOST_HEAD)
     return tws_fail(err, TWS_UNSUPPORTED, "generate with --no-cache",
                     "cached attention: heads of %lld elements; at most %d", (long long)d[4], MOST_HEAD);
