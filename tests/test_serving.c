@@ -1,6 +1,7 @@
 /* ctest: engine */
 /* Inference: prefill and decoding with a cache of keys and values. Families decode as the reference library computes
- * whole texts (tests/golden/decoders.json); the plans of all divisions verify; the state has weights and cache alone. */
+ * whole texts (tests/golden/decoders.json); the plans of all divisions verify; the state has weights and cache
+ * alone. */
 #include "families.h"
 #include "plan/serving.h"
 #include "sanitized.h"
@@ -122,7 +123,8 @@ static int compare_points(const served *s, const cJSON *family, int b) {
   return compared;
 }
 
-/* The engine's bytes are those of the ledger, which has weights and cached keys and values, and nothing of a training. */
+/* The engine's bytes are those of the ledger, which has weights and cached keys and values, and nothing of a
+ * training. */
 static void check_memory(const served *s, const tws_network *network) {
   tws_ledger ledger;
   uint64_t cached = 0;

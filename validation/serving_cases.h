@@ -1,6 +1,6 @@
 /* Published runs of inference, compared with predictions. A file is a list of rows {"id", "group", "core", "model",
- * "hardware", "software", "config", "result", "measure"}; scenarios/published/inference_sources.json says which names of
- * this program their texts mean. */
+ * "hardware", "software", "config", "result", "measure"}; scenarios/published/inference_sources.json says which
+ * names of this program their texts mean. */
 #ifndef TWS_VALIDATION_SERVING_CASES_H
 #define TWS_VALIDATION_SERVING_CASES_H
 

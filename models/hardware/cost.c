@@ -275,6 +275,10 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
     k = swap;
   }
   const double rate = gpu_rate(profile, work, peak, p->aligned), feed = feed_of(profile, work);
+  /* products with a few vectors, as in decoding, have kernels without tiles */
+  if (p->result == FORWARD && p->m <= 16)
+    return fmax(2 * p->m * p->n * p->k * count * p->times / (rate * profile->multiprocessors),
+                count * tws_work_bytes(work) / bandwidth);
   return fmax(tiled_seconds(profile, count * p->times, m, n, k, rate, bandwidth, feed),
               count * tws_work_bytes(work) / bandwidth);
 }

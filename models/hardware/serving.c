@@ -44,6 +44,11 @@ tws_code tws_profile_set_server(tws_profile *profile, const tws_server *server, 
     profile->bandwidth_efficiency = server->memory_reached;
   if (server->products > 0 && profile->rates != TWS_RATES_MEASURED) profile->matmul_efficiency *= server->products;
   if (server->context_bytes > 0) profile->overhead_bytes = server->context_bytes;
+  if (server->coded > 0) {
+    tws_profile_correction correction = {.message = 0};
+    correction.kernel[TWS_KERNEL_CODED_LINEAR] = server->coded;
+    tws_profile_correct(profile, &correction);
+  }
   if (server->exchange > 0) {
     double factor[TWS_SCALE_COUNT];
     memcpy(factor, profile->scale, sizeof factor);

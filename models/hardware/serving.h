@@ -14,6 +14,7 @@ typedef struct tws_server {
   double pass_s, text_s;
   double memory_reached; /* share of the memory's bandwidth that kernels reach; 0: the profile's */
   double products;       /* factor on the profile's share of the peak that matrix products reach; 0: 1 */
+  double coded;          /* factor on the seconds of products with weights in codes of 4 or 8 bits; 0: 1 */
   double exchange;       /* factor on the seconds of collectives and messages; 0: 1 */
   double context_bytes;  /* bytes of a device outside of the plan's arenas; 0: the profile's */
   double device_share;   /* share of a device's memory that it uses; 0: all */

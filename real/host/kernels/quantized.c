@@ -66,8 +66,8 @@ HOST_KERNEL(dequantize_twice) {
 
 enum { COLUMNS_AT_ONCE = 512, TOKENS_AT_ONCE = 32 };
 
-/* Computes outputs [first, first + count) of up to TOKENS_AT_ONCE tokens: a part of a weight's row is decoded once for all
- * of them. */
+/* Computes outputs [first, first + count) of up to TOKENS_AT_ONCE tokens: a part of a weight's row is decoded once
+ * for all of them. */
 static void coded_rows(const tws_host_call *call, int64_t token, int64_t tokens, host_range rows) {
   const int64_t *d = call->work->d, out = d[1], in = d[2], block = d[3];
   const int has_bias = (call->work->flags & TWS_BIAS) != 0, y = 3 + has_bias;
