@@ -325,10 +325,21 @@ static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *e
   return TWS_OK;
 }
 
+/* Generates on this rank, with the engine that is loaded. */
+static tws_code generate_here(const tws_real_api *api, printer *p, const tws_generate_options *request,
+                              tws_error *err) {
+  char *arguments[] = {(char *)(uintptr_t)p->cli->program, NULL}, **argv = arguments;
+  int argc = 1, rank = 0, world = 1;
+  tws_generate_result result;
+  TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
+  TWS_TRY(api->generate(request, &result, err)); /* after an error, other ranks may wait for this one: no stop() */
+  api->stop();
+  return rank == 0 ? print_end(p, &result, err) : TWS_OK;
+}
+
 static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws_tokenizer *tokenizer, texts *all,
                          tws_error *err) {
   const tws_real_api *api;
-  tws_generate_result result;
   printer p = {.cli = cli,
                .options = o,
                .texts = all,
@@ -339,7 +350,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
   if (!prompts) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t i = 0; i < all->count; i++)
     prompts[i] = (tws_prompt){all->items[i].prompt.id, (int64_t)all->items[i].prompt.count};
-  const tws_generate_options request = {.plan = tws_job_request(job, 0),
+  const tws_generate_options request = {.plan = tws_job_request(job, tws_worker_rank()),
                                         .resume = o->resume,
                                         .tag = o->tag,
                                         .init_from = o->init_from,
@@ -360,10 +371,9 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                         .log = &cli->log};
   tws_launch_set_threads(job->threads);
   tws_code code = check_vocabulary(job, tokenizer, err);
-  if (code == TWS_OK) code = start_text(&p, o, err);
+  if (code == TWS_OK && tws_worker_rank() == 0) code = start_text(&p, o, err);
   if (code == TWS_OK) code = tws_real_load(&api, err);
-  if (code == TWS_OK) code = api->generate(&request, &result, err);
-  if (code == TWS_OK) code = print_end(&p, &result, err);
+  if (code == TWS_OK) code = generate_here(api, &p, &request, err);
   tws_token_free(&p.all);
   tws_free(prompts);
   return code;
@@ -371,9 +381,14 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
 
 static tws_code check_job(const options *o, tws_error *err) {
   const tws_job_spec *s = &o->job;
-  if (s->ranks > 1 || s->pipeline_stages > 1 || s->tensor_ranks > 1 || s->sequence_ranks > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "a checkpoint of any number of ranks can be read on one: leave out -n",
-                    "generate: tokens are generated on one rank");
+  const int64_t tensor = s->tensor_ranks > 0 ? s->tensor_ranks : 1;
+  const int64_t stages = s->pipeline_stages > 0 ? s->pipeline_stages : 1;
+  if (s->sequence_ranks > 1 || s->expert_ranks > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp; checkpoints of any ranks can be read",
+                    "generate: texts are divided neither by --sp nor by --ep");
+  if (s->ranks > 0 && (s->tensor_ranks > 0 || s->ranks % stages) && s->ranks != tensor * stages)
+    return tws_fail(err, TWS_USAGE, "leave out -n", "generate: %lld ranks are not %lld tensor ranks x %lld stages",
+                    (long long)s->ranks, (long long)tensor, (long long)stages);
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
@@ -382,9 +397,52 @@ static tws_code check_job(const options *o, tws_error *err) {
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
   if (weight_bits(o->weights) < 0)
     return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "generate: no type of weights is \"%.40s\"", o->weights);
+  if (o->weights && o->resume)
+    return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
+                    "generate: --weights with --resume: weights are quantized as a file of weights is read");
   if (o->tag && !o->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;
+}
+
+/* Starts the ranks of a job, which run the same command with the options as they were given. */
+static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+  enum { OWN = 40 + TWS_MAX_STRINGS, MOST = 64 + TWS_MAX_STRINGS + OWN };
+  const char *arguments[MOST];
+  int count = 0;
+  tws_job_spec spec = o->job;
+  spec.threads = job->threads;
+  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
+  tws_arena *arena = tws_arena_create();
+  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  arguments[count++] = "generate";
+  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MOST - OWN, &count, err);
+  const struct {
+    const char *name, *value;
+  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},         {"--init-from", o->init_from},
+               {"--prompt", o->prompt},         {"--prompts", o->prompts}, {"--prompt-file", o->prompt_file},
+               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights}, {"--tokenizer", o->tokenizer}};
+  for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+    if (given[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", given[i].name, given[i].value);
+  for (int i = 0; i < o->stop.count; i++) arguments[count++] = tws_arena_printf(arena, "--stop=%s", o->stop.item[i]);
+  arguments[count++] = tws_arena_printf(arena, "--tokens=%lld", (long long)o->tokens);
+  if (o->batch) arguments[count++] = tws_arena_printf(arena, "--batch=%lld", (long long)o->batch);
+  if (o->top_k) arguments[count++] = tws_arena_printf(arena, "--top-k=%lld", (long long)o->top_k);
+  arguments[count++] = tws_arena_printf(arena, "--temperature=%.17g", o->temperature);
+  arguments[count++] = tws_arena_printf(arena, "--top-p=%.17g", o->top_p);
+  arguments[count++] = tws_arena_printf(arena, "--min-p=%.17g", o->min_p);
+  arguments[count++] = tws_arena_printf(arena, "--repetition-penalty=%.17g", o->repetition);
+  if (o->no_cache) arguments[count++] = "--no-cache";
+  if (cli->json) arguments[count++] = "--json";
+  if (cli->quiet) arguments[count++] = "--quiet";
+  if (cli->verbose) arguments[count++] = "--verbose";
+  for (int i = 0; i < count; i++)
+    if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const tws_launch_options ranks = {
+      .ranks = job->ranks, .threads = job->threads, .arguments = arguments, .argument_count = count, .log = &cli->log};
+  if (code == TWS_OK) code = tws_launch(&ranks, err);
+  tws_arena_destroy(arena);
+  return code;
 }
 
 /* Generates text. If a configuration is given, it is that of the training: only its settings of the model are used, on
@@ -401,7 +459,10 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   tws_code code = o.tokenizer ? tws_tokenizer_open(o.tokenizer, &tokenizer, err) : TWS_OK;
   if (code == TWS_OK) code = read_prompt(&o, tokenizer, &all, err);
   if (code == TWS_OK) code = tws_job_load(&o.job, &job, err);
-  if (code == TWS_OK) code = generate(cli, &o, job, tokenizer, &all, err);
+  if (code == TWS_OK && job->ranks > 1 && !tws_worker_is())
+    code = launch(cli, raw, job, err);
+  else if (code == TWS_OK)
+    code = generate(cli, &o, job, tokenizer, &all, err);
   tws_job_destroy(job);
   tws_tokenizer_close(tokenizer);
   free_texts(&all);

@@ -182,20 +182,50 @@ START_TEST(prompts_of_a_file) {
 }
 END_TEST
 
+/* Tensor ranks and pipeline stages give the tokens of one rank. */
+START_TEST(ranks_agree) {
+  static const char *const how[] = {"--tp 2", "--pp 2", "-n 2"};
+  char path[64], line[256];
+  snprintf(path, sizeof path, "%s/few", folder);
+  write_text(path, "\"the \"\n\"and the evening\"\n");
+  snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32", path);
+  cJSON *alone = answer(line);
+  for (int i = 0; i < 3; i++) {
+    snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32 %s", path, how[i]);
+    cJSON *divided = answer(line);
+    ck_assert_int_eq(member(divided, "forward_tokens")->valueint, 4 + 15 + 2 * 7);
+    ck_assert_double_eq(number(divided, "predicted_bytes"), number(divided, "allocated_bytes"));
+    ck_assert_double_lt(number(divided, "allocated_bytes"), number(alone, "allocated_bytes"));
+    for (int t = 0; t < 2; t++)
+      same_tokens(cJSON_GetArrayItem(member(alone, "texts"), t), cJSON_GetArrayItem(member(divided, "texts"), t));
+    cJSON_Delete(divided);
+  }
+  cJSON_Delete(alone);
+}
+END_TEST
+
 /* Weights in few bits take less memory, and the scores hardly change. */
 START_TEST(weights_of_few_bits) {
-  cJSON *whole = answer("--prompt 'the ' --tokens 2 --seq 32"), *coded[2];
+  cJSON *whole = answer("--prompt 'the ' --tokens 2 --seq 32"), *coded;
   double bytes = number(whole, "allocated_bytes");
   const double likely = cJSON_GetArrayItem(member(whole, "log_probabilities"), 0)->valuedouble;
+  command_result r = twinspeed("convert checkpoint %s/run %s/all.safetensors --quiet", folder, folder);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
   for (int i = 0; i < 2; i++) {
-    coded[i] = answer(i ? "--prompt 'the ' --tokens 2 --seq 32 --weights nf4"
-                        : "--prompt 'the ' --tokens 2 --seq 32 --weights int8");
-    ck_assert_double_eq(number(coded[i], "predicted_bytes"), number(coded[i], "allocated_bytes"));
-    ck_assert_double_lt(number(coded[i], "allocated_bytes"), bytes);
-    bytes = number(coded[i], "allocated_bytes");
-    const double got = cJSON_GetArrayItem(member(coded[i], "log_probabilities"), 0)->valuedouble;
-    ck_assert_msg(fabs(got - likely) < (i ? 0.8 : 0.05) && got != likely, "%g, not %g", got, likely);
-    cJSON_Delete(coded[i]);
+    r = twinspeed(
+        "generate -m tiny-gpt2 --quiet --threads 1 --json --temperature 0 --prompt 'the ' --tokens 2 --seq 32 "
+        "--init-from %s/all.safetensors --weights %s",
+        folder, i ? "nf4" : "int8");
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    coded = assert_json(&r, "twinspeed-generation-1");
+    command_free(&r);
+    ck_assert_double_eq(number(coded, "predicted_bytes"), number(coded, "allocated_bytes"));
+    ck_assert_double_lt(number(coded, "allocated_bytes"), bytes);
+    bytes = number(coded, "allocated_bytes");
+    const double got = cJSON_GetArrayItem(member(coded, "log_probabilities"), 0)->valuedouble;
+    ck_assert_msg(fabs(got - likely) < (i ? 0.5 : 0.05) && got != likely, "%g, not %g", got, likely);
+    cJSON_Delete(coded);
   }
   cJSON_Delete(whole);
 }
@@ -214,10 +244,12 @@ START_TEST(refusals) {
   refused(2, "several prompts", "--init-from x --prompt a --prompt-ids 1");
   refused(2, "is no token", "--init-from x --prompt-ids 1,b");
   refused(2, "--tag without --resume", "--init-from x --prompt a --tag y");
-  refused(3, "on one rank", "--init-from x --prompt a -n 2");
+  refused(3, "neither by --sp nor by --ep", "--init-from x --prompt a -n 2 --sp 2");
+  refused(2, "4 ranks are not 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 4 --tp 2");
   refused(2, "the prompt is empty", "--init-from x --prompt ''");
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
   refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
+  refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
   refused(4, "No such file", "--init-from x --prompts /no/where");
   char path[64], line[128];
@@ -243,6 +275,7 @@ int main(void) {
   tcase_add_test(tests, generation_continues_the_prompt);
   tcase_add_test(tests, prompts_of_a_file);
   tcase_add_test(tests, weights_of_few_bits);
+  tcase_add_test(tests, ranks_agree);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);
