@@ -16,6 +16,7 @@
 #include "cli/lists.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
+#include "job/inference.h"
 #include "job/measured.h"
 
 enum { defaults_of_texts = 512 }; /* tokens of prompts and of outputs */
@@ -402,6 +403,18 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
   request.weight_bits = !o->weights ? 0 : strcmp(o->weights, "int8") == 0 ? 8 : 4;
   tws_job *job;
   tws_job_spec spec = o->job;
+  tws_inference inference;
+  const tws_code read = tws_inference_read(&spec, &inference, err);
+  if (read == TWS_OK && inference.notes.data) tws_say(cli, "%s", inference.notes.data);
+  tws_text_free(&inference.notes);
+  TWS_TRY(read);
+  if (!o->weights && inference.weight_bits) request.weight_bits = inference.weight_bits;
+  if (inference.most_tokens && request.prompt + request.output > inference.most_tokens)
+    return tws_fail(err, TWS_INVALID, "use a larger max_out_tokens, or fewer --prompt-tokens and --output-tokens",
+                    "max_out_tokens is %lld, and texts have %lld + %lld tokens", (long long)inference.most_tokens,
+                    (long long)request.prompt, (long long)request.output);
+  if (inference.given && spec.micro_batch < 1) spec.micro_batch = 1;
+  if (spec.ranks < 1 && spec.tensor_ranks > 1 && inference.given) spec.ranks = spec.tensor_ranks;
   if (!spec.sequence) spec.sequence = o->prompt_tokens + o->output_tokens;
   TWS_TRY(tws_job_load(&spec, &job, err));
   const tws_code code = tws_serve_print(cli, job, &request, err);

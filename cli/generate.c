@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/number.h"
 #include "cli/job_options.h"
+#include "job/inference.h"
 #include "job/modules.h"
 #include "launch/launch.h"
 #include "tokens/tokenizer.h"
@@ -405,14 +406,26 @@ static tws_code check_job(const options *o, tws_error *err) {
   return TWS_OK;
 }
 
+/* Takes over the keys of DeepSpeed's inference configuration, and says which have no effect. */
+static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
+  tws_inference inference;
+  tws_code code = tws_inference_read(&o->job, &inference, err);
+  if (code == TWS_OK && inference.weight_bits && !o->weights) o->weights = inference.weight_bits == 4 ? "nf4" : "int8";
+  if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
+  if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
+  tws_text_free(&inference.notes);
+  return code;
+}
+
 /* Starts the ranks of a job, which run the same command with the options as they were given. */
-static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
+static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec *asked, const tws_job *job,
+                       tws_error *err) {
   enum { OWN = 40 + TWS_MAX_STRINGS, MOST = 64 + TWS_MAX_STRINGS + OWN };
   const char *arguments[MOST];
   int count = 0;
-  tws_job_spec spec = o->job;
+  tws_job_spec spec = *asked;
   spec.threads = job->threads;
-  TWS_TRY(tws_job_spec_check_shared(&o->job, err));
+  TWS_TRY(tws_job_spec_check_shared(asked, err));
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "generate";
@@ -454,13 +467,15 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   (void)argc;
   (void)argv;
   TWS_TRY(check_job(&o, err));
+  TWS_TRY(read_inference(cli, &o, err));
+  const tws_job_spec given = o.job;
   tws_job_spec_generate(&o.job);
   tws_tokenizer *tokenizer = NULL;
   tws_code code = o.tokenizer ? tws_tokenizer_open(o.tokenizer, &tokenizer, err) : TWS_OK;
   if (code == TWS_OK) code = read_prompt(&o, tokenizer, &all, err);
   if (code == TWS_OK) code = tws_job_load(&o.job, &job, err);
   if (code == TWS_OK && job->ranks > 1 && !tws_worker_is())
-    code = launch(cli, raw, job, err);
+    code = launch(cli, &o, &given, job, err);
   else if (code == TWS_OK)
     code = generate(cli, &o, job, tokenizer, &all, err);
   tws_job_destroy(job);

@@ -1,5 +1,7 @@
 /* Predictions of inference: what `estimate --serve` says of it, and how its figures depend on each other. */
 #include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "answers.h"
 #include "members.h"
@@ -97,6 +99,43 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* DeepSpeed's inference configuration: keys take effect, or are explained; the weights' type and tensor ranks are those
+ * of options. */
+START_TEST(inference_configuration) {
+  char path[] = "/tmp/twinspeed-inference-XXXXXX", line[256];
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+#define CONFIG(text) write_text(path, text)
+  CONFIG(
+      "{\"kernel_inject\": true, \"tensor_parallel\": {\"tp_size\": 4}, \"dtype\": \"fp16\", "
+      "\"enable_cuda_graph\": false, \"quant\": {\"weight\": {\"num_bits\": 8}}}");
+  snprintf(line, sizeof line, "-m llama-2-7b --cluster dgx-a100 -c %s", path);
+  cJSON *by_file = serve(line),
+        *by_options = serve("-m llama-2-7b --cluster dgx-a100 --tp 4 -n 4 --dtype fp16 --micro-batch 1 --weights int8");
+  ck_assert_double_eq(number(by_file, "token_s"), number(by_options, "token_s"));
+  ck_assert_double_eq(number(device(by_file), "arena_bytes"), number(device(by_options), "arena_bytes"));
+  cJSON_Delete(by_options);
+  cJSON_Delete(by_file);
+  command_result r = twinspeed("estimate --serve %s", line);
+  ck_assert_msg(strstr(r.err, "kernel_inject has no effect: the engine has kernels of its own"), "%s", r.err);
+  ck_assert_msg(strstr(r.err, "enable_cuda_graph has no effect") != NULL, "%s", r.err);
+  command_free(&r);
+  snprintf(line, sizeof line, "--serve -m gpt2 -c %s", path);
+  CONFIG("{\"dtype\": \"fp12\"}");
+  refused(3, "\"dtype\": no such type", line);
+  CONFIG("{\"dtype\": \"fp16\", \"kernel_injekt\": 1}");
+  refused(3, "unknown key \"kernel_injekt\"", line);
+  CONFIG("{\"quant\": {\"weight\": {\"num_bits\": 3}}}");
+  refused(3, "\"quant.weight.num_bits\" is 3", line);
+  CONFIG("{\"max_out_tokens\": 100}");
+  refused(3, "max_out_tokens is 100, and texts have 512 + 512 tokens", line);
+  CONFIG("{\"mp_size\": 0}");
+  refused(3, "mp_size", line);
+  unlink(path);
+}
+END_TEST
+
 /* Runs of inference are compared by group and half; those that are not predicted are skipped with the reason. */
 START_TEST(published_runs) {
   command_result r = twinspeed(
@@ -119,6 +158,7 @@ int main(void) {
   tcase_add_test(tests, figures_follow_from_each_other);
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
+  tcase_add_test(tests, inference_configuration);
   tcase_add_test(tests, published_runs);
   tcase_set_timeout(tests, 60);
   suite_add_tcase(suite, tests);
