@@ -11,11 +11,15 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
+#include "cli/serve_view.h"
 #include "cli/stage_view.h"
 #include "cli/lists.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
+#include "job/inference.h"
 #include "job/measured.h"
+
+enum { defaults_of_texts = 512 }; /* tokens of prompts and of outputs */
 
 typedef struct options {
   tws_job_spec job;
@@ -25,6 +29,9 @@ typedef struct options {
   int64_t gpus_per_node, nodes;
   const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
+  int serve;
+  int64_t prompt_tokens, output_tokens;
+  const char *software, *weights, *cache;
   tws_option_lists sweep;
 } options;
 
@@ -380,6 +387,41 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
   return tws_lists_run(cli, &request, err);
 }
 
+/* Predicts inference. The job's sequence length is not used: texts are as long as prompts and outputs together. */
+static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
+  tws_serve_request request = {.prompt = o->prompt_tokens, .output = o->output_tokens, .finds_batch = 1};
+  if (o->program || o->ledger_csv || o->compat || o->export_as || o->job.measured.count > 0)
+    return tws_fail(err, TWS_USAGE, "leave out --program, --ledger-csv, --compat, --export and --measured",
+                    "--serve predicts both programs of inference");
+  TWS_TRY(tws_server_parse(o->software, &request.server, err));
+  if (o->weights && strcmp(o->weights, "int8") != 0 && strcmp(o->weights, "nf4") != 0)
+    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "--weights: no type is \"%.40s\"", o->weights);
+  if (o->cache && strcmp(o->cache, "fp8") != 0)
+    return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
+                    o->cache);
+  request.cache_bits = o->cache ? 8 : 0;
+  request.weight_bits = !o->weights ? 0 : strcmp(o->weights, "int8") == 0 ? 8 : 4;
+  tws_job *job;
+  tws_job_spec spec = o->job;
+  tws_inference inference;
+  const tws_code read = tws_inference_read(&spec, &inference, err);
+  if (read == TWS_OK && inference.notes.data) tws_say(cli, "%s", inference.notes.data);
+  tws_text_free(&inference.notes);
+  TWS_TRY(read);
+  if (!o->weights && inference.weight_bits) request.weight_bits = inference.weight_bits;
+  if (inference.most_tokens && request.prompt + request.output > inference.most_tokens)
+    return tws_fail(err, TWS_INVALID, "use a larger max_out_tokens, or fewer --prompt-tokens and --output-tokens",
+                    "max_out_tokens is %lld, and texts have %lld + %lld tokens", (long long)inference.most_tokens,
+                    (long long)request.prompt, (long long)request.output);
+  if (inference.given && spec.micro_batch < 1) spec.micro_batch = 1;
+  if (spec.ranks < 1 && spec.tensor_ranks > 1 && inference.given) spec.ranks = spec.tensor_ranks;
+  if (!spec.sequence) spec.sequence = o->prompt_tokens + o->output_tokens;
+  TWS_TRY(tws_job_load(&spec, &job, err));
+  const tws_code code = tws_serve_print(cli, job, &request, err);
+  tws_job_destroy(job);
+  return code;
+}
+
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   const char *exported;
@@ -398,6 +440,11 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
+  if (o->serve) return run_serve(cli, o, err);
+  if (o->software || o->weights || o->cache || o->prompt_tokens != defaults_of_texts ||
+      o->output_tokens != defaults_of_texts)
+    return tws_fail(err, TWS_USAGE, "add --serve",
+                    "--software, --weights, --cache, --prompt-tokens and --output-tokens concern inference");
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -423,6 +470,16 @@ static const tws_option table[] = {
              "search the smallest number of GPUs of each kind (--cluster A,B: of these) and its settings"),
     TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: upper limit of a step's time"),
     TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: lower limit of the rate"),
+    TWS_FLAG("serve", 0, options, serve, "predict inference: texts at a time are --micro-batch of each replica"),
+    TWS_INTEGER("prompt-tokens", 0, "N", options, prompt_tokens, 1, 16777216,
+                "--serve: tokens of a prompt (default 512)"),
+    TWS_INTEGER("output-tokens", 0, "N", options, output_tokens, 1, 16777216,
+                "--serve: generated tokens of a text (default 512)"),
+    TWS_STRING("software", 0, "NAME", options, software,
+               "--serve: twinspeed, deepspeed-inference, vllm, tensorrt-llm or llama.cpp"),
+    TWS_STRING("weights", 0, "TYPE", options, weights,
+               "--serve: int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+    TWS_STRING("cache", 0, "TYPE", options, cache, "--serve: fp8: keys and values in 8 bits"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),
@@ -441,6 +498,8 @@ static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .total_params = -1,
                                  .largest_layer_params = -1,
                                  .factor = 1.5,
+                                 .prompt_tokens = defaults_of_texts,
+                                 .output_tokens = defaults_of_texts,
                                  .gpus_per_node = 1,
                                  .nodes = 1};
 
@@ -456,6 +515,8 @@ const tws_verb tws_verb_estimate = {
         "points.csv\n"
         "  twinspeed estimate --fit -m llama-3-70b\n"
         "  twinspeed estimate --fit -m llama-3-8b -c ds_config.json --cluster dgx-a100,dgx-h100:16 --within 10\n"
+        "  twinspeed estimate --serve -m llama-3-8b --cluster dgx-h100:1x2 --tp 2 --micro-batch 32 --dtype bf16 "
+        "--software vllm\n"
         "  twinspeed estimate --safetensors model.safetensors\n"
         "  twinspeed estimate --zero3 --total-params 2851e6 --largest-layer-params 32e6 --gpus-per-node 8 --nodes 1 "
         "--compat deepspeed\n",
@@ -467,7 +528,10 @@ const tws_verb tws_verb_estimate = {
         "--no-tight.\n"
         "--fit keeps given settings (stage, recompute, micro batch, axes, batch of the configuration) and searches\n"
         "the others with the tuner, for each number of GPUs: fractions of a node, then whole nodes. Only fits that\n"
-        "are not tight count.\n" TWS_LISTS_NOTES,
+        "are not tight count.\n"
+        "--serve: the first token of a batch after a pass over its prompts, then a pass for each token, whose costs "
+        "are\n"
+        "those in the middle of the output; memory with the cache of keys and values of whole texts.\n" TWS_LISTS_NOTES,
     .options = table,
     .options_bytes = sizeof(options),
     .swept = tws_listed_options,

@@ -5,18 +5,54 @@
 #include "base/json.h"
 #include "base/number.h"
 #include "cli/job_options.h"
+#include "job/inference.h"
 #include "job/modules.h"
 #include "launch/launch.h"
 #include "tokens/tokenizer.h"
 
 typedef struct options {
   tws_job_spec job;
-  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids, *tokenizer;
-  int64_t tokens, top_k;
-  double temperature, top_p;
+  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids, *prompts, *tokenizer;
+  tws_strings stop;
+  int64_t tokens, top_k, batch;
+  double temperature, top_p, min_p, repetition;
+  int no_cache;
+  const char *weights;
 } options;
 
 typedef tws_token_list tokens;
+
+/* Returns the bits of a type of --weights; -1: it is none. */
+static int weight_bits(const char *name) {
+  return !name ? 0 : strcmp(name, "int8") == 0 ? 8 : strcmp(name, "nf4") == 0 ? 4 : -1;
+}
+
+/* A prompt, and what is generated after it. */
+typedef struct continuation {
+  tokens prompt, made;
+  cJSON *log_probabilities;
+  int stopped; /* 1: it ended with one of the stop texts */
+} continuation;
+
+typedef struct texts {
+  continuation *items;
+  size_t count, capacity;
+} texts;
+
+static continuation *add_prompt(texts *list) {
+  if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items)) return NULL;
+  list->items[list->count] = (continuation){.log_probabilities = cJSON_CreateArray()};
+  return &list->items[list->count++];
+}
+
+static void free_texts(texts *list) {
+  for (size_t i = 0; i < list->count; i++) {
+    tws_token_free(&list->items[i].prompt);
+    tws_token_free(&list->items[i].made);
+    cJSON_Delete(list->items[i].log_probabilities);
+  }
+  tws_free(list->items);
+}
 
 /* Appends the tokens of a text. Without a tokenizer, the tokens are its bytes. */
 static tws_code add_text(tws_tokenizer *tokenizer, tokens *list, const char *text, size_t length, tws_error *err) {
@@ -42,31 +78,85 @@ static tws_code add_ids(tokens *list, const char *text, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code read_prompt(const options *o, tws_tokenizer *tokenizer, tokens *list, tws_error *err) {
-  const int given = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL);
+/* Reads a prompt that is given as JSON: a text, a list of token ids, or an object with one of these as "prompt". */
+static tws_code read_json_prompt(const tws_json *line, tws_tokenizer *tokenizer, tokens *list, tws_error *err) {
+  const cJSON *value = line->root, *id;
+  if (cJSON_IsObject(value)) {
+    static const char *const known[] = {"prompt", NULL};
+    TWS_TRY(tws_json_only(line, value, known, err));
+    value = cJSON_GetObjectItemCaseSensitive(value, "prompt");
+  }
+  if (cJSON_IsString(value)) return add_text(tokenizer, list, value->valuestring, strlen(value->valuestring), err);
+  if (!cJSON_IsArray(value))
+    return tws_json_fail(line, value ? value : line->root, err,
+                         "for example \"Once upon a time\", [464, 2068] or {\"prompt\": \"Once\"}",
+                         "this is no prompt");
+  cJSON_ArrayForEach(id, value) {
+    int64_t number;
+    if (!tws_json_integer(line, id, &number, NULL) || number < 0 || number > INT32_MAX)
+      return tws_json_fail(line, id, err, "give numbers of tokens", "this is no token");
+    TWS_TRY(tws_token_add(list, number, err));
+  }
+  return TWS_OK;
+}
+
+/* Reads a file with a prompt on each line that is not blank. */
+static tws_code read_prompts(const char *path, tws_tokenizer *tokenizer, texts *list, tws_error *err) {
+  char *all = NULL;
+  size_t length = 0;
+  int64_t number = 0;
+  TWS_TRY(tws_read_file(path, 0, &all, &length, err));
+  tws_code code = TWS_OK;
+  for (char *at = all; code == TWS_OK && at < all + length;) {
+    char *end = memchr(at, '\n', (size_t)(all + length - at)), name[256];
+    if (!end) end = all + length;
+    snprintf(name, sizeof name, "%.200s, line %lld", path, (long long)++number);
+    if (strspn(at, " \t\r") < (size_t)(end - at)) {
+      tws_json *line = NULL;
+      continuation *next = add_prompt(list);
+      code = next ? tws_json_parse(at, (size_t)(end - at), name, &line, err)
+                  : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+      if (code == TWS_OK) code = read_json_prompt(line, tokenizer, &next->prompt, err);
+      tws_json_destroy(line);
+    }
+    at = end + 1;
+  }
+  tws_free(all);
+  if (code == TWS_OK && list->count == 0)
+    code = tws_fail(err, TWS_INVALID, "write a JSON text or a list of tokens on each line", "%s has no prompts", path);
+  return code;
+}
+
+static tws_code read_prompt(const options *o, tws_tokenizer *tokenizer, texts *all, tws_error *err) {
+  const int given = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->prompt_ids != NULL) + (o->prompts != NULL);
   if (given != 1)
-    return tws_fail(err, TWS_USAGE, "give one of --prompt TEXT, --prompt-file FILE and --prompt-ids IDS",
+    return tws_fail(err, TWS_USAGE,
+                    "give one of --prompt TEXT, --prompt-file FILE, --prompt-ids IDS and --prompts FILE",
                     given ? "generate: several prompts were given" : "generate: no prompt was given");
+  if (o->prompts) return read_prompts(o->prompts, tokenizer, all, err);
+  continuation *only = add_prompt(all);
+  if (!only) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tokens *list = &only->prompt;
   if (o->prompt) return add_text(tokenizer, list, o->prompt, strlen(o->prompt), err);
   if (o->prompt_ids) return add_ids(list, o->prompt_ids, err);
-  char *text = NULL;
+  char *content = NULL;
   size_t length = 0;
-  TWS_TRY(tws_read_file(o->prompt_file, 0, &text, &length, err));
-  tws_code code = add_text(tokenizer, list, text, length, err);
-  tws_free(text);
+  TWS_TRY(tws_read_file(o->prompt_file, 0, &content, &length, err));
+  tws_code code = add_text(tokenizer, list, content, length, err);
+  tws_free(content);
   return code;
 }
 
 typedef struct printer {
   const tws_cli *cli;
+  const options *options;
+  texts *texts;
   int ids;            /* 1: tokens are printed as numbers */
   const char *prompt; /* text that is printed before the first token; NULL: none is requested, or it was printed */
   tws_tokenizer *tokenizer;
   /* all generated tokens; with a tokenizer also the prompt's, since decoding a token depends on those before it */
   tokens all;
   size_t shown; /* number of bytes of the text that were printed */
-  tokens made;
-  cJSON *log_probabilities;
 } printer;
 
 /* Prints the new part of the decoded text. An incomplete UTF-8 character is held back. */
@@ -83,15 +173,34 @@ static tws_code print_text(printer *p, int last, tws_error *err) {
   return TWS_OK;
 }
 
-static void print_token(void *user, int32_t token, double log_probability) {
-  printer *p = user;
+/* Writes the text of generated tokens: decoded, or the tokens as bytes. */
+static tws_code text_of(tws_tokenizer *tokenizer, const tokens *list, char **out, size_t *length, tws_error *err) {
+  if (tokenizer) return tws_tokenizer_decode(tokenizer, list->id, list->count, 0, out, length, err);
+  *length = list->count;
+  *out = tws_calloc(list->count + 1, 1);
+  if (!*out) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (size_t i = 0; i < list->count; i++) (*out)[i] = list->id[i] < 256 ? (char)list->id[i] : '?';
+  return TWS_OK;
+}
+
+/* Returns 1 if the generated text contains one of the texts of --stop. */
+static int has_stopped(const printer *p, const tokens *made) {
+  char *content = NULL;
+  size_t length = 0;
+  int found = 0;
+  if (p->options->stop.count == 0 || text_of(p->tokenizer, made, &content, &length, NULL) != TWS_OK) return 0;
+  for (int i = 0; i < p->options->stop.count && !found; i++)
+    found = memmem(content, length, p->options->stop.item[i], strlen(p->options->stop.item[i])) != NULL;
+  tws_free(content);
+  return found;
+}
+
+/* Prints a token of the only text as soon as it is chosen. */
+static void print_token(printer *p, int32_t token) {
   const char byte = (char)token;
   if (p->prompt) tws_out_bytes(p->prompt, strlen(p->prompt));
   p->prompt = NULL;
-  if (p->cli->json) {
-    tws_token_add(&p->made, token, NULL);
-    cJSON_AddItemToArray(p->log_probabilities, cJSON_CreateNumber(log_probability));
-  } else if (p->ids) {
+  if (p->ids) {
     tws_out("%d\n", token);
   } else if (p->tokenizer) {
     tws_token_add(&p->all, token, NULL);
@@ -103,15 +212,25 @@ static void print_token(void *user, int32_t token, double log_probability) {
   }
 }
 
+static int on_token(void *user, int64_t number, int32_t token, double log_probability) {
+  printer *p = user;
+  continuation *x = &p->texts->items[number];
+  tws_token_add(&x->made, token, NULL);
+  cJSON_AddItemToArray(x->log_probabilities, cJSON_CreateNumber(log_probability));
+  if (!p->cli->json && !p->options->prompts) print_token(p, token);
+  return x->stopped = has_stopped(p, &x->made);
+}
+
 /* Prints the prompt; with a tokenizer, in decoded form. */
-static tws_code start_text(printer *p, const options *o, const tokens *prompt, tws_error *err) {
-  if (!p->tokenizer || p->ids || p->cli->json) return TWS_OK;
+static tws_code start_text(printer *p, const options *o, tws_error *err) {
+  const tokens *prompt = &p->texts->items[0].prompt;
+  if (!p->tokenizer || p->ids || p->cli->json || o->prompts) return TWS_OK;
   p->prompt = NULL;
   for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
   if (o->prompt) return print_text(p, 0, err);
-  char *text = NULL; /* a prompt from a file is not printed */
-  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &text, &p->shown, err));
-  tws_free(text);
+  char *content = NULL; /* a prompt from a file is not printed */
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->all.id, p->all.count, 0, &content, &p->shown, err));
+  tws_free(content);
   return TWS_OK;
 }
 
@@ -128,95 +247,240 @@ static tws_code check_vocabulary(const tws_job *job, const tws_tokenizer *tokeni
                   (long long)tws_tokenizer_vocabulary(tokenizer), (long long)job->network->vocabulary);
 }
 
-static tws_code add_generated_text(const printer *p, cJSON *root, tws_error *err) {
-  char *text = NULL;
+/* Adds a text's members to an object. */
+static tws_code add_text_members(const printer *p, continuation *x, cJSON *object, tws_error *err) {
+  cJSON_AddItemToObject(object, "prompt", id_list(&x->prompt));
+  cJSON_AddItemToObject(object, "tokens", id_list(&x->made));
+  cJSON_AddItemToObject(object, "log_probabilities", x->log_probabilities);
+  x->log_probabilities = NULL;
+  if (p->options->stop.count > 0) cJSON_AddBoolToObject(object, "stopped", x->stopped);
+  char *content = NULL;
   size_t length;
   if (!p->tokenizer) return TWS_OK;
-  TWS_TRY(tws_tokenizer_decode(p->tokenizer, p->made.id, p->made.count, 0, &text, &length, err));
-  cJSON_AddStringToObject(root, "text", text);
-  tws_free(text);
+  TWS_TRY(tws_tokenizer_decode(p->tokenizer, x->made.id, x->made.count, 0, &content, &length, err));
+  cJSON_AddStringToObject(object, "text", content);
+  tws_free(content);
   return TWS_OK;
 }
 
-static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws_tokenizer *tokenizer,
-                         const tokens *prompt, tws_error *err) {
-  const tws_real_api *api;
-  printer p = {.cli = cli,
-               .ids = o->prompt_ids != NULL,
-               .prompt = cli->json ? NULL : o->prompt,
-               .tokenizer = tokenizer,
-               .log_probabilities = cJSON_CreateArray()};
-  const tws_generate_options request = {
-      .plan = tws_job_request(job, 0),
-      .resume = o->resume,
-      .tag = o->tag,
-      .init_from = o->init_from,
-      .prompt = prompt->id,
-      .prompt_count = (int64_t)prompt->count,
-      .count = o->tokens,
-      .sampling = {.temperature = o->temperature, .top_k = o->top_k, .top_p = o->top_p},
-      .seed = o->job.seed >= 0 ? (uint64_t)o->job.seed : 0,
-      .on_token = print_token,
-      .user = &p,
-      .log = &cli->log};
-  tws_launch_set_threads(job->threads);
-  tws_code code = check_vocabulary(job, tokenizer, err);
-  if (code == TWS_OK) code = start_text(&p, o, prompt, err);
-  if (code == TWS_OK) code = tws_real_load(&api, err);
-  if (code == TWS_OK) code = api->generate(&request, err);
-  if (code == TWS_OK && cli->json) {
-    cJSON *root = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "schema", "twinspeed-generation-1");
-    cJSON_AddItemToObject(root, "prompt", id_list(prompt));
-    cJSON_AddItemToObject(root, "tokens", id_list(&p.made));
-    cJSON_AddItemToObject(root, "log_probabilities", p.log_probabilities);
-    p.log_probabilities = NULL;
-    code = add_generated_text(&p, root, err);
-    if (code == TWS_OK)
-      code = tws_out_json(root, err);
-    else
-      cJSON_Delete(root);
-  } else if (code == TWS_OK && !p.ids) {
-    if (tokenizer) code = print_text(&p, 1, err);
+static void add_result_members(cJSON *root, const tws_generate_result *r) {
+  cJSON_AddBoolToObject(root, "cache", r->cache_bytes > 0);
+  cJSON_AddNumberToObject(root, "forward_tokens", (double)r->forward_tokens);
+  cJSON_AddNumberToObject(root, "generated_tokens", (double)r->generated_tokens);
+  cJSON_AddNumberToObject(root, "batches", (double)r->batches);
+  cJSON_AddNumberToObject(root, "prefill_s", r->prefill_s);
+  cJSON_AddNumberToObject(root, "decode_s", r->decode_s);
+  cJSON_AddNumberToObject(root, "cache_bytes", (double)r->cache_bytes);
+  cJSON_AddNumberToObject(root, "predicted_bytes", (double)r->predicted_bytes);
+  cJSON_AddNumberToObject(root, "allocated_bytes", (double)r->allocated_bytes);
+}
+
+static tws_code print_json(const printer *p, const tws_generate_result *result, tws_error *err) {
+  cJSON *root = cJSON_CreateObject(), *list = p->options->prompts ? cJSON_CreateArray() : NULL;
+  tws_code code = TWS_OK;
+  cJSON_AddStringToObject(root, "schema", "twinspeed-generation-1");
+  if (list) cJSON_AddItemToObject(root, "texts", list);
+  for (size_t i = 0; i < p->texts->count && code == TWS_OK; i++) {
+    cJSON *object = list ? cJSON_CreateObject() : root;
+    if (list) cJSON_AddItemToArray(list, object);
+    code = add_text_members(p, &p->texts->items[i], object, err);
+  }
+  add_result_members(root, result);
+  if (code == TWS_OK) return tws_out_json(root, err);
+  cJSON_Delete(root);
+  return code;
+}
+
+/* Prints the texts of a file of prompts, each as a JSON text or list of tokens on a line of its own. */
+static tws_code print_texts(const printer *p, tws_error *err) {
+  for (size_t i = 0; i < p->texts->count; i++) {
+    char *content = NULL, *line;
+    size_t length = 0;
+    const tokens *made = &p->texts->items[i].made;
+    if (p->tokenizer) TWS_TRY(text_of(p->tokenizer, made, &content, &length, err));
+    cJSON *value = p->tokenizer ? cJSON_CreateString(content) : id_list(made);
+    tws_free(content);
+    line = cJSON_PrintUnformatted(value);
+    cJSON_Delete(value);
+    if (!line) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+    tws_out("%s\n", line);
+    cJSON_free(line);
+  }
+  return TWS_OK;
+}
+
+static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *err) {
+  if (p->cli->json) return print_json(p, r, err);
+  if (p->options->prompts) TWS_TRY(print_texts(p, err));
+  if (!p->options->prompts && !p->ids) {
+    if (p->tokenizer) TWS_TRY(print_text(p, 1, err));
     tws_out("\n");
   }
-  cJSON_Delete(p.log_probabilities);
-  tws_token_free(&p.made);
+  const double decoded = (double)(r->generated_tokens - (r->cache_bytes > 0 ? (int64_t)p->texts->count : 0));
+  if (r->cache_bytes > 0)
+    tws_say(p->cli,
+            "%lld tokens went through the model; prompts took %.3g s, other tokens %.3g ms each; %.1f MiB, of which "
+            "%.1f MiB are keys and values\n",
+            (long long)r->forward_tokens, r->prefill_s, decoded > 0 ? 1e3 * r->decode_s / decoded : 0,
+            (double)r->allocated_bytes / 1048576, (double)r->cache_bytes / 1048576);
+  return TWS_OK;
+}
+
+/* Generates on this rank, with the engine that is loaded. */
+static tws_code generate_here(const tws_real_api *api, printer *p, const tws_generate_options *request,
+                              tws_error *err) {
+  char *arguments[] = {(char *)(uintptr_t)p->cli->program, NULL}, **argv = arguments;
+  int argc = 1, rank = 0, world = 1;
+  tws_generate_result result;
+  TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
+  TWS_TRY(api->generate(request, &result, err)); /* after an error, other ranks may wait for this one: no stop() */
+  api->stop();
+  return rank == 0 ? print_end(p, &result, err) : TWS_OK;
+}
+
+static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws_tokenizer *tokenizer, texts *all,
+                         tws_error *err) {
+  const tws_real_api *api;
+  printer p = {.cli = cli,
+               .options = o,
+               .texts = all,
+               .ids = o->prompt_ids != NULL,
+               .prompt = cli->json ? NULL : o->prompt,
+               .tokenizer = tokenizer};
+  tws_prompt *prompts = tws_calloc(all->count, sizeof *prompts);
+  if (!prompts) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  for (size_t i = 0; i < all->count; i++)
+    prompts[i] = (tws_prompt){all->items[i].prompt.id, (int64_t)all->items[i].prompt.count};
+  const tws_generate_options request = {.plan = tws_job_request(job, tws_worker_rank()),
+                                        .resume = o->resume,
+                                        .tag = o->tag,
+                                        .init_from = o->init_from,
+                                        .prompts = prompts,
+                                        .prompt_count = (int64_t)all->count,
+                                        .count = o->tokens,
+                                        .batch = o->batch,
+                                        .cache = !o->no_cache,
+                                        .weight_bits = weight_bits(o->weights),
+                                        .sampling = {.temperature = o->temperature,
+                                                     .top_k = o->top_k,
+                                                     .top_p = o->top_p,
+                                                     .min_p = o->min_p,
+                                                     .repetition = o->repetition},
+                                        .seed = o->job.seed >= 0 ? (uint64_t)o->job.seed : 0,
+                                        .on_token = on_token,
+                                        .user = &p,
+                                        .log = &cli->log};
+  tws_launch_set_threads(job->threads);
+  tws_code code = check_vocabulary(job, tokenizer, err);
+  if (code == TWS_OK && tws_worker_rank() == 0) code = start_text(&p, o, err);
+  if (code == TWS_OK) code = tws_real_load(&api, err);
+  if (code == TWS_OK) code = generate_here(api, &p, &request, err);
   tws_token_free(&p.all);
+  tws_free(prompts);
   return code;
 }
 
 static tws_code check_job(const options *o, tws_error *err) {
   const tws_job_spec *s = &o->job;
-  if (s->ranks > 1 || s->pipeline_stages > 1 || s->tensor_ranks > 1 || s->sequence_ranks > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "a checkpoint of any number of ranks can be read on one: leave out -n",
-                    "generate: tokens are generated on one rank");
+  const int64_t tensor = s->tensor_ranks > 0 ? s->tensor_ranks : 1;
+  const int64_t stages = s->pipeline_stages > 0 ? s->pipeline_stages : 1;
+  if (s->sequence_ranks > 1 || s->expert_ranks > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp; checkpoints of any ranks can be read",
+                    "generate: texts are divided neither by --sp nor by --ep");
+  if (s->ranks > 0 && (s->tensor_ranks > 0 || s->ranks % stages) && s->ranks != tensor * stages)
+    return tws_fail(err, TWS_USAGE, "leave out -n", "generate: %lld ranks are not %lld tensor ranks x %lld stages",
+                    (long long)s->ranks, (long long)tensor, (long long)stages);
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
+  for (int i = 0; i < o->stop.count; i++)
+    if (!o->stop.item[i][0])
+      return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
+  if (weight_bits(o->weights) < 0)
+    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "generate: no type of weights is \"%.40s\"", o->weights);
+  if (o->weights && o->resume)
+    return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
+                    "generate: --weights with --resume: weights are quantized as a file of weights is read");
   if (o->tag && !o->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;
+}
+
+/* Takes over the keys of DeepSpeed's inference configuration, and says which have no effect. */
+static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
+  tws_inference inference;
+  tws_code code = tws_inference_read(&o->job, &inference, err);
+  if (code == TWS_OK && inference.weight_bits && !o->weights) o->weights = inference.weight_bits == 4 ? "nf4" : "int8";
+  if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
+  if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
+  tws_text_free(&inference.notes);
+  return code;
+}
+
+/* Starts the ranks of a job, which run the same command with the options as they were given. */
+static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec *asked, const tws_job *job,
+                       tws_error *err) {
+  enum { OWN = 40 + TWS_MAX_STRINGS, MOST = 64 + TWS_MAX_STRINGS + OWN };
+  const char *arguments[MOST];
+  int count = 0;
+  tws_job_spec spec = *asked;
+  spec.threads = job->threads;
+  TWS_TRY(tws_job_spec_check_shared(asked, err));
+  tws_arena *arena = tws_arena_create();
+  if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  arguments[count++] = "generate";
+  tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MOST - OWN, &count, err);
+  const struct {
+    const char *name, *value;
+  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},         {"--init-from", o->init_from},
+               {"--prompt", o->prompt},         {"--prompts", o->prompts}, {"--prompt-file", o->prompt_file},
+               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights}, {"--tokenizer", o->tokenizer}};
+  for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+    if (given[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", given[i].name, given[i].value);
+  for (int i = 0; i < o->stop.count; i++) arguments[count++] = tws_arena_printf(arena, "--stop=%s", o->stop.item[i]);
+  arguments[count++] = tws_arena_printf(arena, "--tokens=%lld", (long long)o->tokens);
+  if (o->batch) arguments[count++] = tws_arena_printf(arena, "--batch=%lld", (long long)o->batch);
+  if (o->top_k) arguments[count++] = tws_arena_printf(arena, "--top-k=%lld", (long long)o->top_k);
+  arguments[count++] = tws_arena_printf(arena, "--temperature=%.17g", o->temperature);
+  arguments[count++] = tws_arena_printf(arena, "--top-p=%.17g", o->top_p);
+  arguments[count++] = tws_arena_printf(arena, "--min-p=%.17g", o->min_p);
+  arguments[count++] = tws_arena_printf(arena, "--repetition-penalty=%.17g", o->repetition);
+  if (o->no_cache) arguments[count++] = "--no-cache";
+  if (cli->json) arguments[count++] = "--json";
+  if (cli->quiet) arguments[count++] = "--quiet";
+  if (cli->verbose) arguments[count++] = "--verbose";
+  for (int i = 0; i < count; i++)
+    if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const tws_launch_options ranks = {
+      .ranks = job->ranks, .threads = job->threads, .arguments = arguments, .argument_count = count, .log = &cli->log};
+  if (code == TWS_OK) code = tws_launch(&ranks, err);
+  tws_arena_destroy(arena);
+  return code;
 }
 
 /* Generates text. If a configuration is given, it is that of the training: only its settings of the model are used, on
  * one rank. */
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   options o = *(options *)raw;
-  tokens prompt = {0};
+  texts all = {0};
   tws_job *job = NULL;
   (void)argc;
   (void)argv;
   TWS_TRY(check_job(&o, err));
+  TWS_TRY(read_inference(cli, &o, err));
+  const tws_job_spec given = o.job;
   tws_job_spec_generate(&o.job);
   tws_tokenizer *tokenizer = NULL;
   tws_code code = o.tokenizer ? tws_tokenizer_open(o.tokenizer, &tokenizer, err) : TWS_OK;
-  if (code == TWS_OK) code = read_prompt(&o, tokenizer, &prompt, err);
+  if (code == TWS_OK) code = read_prompt(&o, tokenizer, &all, err);
   if (code == TWS_OK) code = tws_job_load(&o.job, &job, err);
-  if (code == TWS_OK) code = generate(cli, &o, job, tokenizer, &prompt, err);
+  if (code == TWS_OK && job->ranks > 1 && !tws_worker_is())
+    code = launch(cli, &o, &given, job, err);
+  else if (code == TWS_OK)
+    code = generate(cli, &o, job, tokenizer, &all, err);
   tws_job_destroy(job);
   tws_tokenizer_close(tokenizer);
-  tws_token_free(&prompt);
+  free_texts(&all);
   return code;
 }
 
@@ -229,15 +493,27 @@ static const tws_option table[] = {
                "text to continue; without --tokenizer its bytes are the tokens"),
     TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
     TWS_STRING("prompt-ids", 0, "IDS", options, prompt_ids, "prompt as token ids; prints token ids"),
+    TWS_STRING("prompts", 0, "FILE", options, prompts,
+               "a prompt on each line: a JSON text, or a list of token ids; prints as many lines"),
+    TWS_INTEGER("batch", 0, "N", options, batch, 1, 65536, "prompts at a time (default: all of the file)"),
     TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "a tokenizer.json: text to tokens and back"),
     TWS_INTEGER("tokens", 't', "N", options, tokens, 1, 1000000000, "how many to generate (default 100)"),
     TWS_NUMBER("temperature", 0, "T", options, temperature, 0, 1000,
                "divides the logits (default 1; 0: the most probable token)"),
     TWS_INTEGER("top-k", 0, "K", options, top_k, 1, 1000000000, "sample from the K most probable tokens"),
     TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1, "sample from the smallest set of tokens with this probability"),
+    TWS_NUMBER("min-p", 0, "P", options, min_p, 0, 1,
+               "sample from tokens with at least this share of the most probable one's probability"),
+    TWS_NUMBER("repetition-penalty", 0, "X", options, repetition, 0.01, 100,
+               "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
+    TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
+    TWS_STRING("weights", 0, "TYPE", options, weights,
+               "int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+    TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_OPTIONS_END};
 
-static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .temperature = 1, .top_p = 1};
+static const options defaults = {
+    .job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .temperature = 1, .top_p = 1, .repetition = 1};
 
 const tws_verb tws_verb_generate = {
     .name = "generate",
@@ -246,11 +522,14 @@ const tws_verb tws_verb_generate = {
     .examples =
         "  twinspeed generate -m config.json --resume run --prompt 'In the beginning ' --tokens 200 --temperature 0.8\n"
         "  twinspeed generate -m gpt2 --init-from model.safetensors --prompt-ids 464,2068,7586 --top-k 40 --seed 3 "
-        "--json\n",
+        "--json\n"
+        "  twinspeed generate -m gpt2 --init-from model.safetensors --tokenizer tokenizer.json --prompts prompts.jsonl "
+        "--batch 8 --stop '.'\n",
     .notes =
-        "Every token is a forward pass over the whole sequence (--seq; default: the model's), with the\n"
-        "last tokens as context. Equal seeds give equal tokens. Tokens are bytes, a tokenizer's, or\n"
-        "numbers.\n",
+        "A pass over all prompts fills a cache of keys and values; then each token is a pass over one token\n"
+        "of every text. Texts that exceed the context (--seq; default: the model's) have no cache: every\n"
+        "token is a pass over the last tokens. Equal seeds give equal tokens; text N of a file has the seed\n"
+        "--seed + N - 1. Tokens are bytes, a tokenizer's, or numbers.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

@@ -17,6 +17,9 @@ typedef struct tws_validate_options {
 
 tws_code tws_validate_sweep(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
+/* Sets *served to 1 if a file of published runs is one of inference, which the second function compares. */
+tws_code tws_validate_is_served(const char *path, int *served, tws_error *err);
+tws_code tws_validate_served(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 tws_code tws_validate_measured(const tws_cli *cli, const tws_validate_options *o, tws_error *err);
 /* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
  * subcommand. */

@@ -306,6 +306,9 @@ static tws_code validate_cases(const tws_cli *cli, cases_report *r, tws_error *e
 }
 
 tws_code tws_validate_cases(const tws_cli *cli, const tws_validate_options *o, tws_error *err) {
+  int served = 0;
+  TWS_TRY(tws_validate_is_served(o->cases, &served, err));
+  if (served) return tws_validate_served(cli, o, err);
   cases_report r = {.o = o};
   tws_code code = validate_cases(cli, &r, err);
   tws_case_comparison_free(&r.compared);

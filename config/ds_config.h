@@ -229,6 +229,10 @@ typedef struct tws_config {
   int64_t recompute_every;    /* recomputed layers: 1: all, 2: every second one, ... */
   int64_t sequence_length;    /* tokens per sequence; 0: the model's number of positions */
   int64_t target_length;      /* tokens per target sequence; 0: as sequence_length */
+  /* no keys, set by plan/serving.c: rows of the cache of keys and values for each sequence, 0: no cache; and the
+   * positions that a decoded token is expected to see, on which costs depend */
+  int64_t cache_length, cache_seen;
+  int cache_bits; /* no key, as above: 8: keys and values are cached in 8 bits, for predictions; 0: as activations */
   int64_t document_end_token; /* twinspeed.document_end_token: id that ends a document; -1: no packing */
   int64_t document_length;    /* twinspeed.document_length: expected tokens per packed document; 0: unknown */
   int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */

@@ -1,6 +1,7 @@
 /* Builds a job from a specification: reads the configuration, the model, the cluster and the profile, and resolves the
  * configuration for the number of ranks. */
 #include "job/job.h"
+#include "job/serving.h"
 
 #include <string.h>
 
@@ -67,6 +68,11 @@ void tws_job_set_profile(tws_job *job, tws_profile *profile) {
   tws_profile_set_matmul(profile, job->config->matmul_dtype, NULL);
   job->config->casts_assumed = !tws_profile_plans_casts(profile);
   use_machine(job, profile);
+}
+
+tws_code tws_job_set_server(tws_job *job, const tws_server *server, tws_error *err) {
+  if (job->parts->profile) return tws_profile_set_server(job->parts->profile, server, err);
+  return tws_fail(err, TWS_INTERNAL, NULL, "the job does not own its profile");
 }
 
 void tws_job_correct_profile(tws_job *job, const tws_profile_correction *correction) {
@@ -345,6 +351,9 @@ tws_code tws_job_part_plan(const tws_job *job, int rank, int64_t micro_batches, 
 tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err) {
   for (int i = 0; name && i < TWS_PROGRAM_COUNT; i++) {
     if (strcmp(name, tws_program_name((tws_program)i)) != 0) continue;
+    if (tws_program_serves((tws_program)i))
+      return tws_fail(err, TWS_USAGE, "estimate --serve predicts both programs of inference",
+                      "--program %s: it needs the lengths of prompts and texts", name);
     job->program = (tws_program)i;
     return TWS_OK;
   }

@@ -245,8 +245,14 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
 
 void tws_job_spec_generate(tws_job_spec *spec) {
   static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
-  spec->ranks = spec->micro_batch = spec->accumulation = 1;
-  spec->pipeline_stages = spec->tensor_ranks = spec->sequence_ranks = 1;
+  const int64_t stages = spec->pipeline_stages > 0 ? spec->pipeline_stages : 1;
+  /* ranks that no option divides otherwise are tensor ranks */
+  if (spec->tensor_ranks < 1) spec->tensor_ranks = spec->ranks > stages ? spec->ranks / stages : 1;
+  if (spec->ranks < 1) spec->ranks = stages * spec->tensor_ranks;
+  if (spec->vocabulary_multiple < 1 && spec->tensor_ranks > 1) spec->vocabulary_multiple = spec->tensor_ranks;
+  spec->micro_batch = spec->accumulation = 1;
+  spec->pipeline_stages = stages;
+  spec->sequence_ranks = 1;
   spec->stage = 0;
   for (int i = 0; i < 3 && spec->set.count < TWS_MAX_STRINGS; i++) spec->set.item[spec->set.count++] = settings[i];
 }

@@ -198,6 +198,12 @@ static inline double windows(double extent, double side, double stride, double p
   return side <= 0 ? 1 : room < 0 ? 0 : floor(room / (stride > 0 ? stride : 1)) + 1;
 }
 
+/* Returns the number of cached positions that a token of CACHED_ATTENTION is expected to see. */
+static inline double cached_keys(double rows, double keys_, double window) {
+  double seen = keys_ > 0 && keys_ < rows ? keys_ : rows;
+  return window > 0 && window < seen ? window : seen;
+}
+
 /* Returns the number of products that are summed for one output element of a convolution. */
 static inline double taps(double side, double in, double groups) {
   return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);

@@ -9,6 +9,8 @@
 static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
+  if (!tws_plan_has_program(c, r->program) && tws_program_serves(r->program))
+    return tws_fail(err, TWS_INTERNAL, NULL, "a program of inference needs a request of tws_serving_make()");
   if (!tws_plan_has_program(c, r->program))
     return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
                     "no update is late, so that there is no program %s", tws_program_name(r->program));
@@ -165,6 +167,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   TWS_TRY(tws_pipeline_begin(l));
   tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));
+  TWS_TRY(tws_cache_begin(l));
   return tws_running_begin(l);
 }
 
@@ -200,7 +203,7 @@ static void expect(tws_lower *l) {
 
 /* Lowers the programs that run between steps; returns 0 if the plan's program is not one of these. */
 static int lower_between(tws_lower *l) {
-  if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE)
+  if (l->config->zenflow.on && !l->columns.on && tws_program_runs_between(l->config, l->b.plan->program))
     return 1; /* the device has no columns, so the program has no operations */
   switch (l->b.plan->program) {
     case TWS_PROGRAM_APPLY:
@@ -239,10 +242,10 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   tws_delayed_update(l);
   tws_lower_count_targets(l);
   tws_pipeline_run(l);
-  if (l->extent.evaluates)
-    tws_lower_score(l);
-  else
+  if (!l->extent.evaluates)
     tws_lower_step(l);
+  else if (!tws_program_serves(l->b.plan->program))
+    tws_lower_score(l);
   return complete(l, wanted);
 }
 
@@ -333,6 +336,7 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
     return tws_fail(err, TWS_MEMORY, NULL, "no memory for the plan");
   }
   const tws_config *c = request->config;
+  const int serves = tws_program_serves(request->program);
   plan->program = request->program;
   plan->state = request->state;
   plan->owns_state = !request->state;
@@ -351,11 +355,12 @@ static tws_code begin(const tws_plan_request *request, tws_lower *l, tws_error *
                    .config = c,
                    .network = request->network,
                    .scratch = scratch,
-                   .extent = {.evaluates = request->program == TWS_PROGRAM_EVALUATE,
-                              .parameters_only = request->program == TWS_PROGRAM_EVALUATE && request->parameters_only &&
-                                                 !request->state},
+                   .extent = {.evaluates = serves || request->program == TWS_PROGRAM_EVALUATE,
+                              .parameters_only = serves || (request->program == TWS_PROGRAM_EVALUATE &&
+                                                            request->parameters_only && !request->state)},
                    .at = {.tiles = 1},
                    .summed = TWS_NONE,
+                   .cache = {.buffer = TWS_NONE},
                    .b = {.plan = plan, .err = err, .use = request->use}};
   if (request->state) return TWS_OK;
   TWS_TRY(tws_state_create(&plan->state, err));

@@ -24,6 +24,7 @@ tws_plan *tws_plan_blank(void) {
                      .hyper = TWS_NONE,
                      .metrics = TWS_NONE,
                      .running = TWS_NONE,
+                     .scores = TWS_NONE,
                      .threads = 1};
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++) plan->position.ranks[axis] = 1;
   memset(plan->input, 0xff, sizeof plan->input); /* TWS_NONE */

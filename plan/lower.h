@@ -18,6 +18,7 @@
  *                zero_groups.c: groups of ranks that each have all partitions (MiCS); zero_bucket_slots.c: reuse of
  *                bucket buffers
  *   dropout.c    random number counters of dropout
+ *   cache.c      cache of keys and values of a prefill and of decoding; scores of the last tokens
  *   running.c    running statistics of batch normalization
  *   offload.c    optimizer states and updates on the host; fetch.c: parameters on the host; delayed.c: an update that
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
@@ -395,6 +396,13 @@ typedef struct tws_shared_gradients {
   uint8_t *adds; /* per module: 1 for an ADD whose two inputs' gradients can share a buffer */
 } tws_shared_gradients;
 
+/* The cache of keys and values of inference (plan/cache.c). */
+typedef struct tws_lower_cache {
+  uint32_t buffer;  /* plan buffer of the cache of all layers of this rank; TWS_NONE: there is none */
+  uint64_t *first;  /* per module: offset of its cache in the buffer, in elements; NULL without a cache */
+  uint64_t *counts; /* per module: elements of its cache for one micro-batch */
+} tws_lower_cache;
+
 /* The pipeline stage, and the current position of the lowering in it. */
 typedef struct tws_lower_pipeline {
   tws_pipeline_shape shape;
@@ -436,6 +444,7 @@ typedef struct tws_lower {
                   * zero_bucket_slots.c, zero_classes.c, zero_groups.c, zero_quantized_gather.c,
                   * zero_quantized_reduce.c and zero_secondary.c */
   tws_offload offload;         /* tiers and buffers of offloading; written by offload.c, fetch.c and delayed.c */
+  tws_lower_cache cache;       /* the cache of keys and values of inference; written by cache.c */
   tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
   tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
@@ -692,6 +701,13 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 double tws_running_share(const tws_lower *l);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
+/* cache.c: the first adds the cache to the state, for a program of inference; the second lowers a module ATTENTION with
+ * it; the third lowers the head's loss to a copy of the scores; the last returns the length of the texts on which
+ * parameters of rotary positions depend, of which `sequence` tokens are in this program. */
+tws_code tws_cache_begin(tws_lower *l);
+void tws_cache_attention(tws_lower *l, const tws_module *m);
+void tws_cache_scores(tws_lower *l, const tws_module *m);
+int64_t tws_cache_text(const tws_lower *l, int64_t sequence);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);

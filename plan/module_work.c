@@ -44,6 +44,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
   }
 /* attention processes whole sequences */
 #define sequence (l->values.whole_sequence[m->in[0]])
+#define text tws_cache_text(l, sequence)
 #define other (l->values.whole_sequence[m->in[1]])
 #define picked (int64_t) tws_input_rows(l, m->input[0])
 #define tokens tws_expert_tokens(l, m)
@@ -60,11 +61,15 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
     case TWS_MODULE_TYPE_COUNT:
       break;
   }
+  /* factors of long texts, in place of those of the few tokens of a program of inference */
+  if (m->type == TWS_MODULE_ROPE && work.flags & TWS_RUNNING && l->config->cache_length > 0)
+    work.f[4] = (double)l->config->cache_length > work.f[4] ? 0 : (double)INT32_MAX;
   if (m->type == TWS_MODULE_ROPE && l->sharding.ring) work.d[4] /= l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   return work;
 }
 
 #undef sequence
+#undef text
 #undef other
 #undef picked
 #undef tokens

@@ -115,9 +115,37 @@ static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) 
   return 1;
 }
 
+/* Lowers a product with a weight that inference has in codes; returns 0 if the weight is none, or its codes are not all
+ * on this rank. */
+static int forward_coded(tws_lower *l, const tws_module *m) {
+  const tws_quantized *q = &l->b.plan->quantized;
+  const uint32_t weight = m->param[0];
+  if (!tws_program_serves(l->b.plan->program) || !tws_is_quantized(l, weight) || l->zero.stage == 3 || q->group > 0 ||
+      tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) > 1)
+    return 0;
+  tws_work work = tws_module_work(l, m, TWS_KERNEL_CODED_LINEAR, 0);
+  tws_operand operands[6] = {tws_value_read(l, m->in[0])};
+  tws_quantized_stored(q, l->zero.flat_offset[weight], (uint64_t)tws_param_numel(&l->network->params[weight]),
+                       operands + 1);
+  int n = 3;
+  work.d[3] = q->block;
+  work.d[4] = q->bits;
+  if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
+  if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
+  operands[n++] = tws_value_make(l, m->out[0]);
+  tws_lower_compute(l, &work, operands, n);
+  if (!l->at.fused_with) return 1;
+  tws_work gelu = tws_kernel_work(TWS_KERNEL_GELU, l->config->dtype, 0);
+  const tws_operand both[2] = {tws_value_read(l, m->out[0]), tws_value_make(l, l->at.fused_with->out[0])};
+  gelu.d[0] = (int64_t)both[0].count;
+  tws_lower_compute(l, &gelu, both, 2);
+  return 1;
+}
+
 /* Lowers a matrix product, in slices of tokens, so that operations that read one slice overlap with the product of the
  * next; or for one tile of the weight. */
 static void forward_linear(tws_lower *l, const tws_module *m) {
+  if (forward_coded(l, m)) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
   tws_operand operands[8];
@@ -214,7 +242,11 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 static void forward(tws_lower *l, const tws_module *m) {
   const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
   const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
-  if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
+  if (m->type == TWS_MODULE_ATTENTION && l->cache.buffer != TWS_NONE)
+    tws_cache_attention(l, m);
+  else if (m->type == TWS_MODULE_LOSS && tws_program_serves(l->b.plan->program))
+    tws_cache_scores(l, m);
+  else if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
     tws_ring_forward(l, m);
   else if (own_forward[m->type])
     own_forward[m->type](l, m);

@@ -85,6 +85,7 @@ typedef enum tws_phase {
   X(ACTIVATION, "activations")                   \
   X(CHECKPOINT, "activation checkpoints")        \
   X(ACTIVATION_GRADIENT, "activation gradients") \
+  X(CACHE, "cached keys and values")             \
   X(BUCKET, "communication buckets") X(WORKSPACE, "workspace") X(INPUT, "inputs and scalars")
 typedef enum tws_category {
 #define X(name, text) TWS_CATEGORY_##name,
@@ -189,7 +190,10 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* Programs: a program is one list of operations over the state of a rank, such as a training step. */
-#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")
+#define TWS_PROGRAMS(X)                                                                                   \
+  X(TRAIN, "train")                                                                                       \
+  X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync") X(PREFILL, "prefill")     \
+  X(DECODE, "decode")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -197,16 +201,22 @@ typedef enum tws_program {
       TWS_PROGRAM_COUNT
 } tws_program;
 const char *tws_program_name(tws_program program);
+/* Returns 1 for the programs of inference (plan/serving.h): PREFILL processes prompts and fills the cache of keys and
+ * values, DECODE processes one more token of each sequence. Their state has no master weights and optimizer states. */
+static inline int tws_program_serves(tws_program program) {
+  return program == TWS_PROGRAM_PREFILL || program == TWS_PROGRAM_DECODE;
+}
 /* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer, either to the
  * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
  * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device. */
 static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
   if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
+  if (tws_program_serves(program)) return config->cache_length > 0;
   return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
 /* Returns 1 if a training job runs a program between its steps, even if only rarely. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
-  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
+  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE && !tws_program_serves(program);
 }
 /* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);
@@ -287,6 +297,9 @@ typedef struct tws_plan {
   uint32_t input[TWS_NETWORK_INPUTS];
   tws_quantized quantized;
   uint32_t hyper, metrics;
+  /* buffer of the scores of the last tokens, float32 [accumulation step][tensor rank][sample][column of that rank],
+   * which a program of inference computes on its last stage; TWS_NONE: the plan has none */
+  uint32_t scores;
   /* buffer of the running statistics of this rank's modules, concatenated; TWS_NONE: there are none */
   uint32_t running;
   const uint64_t *running_first; /* per running statistics of the network: its offset in `running`, or TWS_NO_OFFSET */

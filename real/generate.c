@@ -1,10 +1,13 @@
-/* Token generation: for each token, the whole sequence goes through the evaluation's forward pass, and the scores of
- * its last token are read before the loss reuses their memory. One rank. */
+/* Token generation. With a cache of keys and values: real/serve.c. Without one, for each token the whole sequence goes
+ * through the evaluation's forward pass, and the scores of its last token are read before the loss reuses their memory:
+ * texts may be longer than the model's context, of which the last tokens are the context. One rank. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
 #include "base/random.h"
 #include "checkpoint/read.h"
+#include "models/network/serving.h"
 #include "plan/hyper.h"
 #include "real/objective.h"
 #include "real/sample.h"
@@ -13,6 +16,7 @@
 typedef struct generator {
   tws_training t;
   const tws_generate_options *options;
+  tws_generate_result *result;
   uint32_t loss_op, scores; /* loss_op: the operation that reads the scores; scores: the buffer that contains them */
   uint64_t first;           /* element of the buffer at which the scores of the wanted token begin */
   int64_t padded, last;     /* padded: number of scores of a token; last: the token whose scores are wanted */
@@ -21,6 +25,7 @@ typedef struct generator {
   tws_candidate *room;
   int32_t *window, *targets, *positions; /* [sequence_length] inputs of the network */
   int32_t *documents;                    /* [sequence_length][2], as tws_documents_find() fills it */
+  uint8_t *seen;                         /* [vocabulary] 1 for tokens of the text; NULL without a repetition penalty */
 } generator;
 
 static tws_code find_scores(generator *g, tws_error *err) {
@@ -63,6 +68,10 @@ static tws_code make_room(generator *g, tws_error *err) {
   g->targets = tws_calloc(length, sizeof *g->targets);
   g->positions = tws_calloc(length, sizeof *g->positions);
   g->documents = tws_calloc(length, 2 * sizeof *g->documents);
+  const double penalty = g->options->sampling.repetition;
+  const int penalizes = penalty > 0 && penalty != 1;
+  if (penalizes) g->seen = tws_calloc(padded, 1);
+  if (penalizes && !g->seen) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (g->raw && g->values && g->room && g->window && g->targets && g->positions && g->documents) return TWS_OK;
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
@@ -77,7 +86,12 @@ static tws_code make_engine(generator *g, tws_error *err) {
                                     .backend = t->backend,
                                     .comm_ops = tws_mpi_comm_ops(),
                                     .comm = t->comm};
-  return tws_executor_create(&setup, &t->executor, err);
+  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    g->result->predicted_bytes += tws_plan_bytes(t->plan, (tws_tier)tier);
+    g->result->allocated_bytes += tws_executor_allocated(t->executor, (tws_tier)tier);
+  }
+  return TWS_OK;
 }
 
 /* Reads the scores before the loss operation, which overwrites them; called before every operation. */
@@ -117,66 +131,119 @@ static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   return TWS_OK;
 }
 
-/* Generates the tokens. A sequence longer than the model's context is truncated to its last tokens. */
-static tws_code generate_tokens(generator *g, tws_error *err) {
+/* Generates the tokens of one text. A sequence longer than the model's context is truncated to its last tokens. */
+static tws_code generate_tokens(generator *g, int64_t number, tws_error *err) {
   const tws_generate_options *o = g->options;
+  const tws_prompt *prompt = &o->prompts[number];
   const int64_t length = g->t.plan->sequence_length;
   const int32_t vocabulary = (int32_t)g->t.plan->network->vocabulary;
   int64_t held = 0;
-  for (int64_t i = o->prompt_count > length ? o->prompt_count - length : 0; i < o->prompt_count; i++)
-    g->window[held++] = o->prompt[i];
+  memset(g->window, 0, (size_t)length * sizeof *g->window);
+  for (int64_t i = prompt->count > length ? prompt->count - length : 0; i < prompt->count; i++)
+    g->window[held++] = prompt->token[i];
+  if (g->seen) memset(g->seen, 0, (size_t)g->padded);
+  for (int64_t i = 0; g->seen && i < prompt->count; i++) g->seen[prompt->token[i]] = 1;
   for (int64_t n = 0; n < o->count; n++) {
     double log_probability = 0;
     g->last = held - 1;
+    const double began = tws_clock_s();
     TWS_TRY(score_window(g, n + 1, err));
-    const double uniform = tws_random_uniform(o->seed, UINT64_C(0x67656e6572617465), (uint64_t)n);
-    const int32_t token = tws_sample(g->values, vocabulary, &o->sampling, uniform, g->room, &log_probability);
+    g->result->decode_s += tws_clock_s() - began;
+    g->result->forward_tokens += held;
+    const double uniform = tws_random_uniform(o->seed + (uint64_t)number, UINT64_C(0x67656e6572617465), (uint64_t)n);
+    const int32_t token = tws_sample(g->values, vocabulary, &o->sampling, g->seen, uniform, g->room, &log_probability);
     if (!isfinite(log_probability))
       return tws_fail(err, TWS_INVALID, "are these the weights of this model?", "the model's scores are no numbers");
-    o->on_token(o->user, token, log_probability);
+    g->result->generated_tokens++;
+    if (g->seen) g->seen[token] = 1;
+    if (o->on_token(o->user, number, token, log_probability)) break;
     if (held == length) memmove(g->window, g->window + 1, (size_t)--held * sizeof *g->window);
     g->window[held++] = token;
   }
   return TWS_OK;
 }
 
-static tws_code check_prompt(const generator *g, tws_error *err) {
-  const tws_generate_options *o = g->options;
+static tws_code check_prompt(const tws_generate_options *o, int64_t number, tws_error *err) {
   const int64_t vocabulary = o->plan.network->vocabulary;
-  if (o->prompt_count < 1) return tws_fail(err, TWS_USAGE, "give at least one token", "the prompt is empty");
-  for (int64_t i = 0; i < o->prompt_count; i++)
-    if (o->prompt[i] < 0 || o->prompt[i] >= vocabulary)
+  const tws_prompt *prompt = &o->prompts[number];
+  char which[32] = "";
+  if (o->prompt_count > 1) snprintf(which, sizeof which, " %lld", (long long)number + 1);
+  if (prompt->count < 1) return tws_fail(err, TWS_USAGE, "give at least one token", "the prompt%s is empty", which);
+  for (int64_t i = 0; i < prompt->count; i++)
+    if (prompt->token[i] < 0 || prompt->token[i] >= vocabulary)
       return tws_fail(err, TWS_INVALID, "is it the model that the tokens are of?",
-                      "token %ld of the prompt is %d, and the vocabulary has %ld", (long)i + 1, o->prompt[i],
-                      (long)vocabulary);
+                      "token %ld of the prompt%s is %d, and the vocabulary has %ld", (long)i + 1, which,
+                      prompt->token[i], (long)vocabulary);
   return TWS_OK;
 }
 
 static tws_code generate(generator *g, tws_error *err) {
-  TWS_TRY(check_prompt(g, err));
   TWS_TRY(build_program(g, err));
   TWS_TRY(tws_resume_open(&g->t, err));
   TWS_TRY(make_room(g, err));
   TWS_TRY(make_engine(g, err));
   TWS_TRY(tws_training_weights(&g->t, err));
-  return generate_tokens(g, err);
+  for (int64_t i = 0; i < g->options->prompt_count; i++) TWS_TRY(generate_tokens(g, i, err));
+  g->result->batches = g->options->prompt_count;
+  return TWS_OK;
 }
 
-tws_code tws_real_generate(const tws_generate_options *options, tws_error *err) {
+/* Returns 1 if the texts are generated with a cache of keys and values, and writes why not to the log, if the options
+ * ask for one. */
+static int keeps_cache(const tws_generate_options *o) {
+  const char *module, *reason = tws_network_unserved(o->plan.network, &module);
+  int64_t longest = 0;
+  for (int64_t i = 0; i < o->prompt_count; i++)
+    if (o->prompts[i].count > longest) longest = o->prompts[i].count;
+  if (!o->cache) return 0;
+  if (reason) {
+    tws_log_write(o->log, TWS_LOG_INFO, "without a cache of keys and values: %s: %s", module, reason);
+    return 0;
+  }
+  if (longest + o->count <= o->plan.config->sequence_length) return 1;
+  tws_log_write(o->log, TWS_LOG_INFO,
+                "without a cache of keys and values: texts of up to %lld tokens exceed the context of %lld (--seq)",
+                (long long)(longest + o->count), (long long)o->plan.config->sequence_length);
+  return 0;
+}
+
+static tws_code check_options(const tws_generate_options *o, tws_error *err) {
+  const int world = tws_topology_world(&o->plan.topology);
+  if (tws_mpi_world() != world)
+    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d", tws_mpi_world(),
+                    world);
+  if (tws_topology_size(&o->plan.topology, TWS_AXES_DATA) > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp",
+                    "replicas generate no texts of their own");
+  for (int64_t i = 0; i < o->prompt_count; i++) TWS_TRY(check_prompt(o, i, err));
+  return TWS_OK;
+}
+
+tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err) {
+  *result = (tws_generate_result){0};
+  TWS_TRY(check_options(options, err));
+  const int keeps = keeps_cache(options);
+  if (options->weight_bits > 0 && !keeps)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
+                    "weights of few bits need a cache of keys and values");
+  if (!keeps && tws_mpi_world() > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "use one rank, or texts within the context (--seq)",
+                    "without a cache of keys and values tokens are generated on one rank");
+  if (keeps) return tws_real_serve(options, result, err);
   const tws_train_options weights = {.plan = options->plan,
                                      .resume = options->resume,
                                      .tag = options->tag,
                                      .init_from = options->init_from,
                                      .log = options->log};
   generator g = {.options = options,
+                 .result = result,
                  .t = {.options = &weights,
                        .config = options->plan.config,
                        .world = 1,
                        .threads = options->plan.threads > 0 ? options->plan.threads : 1,
                        .weights_only = 1,
                        .ops = tws_real_backend("host")}};
-  if (tws_mpi_world(NULL) != 1 || tws_topology_world(&options->plan.topology) != 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "use one rank: -n 1", "tokens are generated on one rank");
   tws_code code = generate(&g, err);
   tws_training_release(&g.t);
   tws_free(g.raw);
@@ -186,5 +253,6 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err) 
   tws_free(g.targets);
   tws_free(g.positions);
   tws_free(g.documents);
+  tws_free(g.seen);
   return code;
 }

@@ -170,17 +170,37 @@ typedef struct tws_train_result {
   tws_disk_traffic disk; /* traffic of this run's training steps; on rank 0 the sum over ranks */
 } tws_train_result;
 
+typedef struct tws_prompt {
+  const int32_t *token;
+  int64_t count;
+} tws_prompt;
+
 typedef struct tws_generate_options {
-  tws_plan_request plan;                /* plan of the only rank; micro batch and accumulation are 1 */
+  tws_plan_request plan;                /* plan of a rank; micro batch and accumulation are 1 */
   const char *resume, *tag, *init_from; /* as in tws_train_options; if all are NULL, weights are random */
-  const int32_t *prompt;
-  int64_t prompt_count, count; /* number of tokens of the prompt, and number of tokens to generate */
+  const tws_prompt *prompts;            /* `prompt_count` of them */
+  int64_t prompt_count, count;          /* numbers of prompts, and of tokens to generate for each at most */
+  int64_t batch;                        /* most texts that are generated at a time; 0: all */
+  /* 1: keys and values of earlier tokens are kept; 0: each token is computed from the last sequence_length tokens of
+   * its text, which is the only way for texts that are longer than that */
+  int cache;
+  int weight_bits; /* with a cache: 4 (nf4) or 8: weights of linear layers are codes of this size; 0: they are not */
   tws_sampling sampling;
-  uint64_t seed; /* seed of the random choices of tokens */
-  void (*on_token)(void *user, int32_t token, double log_probability);
+  uint64_t seed; /* seed of the random choices of tokens of the first text; each further text has the next seed */
+  /* Receives each token of text number `prompt`; returns 1 if the text ends with it. Called on rank 0. */
+  int (*on_token)(void *user, int64_t prompt, int32_t token, double log_probability);
   void *user;
   const tws_log *log;
 } tws_generate_options;
+
+typedef struct tws_generate_result {
+  /* tokens that went through the forward pass, without those that fill up a batch; and generated tokens */
+  int64_t forward_tokens, generated_tokens;
+  int64_t batches;
+  double prefill_s, decode_s; /* total seconds of passes over prompts (without a cache: 0), and of those over tokens */
+  uint64_t predicted_bytes, allocated_bytes; /* bytes of this rank's arenas: by the plans, and as allocated */
+  uint64_t cache_bytes;                      /* of these, keys and values */
+} tws_generate_result;
 
 typedef struct tws_calibrate_options {
   const char *out_path;   /* path of the file of measurements (traces/measurements.h), which rank 0 writes */
@@ -266,7 +286,7 @@ typedef struct tws_real_api {
   /* Trains. After an error in a world of several ranks, the others still wait for this rank: end it with abort(), not
    * with stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
-  tws_code (*generate)(const tws_generate_options *options, tws_error *err);
+  tws_code (*generate)(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
                                                         * is none */

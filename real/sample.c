@@ -15,20 +15,28 @@ static double log_sum(const float *scores, int32_t count, float most) {
   return (double)most + log(sum);
 }
 
-int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, double uniform, tws_candidate *room,
-                   double *log_probability) {
+/* Returns the score of a token after the repetition penalty. */
+static float penalized(const float *scores, int32_t i, const tws_sampling *how, const uint8_t *seen) {
+  if (!seen || !seen[i] || how->repetition <= 0) return scores[i];
+  return (float)(scores[i] > 0 ? (double)scores[i] / how->repetition : (double)scores[i] * how->repetition);
+}
+
+int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, const uint8_t *seen, double uniform,
+                   tws_candidate *room, double *log_probability) {
   int32_t chosen = 0;
-  for (int32_t i = 1; i < count; i++)
-    if (scores[i] > scores[chosen]) chosen = i;
-  const float most = scores[chosen];
+  float most = -INFINITY, largest = scores[0];
+  for (int32_t i = 0; i < count; i++) {
+    room[i] = (tws_candidate){penalized(scores, i, how, seen), i};
+    if (room[i].score > most) most = room[i].score, chosen = i;
+    if (scores[i] > largest) largest = scores[i];
+  }
   if (how->temperature > 0) {
     int32_t kept = how->top_k > 0 && how->top_k < count ? (int32_t)how->top_k : count, i = 0;
     double all = 0, sum = 0, at = 0;
-    for (i = 0; i < count; i++) room[i] = (tws_candidate){scores[i], i};
     qsort(room, (size_t)count, sizeof *room, likelier_first);
 #define WEIGHT(i) exp(((double)room[i].score - (double)most) / how->temperature)
     for (i = 0; i < kept; i++) all += WEIGHT(i);
-    for (i = 0; i < kept && (i == 0 || sum < how->top_p * all); i++) sum += WEIGHT(i);
+    for (i = 0; i < kept && (i == 0 || (sum < how->top_p * all && WEIGHT(i) >= how->min_p)); i++) sum += WEIGHT(i);
     kept = i;
     for (i = 0; i + 1 < kept; i++) {
       at += WEIGHT(i);
@@ -37,6 +45,6 @@ int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, 
 #undef WEIGHT
     chosen = room[i].id;
   }
-  *log_probability = (double)scores[chosen] - log_sum(scores, count, most);
+  *log_probability = (double)scores[chosen] - log_sum(scores, count, largest);
   return chosen;
 }

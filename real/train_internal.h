@@ -86,7 +86,9 @@ typedef struct tws_training {
   double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
 } tws_training;
 
-tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
+tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
+/* Generates texts with a cache of keys and values (real/serve.c); the options are checked. */
+tws_code tws_real_serve(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
 /* ---- parts of a training (real/train.c), each for one rank; without a communicator they do not need other ranks
  * ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);

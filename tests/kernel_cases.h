@@ -103,6 +103,16 @@ static const test_case table[] = {
     CASE(NORM_GRAD, {40, 301}, {1e-5}, TWS_RMS | ACC | TWS_SUMS, HM),
     CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS | TWS_SUMS, B),
     CASE(NORM_GRAD, {70, 257}, {1e-5}, TWS_PLAIN | ACC | ACC_PARAM | TWS_SUMS, F),
+    CASE(CACHE_WRITE, {2, 5, 4, 2, 24, 16}, {0}, 0, F),
+    CASE(CACHE_WRITE, {5, 1, 4, 1, 17, 40}, {0}, 0, B),
+    CASE(CACHE_WRITE, {3, 30, 6, 6, 64, 7}, {0}, 0, H), /* fewer rows than tokens */
+    CASE(CACHED_ATTENTION, {4, 1, 4, 2, 24, 16}, {0}, 0, F),
+    CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* groups of more heads than fit at once */
+    CASE(CACHED_ATTENTION, {3, 3, 6, 6, 33, 90}, {0.2, 15, 0, 6, 12}, TWS_ALIBI, F),
+    CASE(CACHED_ATTENTION, {2, 1, 8, 8, 128, 700, 0, 600}, {0, 20}, 0, H),
+    CASE(CODED_LINEAR, {1, 96, 128, 64, 8}, {0}, 0, F),
+    CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than are computed at once */
+    CASE(CODED_LINEAR, {3, 70, 1400, 140, 4}, {0}, 0, B),
     CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
     CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),

@@ -179,6 +179,21 @@ static test_case random_case(int number) {
       c.f[0] = (double)draw(s, 20, 0, c.d[2] - c.d[3]);
       if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
       break;
+    case TWS_KERNEL_CODED_LINEAR:
+      c.d[3] = 2 * draw(s, 20, 1, 40), c.d[2] = c.d[3] * draw(s, 21, 1, 9), c.d[4] = 4 * draw(s, 22, 1, 2);
+      c.flags &= TWS_BIAS, c.dtype2 = c.dtype;
+      break;
+    case TWS_KERNEL_CACHE_WRITE:
+    case TWS_KERNEL_CACHED_ATTENTION:
+      c.d[3] = draw(s, 20, 1, 4), c.d[2] = c.d[3] * draw(s, 21, 1, 12), c.d[4] = draw(s, 22, 1, 140);
+      c.d[0] = draw(s, 23, 1, 5), c.d[1] = draw(s, 24, 1, 3), c.d[5] = draw(s, 25, 1, 200);
+      c.flags = 0, c.dtype2 = c.dtype;
+      memset(c.f, 0, sizeof c.f);
+      c.d[6] = c.d[7] = 0;
+      if (c.kernel == TWS_KERNEL_CACHE_WRITE) break;
+      c.d[7] = draw(s, 26, 0, 1) * draw(s, 27, 1, 150);
+      c.flags = (uint32_t)draw(s, 28, 0, 1) * TWS_ALIBI, c.f[1] = (double)draw(s, 29, 0, 1) * 12;
+      break;
     case TWS_KERNEL_DEQUANTIZE:
       c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = 4 * draw(s, 21, 1, 2);
       break;

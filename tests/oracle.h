@@ -453,6 +453,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 }
 
 #include "tests/oracle_attention.h"
+#include "tests/oracle_cache.h"
 #include "tests/oracle_disentangled.h"
 #include "tests/oracle_encoders.h"
 #include "tests/oracle_float8.h"
@@ -544,6 +545,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ATTENTION_GRAD:
       oracle_attention_grad(w, a, o);
+      break;
+    case TWS_KERNEL_CACHE_WRITE:
+      oracle_cache_write(w, o);
+      break;
+    case TWS_KERNEL_CACHED_ATTENTION:
+      oracle_cached_attention(w, a, o);
       break;
     case TWS_KERNEL_DISENTANGLED:
     case TWS_KERNEL_DISENTANGLED_GRAD:
@@ -749,6 +756,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_QUANTIZE_PARTS:
       oracle_quantize_parts(w, o);
+      break;
+    case TWS_KERNEL_CODED_LINEAR:
+      oracle_coded_linear(w, o);
       break;
     case TWS_KERNEL_DEQUANTIZE_PARTS:
       oracle_dequantize_parts(w, o);

@@ -88,6 +88,22 @@ static inline void oracle_quantize_parts(const tws_work *w, double **o) {
   free(codes);
 }
 
+static inline void oracle_coded_linear(const tws_work *w, double **o) {
+  const int64_t out = w->d[1], in = w->d[2], biased = (w->flags & TWS_BIAS) != 0;
+  double level[16];
+  for (int i = 0; i < 16; ++i) level[i] = oracle_level(i);
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t row = 0; row < out; ++row) {
+      double sum = biased ? o[3][row] : 0;
+      for (int64_t c = 0; c < in; ++c) {
+        const int64_t i = row * in + c, byte = (int64_t)o[1][w->d[4] == 8 ? i : i / 2];
+        const double code = w->d[4] == 8 ? oracle_signed((int)byte) : level[i % 2 ? byte % 16 : byte / 16];
+        sum += code * o[2][i / w->d[3]] * o[0][t * in + c];
+      }
+      o[3 + biased][t * out + row] = sum;
+    }
+}
+
 static inline void oracle_dequantize_parts(const tws_work *w, double **o) {
   const int64_t part = w->d[0], parts = w->d[1], block = w->d[3];
   const int bits = (int)w->d[4];

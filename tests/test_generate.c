@@ -11,8 +11,30 @@ static const float scores[COUNT] = {1.0f, 3.0f, -2.0f, 3.0f, 0.5f};
 static int32_t sample(double temperature, int64_t k, double p, double uniform, double *likely) {
   tws_candidate room[COUNT];
   const tws_sampling how = {.temperature = temperature, .top_k = k, .top_p = p};
-  return tws_sample(scores, COUNT, &how, uniform, room, likely);
+  return tws_sample(scores, COUNT, &how, NULL, uniform, room, likely);
 }
+
+/* Limits by a share of the most likely token's probability, and the penalty of tokens that the text has. */
+START_TEST(min_p_and_penalty) {
+  static const uint8_t seen[COUNT] = {1, 1, 1, 0, 0};
+  tws_candidate room[COUNT];
+  tws_sampling how = {.temperature = 1, .top_p = 1, .min_p = 0.9};
+  double likely, all = 0;
+  for (int i = 0; i < COUNT; i++) all += exp((double)scores[i]);
+  for (int i = 0; i < 100; i++) { /* only the two equal ones have nine tenths of the largest probability */
+    const int32_t token = tws_sample(scores, COUNT, &how, NULL, i / 100.0, room, &likely);
+    ck_assert(token == 1 || token == 3);
+  }
+  how.min_p = 0.1; /* e^-2 of it is more, e^-2.5 is less */
+  ck_assert_int_eq(tws_sample(scores, COUNT, &how, NULL, 0.999, room, &likely), 0);
+  how = (tws_sampling){.temperature = 0, .top_p = 1, .repetition = 2};
+  ck_assert_int_eq(tws_sample(scores, COUNT, &how, NULL, 0, room, &likely), 1);
+  ck_assert_int_eq(tws_sample(scores, COUNT, &how, seen, 0, room, &likely), 3); /* 3 / 2 is less than 3 */
+  ck_assert_double_eq_tol(likely, 3 - log(all), 1e-12);                         /* as without a penalty */
+  how = (tws_sampling){.temperature = 1, .top_p = 1, .repetition = 2};
+  ck_assert_int_eq(tws_sample(scores, COUNT, &how, seen, 1 - 1e-16, room, &likely), 2); /* -2 x 2 is the least */
+}
+END_TEST
 
 /* Computes the share of each token among tokens drawn with evenly spread numbers. */
 static void spread(double temperature, int64_t k, double p, double share[COUNT]) {
@@ -99,6 +121,116 @@ START_TEST(generation_continues_the_prompt) {
 }
 END_TEST
 
+static cJSON *answer(const char *rest) {
+  char line[512];
+  snprintf(line, sizeof line, GO_ON "--json --temperature 0 %s", folder, rest);
+  command_result r = twinspeed_to(command_scratch(), line);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-generation-1");
+  command_free(&r);
+  return json;
+}
+
+static void same_tokens(const cJSON *a, const cJSON *b) {
+  const cJSON *one = member(a, "tokens"), *other = member(b, "tokens");
+  ck_assert_int_eq(cJSON_GetArraySize(one), cJSON_GetArraySize(other));
+  for (int i = 0; i < cJSON_GetArraySize(one); i++) {
+    ck_assert_int_eq(cJSON_GetArrayItem(one, i)->valueint, cJSON_GetArrayItem(other, i)->valueint);
+    ck_assert_double_eq_tol(cJSON_GetArrayItem(member(a, "log_probabilities"), i)->valuedouble,
+                            cJSON_GetArrayItem(member(b, "log_probabilities"), i)->valuedouble, 1e-4);
+  }
+}
+
+/* Texts of one file have the tokens that each has alone, with a cache or without, in batches of any size. With a cache
+ * each token but the last goes through the model once. */
+START_TEST(prompts_of_a_file) {
+  char path[64], line[256];
+  static const char *const prompts[] = {"the ", "and the evening", "q", "In the beginning"};
+  snprintf(path, sizeof path, "%s/prompts", folder);
+  write_text(path, "\"the \"\n\n{\"prompt\": \"and the evening\"}\n[113]\n\"In the beginning\"");
+  snprintf(line, sizeof line, "--prompts %s --tokens 12 --seq 32", path);
+  cJSON *all = answer(line);
+  ck_assert_int_eq(cJSON_GetArraySize(member(all, "texts")), 4);
+  ck_assert_int_eq(member(all, "forward_tokens")->valueint, 4 + 15 + 1 + 16 + 4 * 11);
+  ck_assert_int_eq(member(all, "generated_tokens")->valueint, 48);
+  ck_assert_int_eq(member(all, "batches")->valueint, 1);
+  ck_assert(cJSON_IsTrue(member(all, "cache")));
+  ck_assert_double_eq(number(all, "predicted_bytes"), number(all, "allocated_bytes"));
+  snprintf(line, sizeof line, "--prompts %s --tokens 12 --seq 32 --batch 3", path);
+  cJSON *batches = answer(line);
+  ck_assert_int_eq(member(batches, "batches")->valueint, 2);
+  for (int i = 0; i < 4; i++) {
+    const cJSON *text = cJSON_GetArrayItem(member(all, "texts"), i);
+    snprintf(line, sizeof line, "--prompt '%s' --tokens 12 --seq 32 --no-cache", prompts[i]);
+    cJSON *alone = answer(line);
+    ck_assert(cJSON_IsFalse(member(alone, "cache")));
+    same_tokens(text, alone);
+    same_tokens(text, cJSON_GetArrayItem(member(batches, "texts"), i));
+    cJSON_Delete(alone);
+  }
+  /* a text ends with the token that completes a stop text */
+  const int stop = cJSON_GetArrayItem(member(cJSON_GetArrayItem(member(all, "texts"), 0), "tokens"), 4)->valueint;
+  snprintf(line, sizeof line, "--prompt 'the ' --tokens 12 --seq 32 --stop '%c'", stop);
+  cJSON *stopped = answer(line);
+  const cJSON *tokens = member(stopped, "tokens");
+  ck_assert_int_eq(cJSON_GetArrayItem(tokens, cJSON_GetArraySize(tokens) - 1)->valueint, stop);
+  ck_assert_int_le(cJSON_GetArraySize(tokens), 5);
+  ck_assert(cJSON_IsTrue(member(stopped, "stopped")));
+  cJSON_Delete(stopped);
+  cJSON_Delete(batches);
+  cJSON_Delete(all);
+}
+END_TEST
+
+/* Tensor ranks and pipeline stages give the tokens of one rank. */
+START_TEST(ranks_agree) {
+  static const char *const how[] = {"--tp 2", "--pp 2", "-n 2"};
+  char path[64], line[256];
+  snprintf(path, sizeof path, "%s/few", folder);
+  write_text(path, "\"the \"\n\"and the evening\"\n");
+  snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32", path);
+  cJSON *alone = answer(line);
+  for (int i = 0; i < 3; i++) {
+    snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32 %s", path, how[i]);
+    cJSON *divided = answer(line);
+    ck_assert_int_eq(member(divided, "forward_tokens")->valueint, 4 + 15 + 2 * 7);
+    ck_assert_double_eq(number(divided, "predicted_bytes"), number(divided, "allocated_bytes"));
+    ck_assert_double_lt(number(divided, "allocated_bytes"), number(alone, "allocated_bytes"));
+    for (int t = 0; t < 2; t++)
+      same_tokens(cJSON_GetArrayItem(member(alone, "texts"), t), cJSON_GetArrayItem(member(divided, "texts"), t));
+    cJSON_Delete(divided);
+  }
+  cJSON_Delete(alone);
+}
+END_TEST
+
+/* Weights in few bits take less memory, and the scores hardly change. */
+START_TEST(weights_of_few_bits) {
+  cJSON *whole = answer("--prompt 'the ' --tokens 2 --seq 32"), *coded;
+  double bytes = number(whole, "allocated_bytes");
+  const double likely = cJSON_GetArrayItem(member(whole, "log_probabilities"), 0)->valuedouble;
+  command_result r = twinspeed("convert checkpoint %s/run %s/all.safetensors --quiet", folder, folder);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  for (int i = 0; i < 2; i++) {
+    r = twinspeed(
+        "generate -m tiny-gpt2 --quiet --threads 1 --json --temperature 0 --prompt 'the ' --tokens 2 --seq 32 "
+        "--init-from %s/all.safetensors --weights %s",
+        folder, i ? "nf4" : "int8");
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    coded = assert_json(&r, "twinspeed-generation-1");
+    command_free(&r);
+    ck_assert_double_eq(number(coded, "predicted_bytes"), number(coded, "allocated_bytes"));
+    ck_assert_double_lt(number(coded, "allocated_bytes"), bytes);
+    bytes = number(coded, "allocated_bytes");
+    const double got = cJSON_GetArrayItem(member(coded, "log_probabilities"), 0)->valuedouble;
+    ck_assert_msg(fabs(got - likely) < (i ? 0.5 : 0.05) && got != likely, "%g, not %g", got, likely);
+    cJSON_Delete(coded);
+  }
+  cJSON_Delete(whole);
+}
+END_TEST
+
 static void refused(int status, const char *words, const char *rest) {
   command_result r = twinspeed("generate -m tiny-gpt2 --quiet %s", rest);
   assert_one_error(&r, status, rest);
@@ -112,9 +244,25 @@ START_TEST(refusals) {
   refused(2, "several prompts", "--init-from x --prompt a --prompt-ids 1");
   refused(2, "is no token", "--init-from x --prompt-ids 1,b");
   refused(2, "--tag without --resume", "--init-from x --prompt a --tag y");
-  refused(3, "on one rank", "--init-from x --prompt a -n 2");
+  refused(3, "neither by --sp nor by --ep", "--init-from x --prompt a -n 2 --sp 2");
+  refused(2, "4 ranks are not 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 4 --tp 2");
   refused(2, "the prompt is empty", "--init-from x --prompt ''");
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
+  refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
+  refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
+  refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
+  refused(4, "No such file", "--init-from x --prompts /no/where");
+  char path[64], line[128];
+  snprintf(path, sizeof path, "%s/bad", folder);
+  snprintf(line, sizeof line, "--init-from x --prompts %s", path);
+  write_text(path, "\"a\"\n[1, -2]\n");
+  refused(3, "line 2:1:5: this is no token", line);
+  write_text(path, "\"a\"\nfree text\n");
+  refused(3, "line 2:1:", line);
+  write_text(path, " \n\n");
+  refused(3, "has no prompts", line);
+  write_text(path, "\"a\"\n[300]\n");
+  refused(3, "token 1 of the prompt 2 is 300, and the vocabulary has 256", line);
   refused(4, "No such file", "--init-from /no/where --prompt a");
 }
 END_TEST
@@ -123,7 +271,11 @@ int main(void) {
   Suite *suite = suite_create("generate");
   TCase *tests = tcase_create("generate");
   tcase_add_test(tests, choices);
+  tcase_add_test(tests, min_p_and_penalty);
   tcase_add_test(tests, generation_continues_the_prompt);
+  tcase_add_test(tests, prompts_of_a_file);
+  tcase_add_test(tests, weights_of_few_bits);
+  tcase_add_test(tests, ranks_agree);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

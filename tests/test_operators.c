@@ -226,7 +226,8 @@ START_TEST(rows_hold_together) {
                                .dtype = (uint8_t)(types % 3),
                                .dtype2 = (uint8_t)(types / 3),
                                .flags = flags,
-                               .d = {12, 4, 8, 2, 3, 0, 0, strncmp(row->name, "attention", 9) == 0 ? 4 : 0}};
+                               .d = {12, 4, 8, 2, 3, strncmp(row->name, "cache", 5) == 0 ? 5 : 0, 0,
+                                     strncmp(row->name, "attention", 9) == 0 ? 4 : 0}};
         check_work(&work);
       }
   }

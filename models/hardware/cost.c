@@ -19,9 +19,10 @@ static int product_of(const tws_work *work, matrix_product *p) {
     case TWS_KERNEL_LINEAR:
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_LINEAR_GRAD_WEIGHT:
+    case TWS_KERNEL_CODED_LINEAR:
       *p = (matrix_product){.m = (double)d[0], .n = (double)d[1], .k = (double)d[2], .times = 1};
       p->aligned = d[1] % 8 == 0 && d[2] % 8 == 0;
-      p->result = (unsigned)work->code - TWS_KERNEL_LINEAR;
+      p->result = work->code == TWS_KERNEL_CODED_LINEAR ? FORWARD : (unsigned)work->code - TWS_KERNEL_LINEAR;
       return 1;
     case TWS_KERNEL_CONVOLUTION:
     case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
@@ -274,6 +275,10 @@ static double gpu_matmul_seconds(const tws_profile *profile, const tws_work *wor
     k = swap;
   }
   const double rate = gpu_rate(profile, work, peak, p->aligned), feed = feed_of(profile, work);
+  /* products with a few vectors, as in decoding, have kernels without tiles */
+  if (p->result == FORWARD && p->m <= 16)
+    return fmax(2 * p->m * p->n * p->k * count * p->times / (rate * profile->multiprocessors),
+                count * tws_work_bytes(work) / bandwidth);
   return fmax(tiled_seconds(profile, count * p->times, m, n, k, rate, bandwidth, feed),
               count * tws_work_bytes(work) / bandwidth);
 }

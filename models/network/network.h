@@ -95,6 +95,7 @@ typedef enum tws_input_content {
   TWS_INPUT_TARGETS,   /* for each row of the logits the id to predict, or an ignored id; int32 */
   TWS_INPUT_CLASSES,   /* for a second loss the class of each sample, or an ignored one; int32 */
   TWS_INPUT_LENGTHS,   /* number of keys of each sample that are no padding, int32 */
+  TWS_INPUT_STARTS,    /* inference: position of each sample's first token, int32 */
   TWS_INPUT_TYPES,     /* the segment of each token, int32 */
   TWS_INPUT_DOCUMENTS, /* for each token the first and the end position of its document, int32 */
   TWS_INPUT_POSITIONS, /* the position of each token in its document, int32 */

@@ -61,6 +61,31 @@ tws_code run(const tws_cuda_call *call, const S &scales, T *w, tws_error *err) {
   return launched(err);
 }
 
+// A block for each output row and token: its threads divide the columns.
+template <typename T>
+__global__ void coded_linear(const T *x, const uint8_t *codes, const float *scales, const T *bias, T *y, int64_t tokens,
+                             int64_t out, int64_t in, int64_t block, int bits, Levels level) {
+  __shared__ float room[BLOCK / WARP];
+  for (int64_t at = blockIdx.x; at < tokens * out; at += gridDim.x) {
+    const int64_t row = at % out, t = at / out;
+    float sum = 0;
+    for (int64_t c = threadIdx.x; c < in; c += blockDim.x) {
+      const int64_t i = row * in + c;
+      const int pair = bits == 8 ? 0 : i % 2 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
+      const float code = bits == 8 ? (float)(signed char)codes[i] : level.of[pair];
+      sum += code * scales[i / block] * to_float(x[t * in + c]);
+    }
+    for (int offset = WARP / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (unsigned w = 1; w < blockDim.x / WARP; ++w) sum += room[w];
+      y[t * out + row] = from_float<T>(sum + (bias ? to_float(bias[row]) : 0.0F));
+    }
+    __syncthreads();
+  }
+}
+
 template <typename S>
 tws_code run_to(const tws_cuda_call *call, const S &scales, int to, tws_error *err) {
   FOR_TYPE(call->dtype[to], T,
@@ -77,4 +102,15 @@ tws_code tws_cuda_dequantize(const tws_cuda_call *call, tws_error *err) {
 
 tws_code tws_cuda_dequantize_twice(const tws_cuda_call *call, tws_error *err) {
   return run_to(call, CodedScales{in<signed char>(call, 1), in<float>(call, 2), call->work->d[3]}, 3, err);
+}
+
+tws_code tws_cuda_coded_linear(const tws_cuda_call *call, tws_error *err) {
+  const int64_t *d = call->work->d;
+  const bool biased = (call->work->flags & TWS_BIAS) != 0;
+  const Levels level = {TWS_NF4_LEVELS};
+  FOR_TYPE(call->dtype[0], T,
+           LAUNCH(coded_linear<T>, grid_for(call, d[0] * d[1], 1), BLOCK, 0, call, in<T>(call, 0), in<uint8_t>(call, 1),
+                  in<float>(call, 2), biased ? in<T>(call, 3) : nullptr, out<T>(call, biased ? 4 : 3), d[0], d[1], d[2],
+                  d[3], (int)d[4], level));
+  return launched(err);
 }

@@ -61,3 +61,51 @@ HOST_KERNEL(dequantize_twice) {
   run_parallel(call, tws_work_bytes(call->work), dequantize_twice_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
+
+/* ---- products with weights in codes ---- */
+
+enum { COLUMNS_AT_ONCE = 512, TOKENS_AT_ONCE = 32 };
+
+/* Computes outputs [first, first + count) of up to TOKENS_AT_ONCE tokens: a part of a weight's row is decoded once
+ * for all of them. */
+static void coded_rows(const tws_host_call *call, int64_t token, int64_t tokens, host_range rows) {
+  const int64_t *d = call->work->d, out = d[1], in = d[2], block = d[3];
+  const int has_bias = (call->work->flags & TWS_BIAS) != 0, y = 3 + has_bias;
+  const float *scales = call->operand[2];
+  float weight[COLUMNS_AT_ONCE];
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    vf sum[TOKENS_AT_ONCE];
+    for (int64_t t = 0; t < tokens; ++t) sum[t] = v_zero();
+    for (int64_t begin = 0, count; begin < in; begin += count) {
+      const int64_t left = block - begin % block, most = left < COLUMNS_AT_ONCE ? left : COLUMNS_AT_ONCE;
+      count = in - begin < most ? in - begin : most;
+      const vf scale = v_set(scales[(row * in + begin) / block]);
+      read_codes(call->operand[1], row * in + begin, count, (int)d[4], weight);
+      FOR_TYPE(call->dtype[0], T, EACH_VECTOR(c, n, 0, count, {
+                 const vf w = v_get(TWS_F32, weight, c, n) * scale;
+                 for (int64_t t = 0; t < tokens; ++t)
+                   sum[t] += w * v_get(T, call->operand[0], (token + t) * in + begin + c, n);
+               }));
+    }
+    for (int64_t t = 0; t < tokens; ++t)
+      FOR_TYPE(call->dtype[y], T, {
+        vf total = v_set(v_sum(sum[t]));
+        if (has_bias) total += v_get(T, call->operand[3], row, 1);
+        v_put(T, call->operand[y], (token + t) * out + row, total, 1);
+      });
+  }
+}
+
+static void coded_linear_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t tokens = call->work->d[0];
+  const host_range rows = share(call->work->d[1], 16, thread, threads);
+  for (int64_t token = 0; token < tokens; token += TOKENS_AT_ONCE)
+    coded_rows(call, token, tokens - token < TOKENS_AT_ONCE ? tokens - token : TOKENS_AT_ONCE, rows);
+}
+
+HOST_KERNEL(coded_linear) {
+  (void)err;
+  run_parallel(call, tws_work_flops(call->work), coded_linear_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

@@ -1,0 +1,180 @@
+/* The cache of keys and values: rows of new tokens are copied to it, and queries of new tokens attend to all of it.
+ * Attention of a few queries is bound by reading the cache, so that each key and each value is read once for all query
+ * heads that share it. */
+#include "models/attention.h"
+#include "real/host/kernels/kernels.h"
+
+typedef struct cache_shape {
+  int64_t batch, seq, heads, kv_heads, head, rows, window;
+  const int32_t *starts, *lengths;
+} cache_shape;
+
+static cache_shape cache_shape_of(const tws_host_call *call, int starts) {
+  const int64_t *d = call->work->d;
+  return (cache_shape){d[0],
+                       d[1],
+                       d[2],
+                       d[3],
+                       d[4],
+                       d[5],
+                       call->work->code == TWS_KERNEL_CACHED_ATTENTION ? d[7] : 0,
+                       call->operand[starts],
+                       call->operand[starts + 1]};
+}
+
+/* Returns the number of new tokens of a sequence. */
+static int64_t tokens_of(const cache_shape *s, int64_t b) {
+  return s->lengths[b] < 0 ? 0 : s->lengths[b] < s->seq ? s->lengths[b] : s->seq;
+}
+
+static void cache_write_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const cache_shape s = cache_shape_of(call, 1);
+  const int64_t head_bytes = s.head * (call->dtype[0] == TWS_F32 ? 4 : 2), kv = 2 * s.kv_heads;
+  const host_range r = share(s.batch * kv, 1, thread, threads);
+  for (int64_t i = r.begin; i < r.end; ++i) {
+    const int64_t b = i / kv, h = i % kv, count = tokens_of(&s, b), first = count > s.rows ? count - s.rows : 0;
+    for (int64_t t = first; t < count; ++t) {
+      const int64_t from = ((b * s.seq + t) * (s.heads + kv) + s.heads + h) * head_bytes;
+      const int64_t to = (i * s.rows + (s.starts[b] + t) % s.rows) * head_bytes;
+      memcpy((char *)call->operand[3] + to, (const char *)call->operand[0] + from, (size_t)head_bytes);
+    }
+  }
+}
+/* Fails for a cache in 8 bits, which only predictions know. */
+static tws_code check_types(const tws_host_call *call, int cache, tws_error *err) {
+  if (call->dtype[cache] == call->dtype[0]) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "keep keys and values in the type of activations",
+                  "the host has no cache of keys and values in %s", tws_dtype_name(call->dtype[cache]));
+}
+
+HOST_KERNEL(cache_write) {
+  const int64_t *d = call->work->d;
+  TWS_TRY(check_types(call, 3, err));
+  run_parallel(call, 8.0 * (double)(d[0] * d[1] * d[3] * d[4]), cache_write_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+/* ---- attention ---- */
+
+enum { GROUP = 8, KEYS_AT_ONCE = 64, MOST_HEAD = 512 };
+
+/* Up to GROUP query heads of a token that share one key head: their queries, sums of values, and running maxima and
+ * sums of their softmax. */
+typedef struct cached_queries {
+  int64_t count, width; /* number of query heads; elements of a head, rounded up to whole vectors */
+  float query[GROUP][MOST_HEAD], sum[GROUP][MOST_HEAD], score[GROUP][KEYS_AT_ONCE];
+  float largest[GROUP], total[GROUP], slope[GROUP];
+} cached_queries;
+
+/* Computes scores of one key for all queries. */
+VECTOR_INLINE void score_key(tws_dtype T, const void *cache, int64_t first, int64_t head, cached_queries *q,
+                             int64_t column) {
+  float key[MOST_HEAD];
+  EACH_VECTOR(c, n, 0, head, v_store(key + c, v_get(T, cache, first + c, n)));
+  for (int64_t h = 0; h < q->count; ++h) {
+    vf sum = v_zero();
+    for (int64_t c = 0; c < q->width; c += LANES) sum += v_load(q->query[h] + c) * v_load(key + c);
+    q->score[h][column] = v_sum(sum);
+  }
+}
+
+VECTOR_INLINE void add_value(tws_dtype T, const void *cache, int64_t first, int64_t head, cached_queries *q,
+                             int64_t column) {
+  float value[MOST_HEAD];
+  EACH_VECTOR(c, n, 0, head, v_store(value + c, v_get(T, cache, first + c, n)));
+  for (int64_t h = 0; h < q->count; ++h) {
+    const vf p = v_set(q->score[h][column]);
+    for (int64_t c = 0; c < q->width; c += LANES) v_store(q->sum[h] + c, v_load(q->sum[h] + c) + p * v_load(value + c));
+  }
+}
+
+/* Turns the scores of `count` keys into exponentials relative to the largest score so far. `distance`: of the first of
+ * these keys from the query. */
+static void exponentials(cached_queries *q, int64_t count, int64_t distance, float cap) {
+  for (int64_t h = 0; h < q->count; ++h) {
+    float *score = q->score[h], largest = q->largest[h];
+    for (int64_t k = 0; k < count; ++k) {
+      if (cap != 0) score[k] = cap * tanhf(score[k] / cap);
+      score[k] -= q->slope[h] * (float)(distance - k);
+      if (score[k] > largest) largest = score[k];
+    }
+    const float kept = q->total[h] > 0 ? expf(q->largest[h] - largest) : 0;
+    q->total[h] *= kept;
+    for (int64_t c = 0; c < q->width; c += LANES) v_store(q->sum[h] + c, v_load(q->sum[h] + c) * kept);
+    for (int64_t k = 0; k < count; ++k) q->total[h] += score[k] = expf(score[k] - largest);
+    q->largest[h] = largest;
+  }
+}
+
+/* Attends with some query heads of token t of sequence b. */
+static void attend(const tws_host_call *call, const cache_shape *s, const tws_attention_form *f, int64_t b, int64_t t,
+                   int64_t kv_head, cached_queries *q) {
+  const int64_t position = s->starts[b] + t, keys = (b * 2 * s->kv_heads + kv_head) * s->rows;
+  const int64_t values = keys + s->kv_heads * s->rows;
+  const int64_t most = s->window > 0 && s->window < s->rows ? s->window : s->rows;
+  const int64_t first = position + 1 > most ? position + 1 - most : 0;
+  for (int64_t begin = first; begin <= position; begin += KEYS_AT_ONCE) {
+    const int64_t count = position + 1 - begin < KEYS_AT_ONCE ? position + 1 - begin : KEYS_AT_ONCE;
+    FOR_TYPE(call->dtype[1], T,
+             for (int64_t k = 0; k < count; ++k)
+                 score_key(T, call->operand[1], (keys + (begin + k) % s->rows) * s->head, s->head, q, k));
+    exponentials(q, count, position - begin, f->cap);
+    FOR_TYPE(call->dtype[1], T,
+             for (int64_t k = 0; k < count; ++k)
+                 add_value(T, call->operand[1], (values + (begin + k) % s->rows) * s->head, s->head, q, k));
+  }
+}
+
+static tws_attention_form form_of(const tws_host_call *call) {
+  const double *f = call->work->f;
+  return (tws_attention_form){.alibi = (call->work->flags & TWS_ALIBI) != 0,
+                              .scale = f[0] != 0 ? (float)f[0] : 1.0F / sqrtf((float)call->work->d[4]),
+                              .cap = (float)f[1],
+                              .slope = f[2] != 0 ? (float)f[2] : 1,
+                              .first_head = (int64_t)call->argument[0],
+                              .heads = call->argument[1] > 0 ? (int64_t)call->argument[1] : call->work->d[2]};
+}
+
+static void cached_attention_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const cache_shape s = cache_shape_of(call, 2);
+  const tws_attention_form form = form_of(call);
+  const int64_t group = s.heads / s.kv_heads, row = (s.heads + 2 * s.kv_heads) * s.head;
+  const host_range r = share(s.batch * s.kv_heads, 1, thread, threads);
+  cached_queries q = {.width = (s.head + LANES - 1) / LANES * LANES};
+  for (int64_t i = r.begin; i < r.end; ++i)
+    for (int64_t t = 0; t < s.seq; ++t)
+      for (int64_t g = 0; g < group; g += GROUP) {
+        const int64_t b = i / s.kv_heads, h = i % s.kv_heads * group + g;
+        const int64_t in = (b * s.seq + t) * row + h * s.head, out = ((b * s.seq + t) * s.heads + h) * s.head;
+        q.count = group - g < GROUP ? group - g : GROUP;
+        for (int64_t k = 0; k < q.count; ++k) {
+          memset(q.sum[k], 0, sizeof q.sum[k]);
+          memset(q.query[k], 0, sizeof q.query[k]);
+          q.largest[k] = -INFINITY;
+          q.total[k] = 0;
+          q.slope[k] = tws_attention_slope(&form, h + k);
+          FOR_TYPE(
+              call->dtype[0], T,
+              EACH_VECTOR(c, n, 0, s.head,
+                          v_store(q.query[k] + c, v_get(T, call->operand[0], in + k * s.head + c, n) * form.scale)));
+        }
+        if (t < tokens_of(&s, b)) attend(call, &s, &form, b, t, i % s.kv_heads, &q);
+        for (int64_t k = 0; k < q.count; ++k) {
+          const float share_of = q.total[k] > 0 ? 1 / q.total[k] : 0;
+          FOR_TYPE(call->dtype[4], T,
+                   EACH_VECTOR(c, n, 0, s.head,
+                               v_put(T, call->operand[4], out + k * s.head + c, v_load(q.sum[k] + c) * share_of, n)));
+        }
+      }
+}
+HOST_KERNEL(cached_attention) {
+  const int64_t *d = call->work->d;
+  TWS_TRY(check_types(call, 1, err));
+  if (d[4] > MOST_HEAD)
+    return tws_fail(err, TWS_UNSUPPORTED, "generate with --no-cache",
+                    "cached attention: heads of %lld elements; at most %d", (long long)d[4], MOST_HEAD);
+  run_parallel(call, 4.0 * tws_work_bytes(call->work), cached_attention_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}

@@ -1,0 +1,166 @@
+/* Predictions of inference: what `estimate --serve` says of it, and how its figures depend on each other. */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "answers.h"
+#include "members.h"
+#include "suite.h"
+
+static cJSON *serve(const char *rest) {
+  command_result r = twinspeed("estimate --serve --json --quiet %s", rest);
+  ck_assert_msg(r.status == 0, "%s: %s", rest, r.err);
+  cJSON *json = assert_json(&r, "twinspeed-serve-1");
+  command_free(&r);
+  return json;
+}
+
+#define LLAMA "-m llama-2-7b --cluster dgx-a100:1x1 --dtype fp16 --software vllm "
+
+static const cJSON *device(const cJSON *json) {
+  return member(member(json, "memory"), "device");
+}
+
+/* A token reads all weights and the cache once; rates follow from times; texts at a time share the weights. */
+START_TEST(figures_follow_from_each_other) {
+  cJSON *one = serve(LLAMA "--micro-batch 1 --prompt-tokens 128 --output-tokens 128");
+  cJSON *many = serve(LLAMA "--micro-batch 16 --prompt-tokens 128 --output-tokens 128");
+  const double weights = 2 * 6738415616.0, token = number(one, "token_s"), first = number(one, "first_token_s");
+  /* without the embedding's table, of which a token reads one row */
+  ck_assert_double_eq_tol(number(one, "weight_bytes"), weights - 2 * 32000.0 * 4096, 0.01 * weights);
+  ck_assert_double_gt(token, weights / 2.1e12);
+  ck_assert_double_lt(token, 2 * weights / 2.039e12);
+  ck_assert_double_eq_tol(number(one, "text_s"), first + 127 * token, 1e-9);
+  ck_assert_double_eq_tol(number(one, "decoded_tokens_per_s"), 1 / token, 1e-6);
+  double sum = 0;
+  const cJSON *cause;
+  cJSON_ArrayForEach(cause, member(one, "token_causes_s")) sum += cause->valuedouble;
+  ck_assert_double_eq_tol(sum, token, 1e-9);
+  const double cached = number(member(device(one), "categories"), "cached keys and values");
+  ck_assert_double_eq(cached, 2.0 * 256 * 2 * 32 * 4096);
+  ck_assert_double_eq(number(member(device(many), "categories"), "cached keys and values"), 16 * cached);
+  ck_assert_double_gt(number(many, "decoded_tokens_per_s"), 10 * number(one, "decoded_tokens_per_s"));
+  ck_assert_double_gt(number(many, "token_s"), token);
+  ck_assert_double_eq(number(one, "largest_batch"), number(many, "largest_batch"));
+  ck_assert_double_gt(number(one, "largest_batch"), 100);
+  cJSON_Delete(many);
+  cJSON_Delete(one);
+}
+END_TEST
+
+/* Tensor ranks divide weights and cache, stages divide the cache and add their times; few bits take fewer bytes. */
+START_TEST(divisions_and_bits) {
+  static const char *const how[] = {"--tp 1 -n 1", "--tp 2 -n 2", "--pp 2 -n 2", "--tp 1 -n 1 --weights int8",
+                                    "--tp 1 -n 1 --weights nf4"};
+  double token[5], bytes[5], cached[5];
+  char line[256];
+  for (int i = 0; i < 5; i++) {
+    snprintf(line, sizeof line, "-m llama-2-7b --cluster dgx-a100 --dtype fp16 --micro-batch 4 %s", how[i]);
+    cJSON *json = serve(line);
+    token[i] = number(json, "token_s");
+    bytes[i] = number(device(json), "arena_bytes");
+    cached[i] = number(member(device(json), "categories"), "cached keys and values");
+    cJSON_Delete(json);
+  }
+  ck_assert_double_lt(token[1], token[0]);
+  ck_assert_double_lt(bytes[1], 0.6 * bytes[0]);
+  ck_assert_double_eq(cached[1], cached[0] / 2);
+  ck_assert_double_eq(cached[2], cached[0] / 2);
+  ck_assert_double_eq_tol(token[2], token[0], 0.1 * token[0]);
+  for (int i = 3; i < 5; i++) {
+    ck_assert_double_lt(token[i], token[i == 3 ? 0 : 3]);
+    ck_assert_double_lt(bytes[i], bytes[i == 3 ? 0 : 3]);
+    ck_assert_double_eq(cached[i], cached[0]);
+  }
+}
+END_TEST
+
+static void refused(int status, const char *words, const char *rest) {
+  command_result r = twinspeed("estimate --quiet %s", rest);
+  assert_one_error(&r, status, rest);
+  ck_assert_msg(strstr(r.err, words) != NULL, "not \"%s\" but %s", words, r.err);
+  command_free(&r);
+}
+
+START_TEST(refusals) {
+  refused(2, "no software for inference is called \"vlm\"", "--serve -m gpt2 --software vlm");
+  refused(2, "--weights: no type is \"fp3\"", "--serve -m gpt2 --weights fp3");
+  refused(2, "concern inference", "-m gpt2 --software vllm");
+  refused(2, "--serve predicts both programs", "--serve -m gpt2 --program evaluate");
+  refused(2, "it needs the lengths of prompts and texts", "-m gpt2 --program decode");
+  refused(3, "vllm runs on GPUs", "--serve -m gpt2 --cluster host --software vllm");
+  command_result r = twinspeed("estimate --serve --json --quiet -m llama-2-70b --cluster dgx-a100:1x1 --dtype fp16");
+  ck_assert_int_eq(r.status, 1);
+  ck_assert_msg(strstr(r.err, "does not fit") && strstr(r.err, "use more tensor ranks"), "%s", r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_double_eq(number(json, "largest_batch"), 0);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* DeepSpeed's inference configuration: keys take effect, or are explained; the weights' type and tensor ranks are those
+ * of options. */
+START_TEST(inference_configuration) {
+  char path[] = "/tmp/twinspeed-inference-XXXXXX", line[256];
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+#define CONFIG(text) write_text(path, text)
+  CONFIG(
+      "{\"kernel_inject\": true, \"tensor_parallel\": {\"tp_size\": 4}, \"dtype\": \"fp16\", "
+      "\"enable_cuda_graph\": false, \"quant\": {\"weight\": {\"num_bits\": 8}}}");
+  snprintf(line, sizeof line, "-m llama-2-7b --cluster dgx-a100 -c %s", path);
+  cJSON *by_file = serve(line),
+        *by_options = serve("-m llama-2-7b --cluster dgx-a100 --tp 4 -n 4 --dtype fp16 --micro-batch 1 --weights int8");
+  ck_assert_double_eq(number(by_file, "token_s"), number(by_options, "token_s"));
+  ck_assert_double_eq(number(device(by_file), "arena_bytes"), number(device(by_options), "arena_bytes"));
+  cJSON_Delete(by_options);
+  cJSON_Delete(by_file);
+  command_result r = twinspeed("estimate --serve %s", line);
+  ck_assert_msg(strstr(r.err, "kernel_inject has no effect: the engine has kernels of its own"), "%s", r.err);
+  ck_assert_msg(strstr(r.err, "enable_cuda_graph has no effect") != NULL, "%s", r.err);
+  command_free(&r);
+  snprintf(line, sizeof line, "--serve -m gpt2 -c %s", path);
+  CONFIG("{\"dtype\": \"fp12\"}");
+  refused(3, "\"dtype\": no such type", line);
+  CONFIG("{\"dtype\": \"fp16\", \"kernel_injekt\": 1}");
+  refused(3, "unknown key \"kernel_injekt\"", line);
+  CONFIG("{\"quant\": {\"weight\": {\"num_bits\": 3}}}");
+  refused(3, "\"quant.weight.num_bits\" is 3", line);
+  CONFIG("{\"max_out_tokens\": 100}");
+  refused(3, "max_out_tokens is 100, and texts have 512 + 512 tokens", line);
+  CONFIG("{\"mp_size\": 0}");
+  refused(3, "mp_size", line);
+  unlink(path);
+}
+END_TEST
+
+/* Runs of inference are compared by group and half; those that are not predicted are skipped with the reason. */
+START_TEST(published_runs) {
+  command_result r = twinspeed(
+      "validate --cases %s/../scenarios/published/inference_runs.json --json --quiet --group gpt-fast", TWS_TEST_DIR);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
+  const cJSON *group = cJSON_GetArrayItem(member(json, "groups"), 0);
+  ck_assert_str_eq(member(group, "group")->valuestring, "gpt-fast");
+  ck_assert_int_ge(member(group, "timed")->valueint, 8);
+  ck_assert_double_lt(number(group, "median_ape"), 20);
+  ck_assert_double_ge(number(group, "concordance"), 0.9);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("cli_serve");
+  TCase *tests = tcase_create("cli_serve");
+  tcase_add_test(tests, figures_follow_from_each_other);
+  tcase_add_test(tests, divisions_and_bits);
+  tcase_add_test(tests, refusals);
+  tcase_add_test(tests, inference_configuration);
+  tcase_add_test(tests, published_runs);
+  tcase_set_timeout(tests, 60);
+  suite_add_tcase(suite, tests);
+  return run_suite(suite);
+}
