@@ -63,6 +63,7 @@
 
 #define TWS_PROGRAM_OPTION(type)                  \
   TWS_STRING("program", 0, "NAME", type, program, \
-             "program to plan: train (a step, default), evaluate, or between steps apply, select, sync")
+             "program to plan: train (a step, default), evaluate, between steps apply, select, sync, freeze, or as steps " \
+             "of later phases of an optimizer compressed, local, merge")
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/volume.h"
 #include "real/train_internal.h"
 #include "traces/measurements.h"
 
@@ -254,6 +255,20 @@ static void add_losses(const tws_training *t, cJSON *root) {
   }
 }
 
+/* Adds what rank 0 has sent in each program's runs: the bytes that the communicator counted, and those of the plan. */
+static void add_communication(const tws_training *t, cJSON *root) {
+  cJSON *all = cJSON_AddArrayToObject(root, "communication");
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) {
+    if (t->ran[p] == 0) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "program", tws_program_name((tws_program)p));
+    cJSON_AddNumberToObject(one, "runs", (double)t->ran[p]);
+    cJSON_AddNumberToObject(one, "sent_bytes", t->sent[p]);
+    cJSON_AddNumberToObject(one, "planned_bytes", (double)t->ran[p] * tws_plan_sent_bytes(t->programs[p]));
+    cJSON_AddItemToArray(all, one);
+  }
+}
+
 /* Adds the times of the passes of each step. */
 static void add_phases(const tws_training *t, cJSON *root) {
   static const char *const names[] = {"forward_s", "backward_s", "backward_inner_s", "reduction_s", "optimizer_s"};
@@ -287,7 +302,7 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(hottest, cJSON_CreateNumber(t->history[i].hottest_share));
   }
   if (t->routed) add_routed(t, root);
-  if (t->phases) add_phases(t, root);
+  if (t->phases[TWS_PROGRAM_TRAIN]) add_phases(t, root);
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
   for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;
@@ -323,6 +338,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   cJSON_AddNumberToObject(root, "model_flops_per_s", flops_per_s);
   if (peak > 0) cJSON_AddNumberToObject(root, "mfu", flops_per_s / peak);
   add_memory(t, root, memory);
+  if (t->world > 1 && !t->cuda) add_communication(t, root);
   if (result->disk.planned_read || result->disk.planned_written) {
     cJSON *disk = cJSON_AddObjectToObject(root, "disk");
     cJSON_AddNumberToObject(disk, "planned_read_bytes", (double)result->disk.planned_read);
@@ -434,15 +450,16 @@ typedef struct record {
 } record;
 
 static tws_code pack_events(const tws_training *t, double origin, tws_text *out, tws_error *err) {
-  for (uint32_t i = 0; i < t->plan->op_count; i++) {
-    const tws_op *op = &t->plan->ops[i];
+  const tws_plan *plan = t->programs[t->traced_program];
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
     record r = {.start_s = t->times[2 * i] - origin,
                 .end_s = t->times[2 * i + 1] - origin,
                 .op = i,
                 .micro_batch = op->micro_batch,
                 .stream = op->stream,
                 .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, TWS_PROGRAM_TRAIN, i);
+    const char *label = tws_executor_label(t->executor, t->traced_program, i);
     tws_text_add_bytes(out, (const char *)&r, sizeof r);
     tws_text_add_bytes(out, label, strlen(label) + 1);
   }

@@ -3,6 +3,7 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
+#include "plan/phases.h"
 #include "checkpoint/index.h"
 #include "estimators/phase_clock.h"
 #include "real/cuda_loader.h"
@@ -24,7 +25,10 @@ typedef struct tws_training {
   tws_batch_shape shape;
   tws_plan *plan;                       /* plan of a training step */
   tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
-  tws_plan *between[TWS_PROGRAM_COUNT]; /* plans over the same state that run between steps; NULL: there is none */
+  /* plans over the same state that run between steps, or as steps of later phases of the optimizer; NULL: there is
+   * none */
+  tws_plan *between[TWS_PROGRAM_COUNT];
+  tws_step_kind kind; /* the current step's program */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
@@ -45,6 +49,9 @@ typedef struct tws_training {
   double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
   double trace_start_s;
   int64_t traced_step;      /* number of the traced step; 0: none was traced */
+  int64_t ran[TWS_PROGRAM_COUNT];    /* per program: number of its runs as a step or between steps */
+  double sent[TWS_PROGRAM_COUNT];    /* per program: bytes that this rank has sent in these runs, by the communicator */
+  int traced_program;       /* tws_program of the traced step */
   double *traced_routed;    /* copy of `routed` after the traced step */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
@@ -55,6 +62,7 @@ typedef struct tws_training {
    * the resumed checkpoint from it. NULL: all ranks see the folders */
   uint8_t *far_writers, *far_readers;
   struct tws_checkpoint *checkpoint; /* state of saving; NULL: the run does not save */
+  int save_waits;                    /* 1: a save was due after a step that left the ranks' weights different */
   int weights_only;                  /* 1: the checkpoint's optimizer state is not read */
   int skipped;                       /* 1: the last step was skipped because of an overflow */
   int ended;                         /* 1: the run was asked to end before the last step */
@@ -66,7 +74,8 @@ typedef struct tws_training {
   tws_counters *counters;            /* counters of steps and samples, in the plan's state */
   FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
   struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
-  tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
+  /* on rank 0, per program that is a training step: computes the phases of the step; NULL: not wanted */
+  tws_phase_clock *phases[TWS_PROGRAM_COUNT];
   double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
   double model_flops;                /* model FLOPs of one step of all ranks */
   double data_wait_s;                /* seconds for which the last step waited for its inputs */
@@ -136,9 +145,11 @@ tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* Frees all members of a training. */
 void tws_training_release(tws_training *t);
 
-/* Returns 1 if a delayed update on the host is due after this step: during warm-up, after the last step, and with
- * ZenFlow after each interval. *program is the program that computes it, after tws_training_begin_apply(). */
+/* Returns 1 if a program runs after this step: a delayed update on the host, during warm-up, after the last step, and
+ * with ZenFlow after each interval; or FREEZE, which begins a phase of the optimizer. *program is the program that computes it, after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
+/* Returns the largest number of operations of a training step's programs. */
+uint32_t tws_training_most_ops(const tws_training *t);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
 /* Sets the total seconds of a step in its report. */
 void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
