@@ -26,7 +26,7 @@ static double last_gain(const tws_optimizer_comparison *all, const tws_compared_
   const double limit = 1 + 1.0 / (GAIN_PARTS - 1);
   double before = 0;
   for (int i = 0; i < all->count; i++) {
-    const double gain = all->optimizer[0].run[i].seconds / o->run[i].seconds;
+    const double gain = o->speedup[i];
     if (gain < limit && i == 0) return 0;
     if (gain < limit) {
       const double part = (before - limit) / (before - gain);
@@ -54,6 +54,7 @@ tws_code tws_compare_optimizers(tws_job *job, const tws_knee_sweep *sweep, int64
       out->optimizer[k].name = tws_optimizer_of(optimizers[k])->type;
       out->frozen_from = config.freeze_step;
       code = tws_estimate_run(&request, &job->machine, steps, &out->optimizer[k].run[i], err);
+      out->optimizer[k].speedup[i] = out->optimizer[0].run[i].seconds / out->optimizer[k].run[i].seconds;
     }
   }
   job->cluster = cluster;

@@ -11,6 +11,7 @@ enum { TWS_COMPARED_OPTIMIZERS = 3 };
 typedef struct tws_compared_optimizer {
   const char *name;                      /* word for optimizer.type */
   tws_run_estimate run[TWS_KNEE_POINTS]; /* per value of the swept figure */
+  double speedup[TWS_KNEE_POINTS];       /* per value: the first optimizer's seconds over this one's */
   /* value up to which a training with this optimizer is at least one twentieth faster than with the first one,
    * interpolated between points; 0: at no value, infinity: at all of them */
   double pays_up_to;

@@ -10,17 +10,13 @@
 #include "job/modules.h"
 #include "traces/plot.h"
 
-static double mean_seconds(const tws_run_estimate *run) {
-  return run->seconds / (double)run->steps;
-}
-
 /* ---- JSON ---- */
 
 cJSON *tws_run_json(const tws_run_estimate *run) {
   cJSON *one = cJSON_CreateObject(), *phases;
   cJSON_AddNumberToObject(one, "steps", (double)run->steps);
   cJSON_AddNumberToObject(one, "seconds", run->seconds);
-  cJSON_AddNumberToObject(one, "mean_step_s", mean_seconds(run));
+  cJSON_AddNumberToObject(one, "mean_step_s", run->mean_step_s);
   cJSON_AddNumberToObject(one, "sent_bytes", run->sent_bytes);
   phases = cJSON_AddArrayToObject(one, "programs");
   for (int i = 0; i < run->phases; i++) {
@@ -75,13 +71,12 @@ static tws_code print_steps(const tws_cli *cli, const tws_optimizer_comparison *
   tws_table_row(&table, (const char *[]){sweep->parameter, "AdamW", "OneBitAdam", "", "ZeroOneAdam", ""});
   for (int i = 0; i < all->count; i++) {
     char step[TWS_COMPARED_OPTIMIZERS][32];
-    double speedup[TWS_COMPARED_OPTIMIZERS];
     for (int k = 0; k < TWS_COMPARED_OPTIMIZERS; k++) {
-      tws_format_seconds(mean_seconds(&all->optimizer[k].run[i]), step[k], sizeof step[k]);
-      speedup[k] = all->optimizer[0].run[i].seconds / all->optimizer[k].run[i].seconds;
+      tws_format_seconds(all->optimizer[k].run[i].mean_step_s, step[k], sizeof step[k]);
     }
     tws_table_row(&table, (const char *[]){figure_cell(all->value[i], sweep), step[0], step[1],
-                                           tws_cell("%.2fx", speedup[1]), step[2], tws_cell("%.2fx", speedup[2])});
+                                           tws_cell("%.2fx", all->optimizer[1].speedup[i]), step[2],
+                                           tws_cell("%.2fx", all->optimizer[2].speedup[i])});
   }
   return tws_table_print(cli, &table, err);
 }
@@ -134,7 +129,7 @@ static void print_limits(const tws_optimizer_comparison *all, const tws_knee_swe
       tws_out("%s saves a twentieth of the time or more up to %s\n", o->name, figure_cell(o->pays_up_to, sweep));
     else
       tws_out("%s saves a twentieth of the time %s\n", o->name,
-              o->pays_up_to > 0 ? "in the whole range" : "nowhere in the range");
+              o->pays_up_to > 0 ? "in the whole range" : "at no value of the range");
   }
 }
 
@@ -144,8 +139,7 @@ static tws_code draw(const tws_optimizer_comparison *all, const tws_job *job, co
   const char *given = getenv("TWINSPEED_PLOTS"), *const names[2] = {all->optimizer[1].name, all->optimizer[2].name};
   for (int i = 0; i < all->count; i++) {
     points[i].bits_per_s = all->value[i];
-    for (int k = 0; k < 2; k++)
-      points[i].speedup[k] = all->optimizer[0].run[i].seconds / all->optimizer[1 + k].run[i].seconds;
+    for (int k = 0; k < 2; k++) points[i].speedup[k] = all->optimizer[1 + k].speedup[i];
   }
   snprintf(title, sizeof title, "%.60s, %d ranks, %s steps", job->network->name, job->ranks, tws_thousands(all->steps));
   return tws_plot_speedups(given ? given : tws_data_path("plots", scripts, sizeof scripts), points, all->count, names,

@@ -170,7 +170,8 @@ typedef struct tws_config {
   int adam_w_mode, bias_correction;
   /* optimizer.params of optimizers with phases; numbers of updates, as plan/phases.h uses them */
   int64_t freeze_step, var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper;
-  int momentum_mask; /* twinspeed.momentum_mask: 1 keeps the momentum of positions that no sequence reaches at 0 */
+  int error_feedback; /* twinspeed.error_feedback: 0 forgets the errors of each compression */
+  int momentum_mask;  /* twinspeed.momentum_mask: 1 keeps the momentum of positions that no sequence reaches at 0 */
   tws_scheduler scheduler;
   struct {                 /* scheduler.params: the type says which are used; defaults are those of the specification */
     double min_lr, max_lr; /* max_lr < 0: the optimizer's learning rate */

@@ -22,7 +22,7 @@ typedef enum tws_update_rule {
 typedef enum tws_optimizer_phases {
   TWS_PHASES_ONE,      /* all steps are equal */
   TWS_PHASES_FROZEN,   /* after freeze_step the second moments are fixed, and signs of the momentum are communicated */
-  TWS_PHASES_INTERVALS /* second moments change at growing intervals; later the weights, too, are communicated at such */
+  TWS_PHASES_INTERVALS /* second moments change at growing intervals; later weights are communicated at such, too */
 } tws_optimizer_phases;
 
 enum { TWS_OPTIMIZER_STATES = 4 }; /* most state tensors that an optimizer has for each parameter */

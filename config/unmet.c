@@ -75,6 +75,7 @@ static const char *of_training(const tws_config *c, const char *path) {
       {"optimizer.params.bias_correction", phased,
        "this optimizer never corrects its moments, as in DeepSpeed, whose optimizer accepts the argument and ignores "
        "it"},
+      {"twinspeed.error_feedback", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
       {"twinspeed.momentum_mask", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
       {"scheduler.params.cycle_min_mom", !c->schedule.cycle_momentum, momentum},
       {"scheduler.params.cycle_max_mom", !c->schedule.cycle_momentum, momentum},

@@ -44,5 +44,6 @@ tws_code tws_estimate_run(const tws_plan_request *request, const tws_machine *ma
     out->seconds += (double)count[p] * phase->seconds;
     out->sent_bytes += (double)count[p] * phase->sent_bytes;
   }
+  out->mean_step_s = out->seconds / (double)steps;
   return TWS_OK;
 }

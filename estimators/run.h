@@ -17,6 +17,7 @@ typedef struct tws_run_estimate {
   tws_run_phase phase[TWS_PROGRAM_COUNT];
   int phases;                 /* number of programs that run at all */
   double seconds, sent_bytes; /* of the whole training */
+  double mean_step_s;         /* seconds / steps */
 } tws_run_estimate;
 
 /* Estimates a training of `steps` steps. The request's program is ignored. */

@@ -167,11 +167,20 @@ typedef tws_operand (*source_of)(tws_lower *l, const tws_compressed_tensor *t);
 /* Emits what uses the average of a tensor, which is in a float32 range. */
 typedef void (*sink_of)(tws_lower *l, const tws_compressed_tensor *t, tws_operand average);
 
+/* Emits a fill with zeros of a range of float32 numbers. */
+static void clear(tws_lower *l, tws_operand range) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
+  work.d[0] = (int64_t)range.count;
+  range.access = TWS_WRITE;
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &range, 1);
+}
+
 static void pack(tws_lower *l, const tws_compressed_tensor *t, tws_operand from, const exchange *x, uint64_t index,
                  uint64_t at) {
   const uint64_t ranks = (uint64_t)x->ranks, d[] = {t->count, t->part, ranks};
   const tws_work work = sign_work(TWS_KERNEL_SIGN_PACK, d, 3);
   from.access = TWS_READ;
+  if (!l->config->error_feedback) clear(l, tws_write(l->compressed.worker, t->worker, t->part * ranks));
   const tws_operand operands[5] = {from, tws_update(l->compressed.worker, t->worker, t->part * ranks), scalars(l),
                                    tws_write(x->codes, at / SIGNS, t->part * ranks / SIGNS),
                                    tws_write(x->scale[0], index, 1)};
@@ -181,6 +190,7 @@ static void pack(tws_lower *l, const tws_compressed_tensor *t, tws_operand from,
 static void average(tws_lower *l, const tws_compressed_tensor *t, const exchange *x, uint64_t index, uint64_t at) {
   const uint64_t ranks = (uint64_t)x->ranks, d[] = {t->part, ranks, x->tensors};
   const tws_work work = sign_work(TWS_KERNEL_SIGN_AVERAGE, d, 3);
+  if (!l->config->error_feedback) clear(l, tws_write(l->compressed.server, t->server, t->part));
   const tws_operand operands[6] = {
       tws_read(x->received, at / SIGNS, t->part * ranks / SIGNS),  tws_all(&l->b, x->scales[0], TWS_READ),
       tws_update(l->compressed.server, t->server, t->part),        scalars(l),
@@ -207,10 +217,7 @@ static void mask(tws_lower *l, const tws_compressed_tensor *t, tws_operand avera
     const tws_param *table = &l->network->params[t->param];
     const int64_t first = table->rows > reached ? reached * table->columns : 0;
     if (first == 0) return;
-    tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
-    work.d[0] = (int64_t)average.count - first;
-    average = tws_write(average.buffer, average.offset + (uint64_t)first, (uint64_t)work.d[0]);
-    tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &average, 1);
+    clear(l, tws_write(average.buffer, average.offset + (uint64_t)first, average.count - (uint64_t)first));
     return;
   }
 }
@@ -381,9 +388,6 @@ void tws_compressed_freeze(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   for (int i = 0; i < 2 && l->b.failed == TWS_OK; i++) {
     if (errors[i] == TWS_NONE) continue;
-    const tws_operand all = tws_all(&l->b, errors[i], TWS_WRITE);
-    tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
-    work.d[0] = (int64_t)all.count;
-    tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, &all, 1);
+    clear(l, tws_all(&l->b, errors[i], TWS_WRITE));
   }
 }

@@ -59,14 +59,6 @@ tws_code tws_training_plan(tws_training *t, tws_error *err) {
   return tws_ledger_of_programs(t->programs, TWS_PROGRAM_COUNT, &t->ledger, err);
 }
 
-uint32_t tws_training_most_ops(const tws_training *t) {
-  uint32_t most = t->plan->op_count;
-  for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
-    if (t->programs[p] && tws_program_is_step((tws_program)p) && t->programs[p]->op_count > most)
-      most = t->programs[p]->op_count;
-  return most;
-}
-
 tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   const tws_config *c = t->config;
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
