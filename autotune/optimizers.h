@@ -1,5 +1,5 @@
 /* Comparison of optimizers over the bandwidth of the network: the time of a whole training, by the phases of each
- * optimizer, and the bytes that a rank sends. It tells from which bandwidth on compressed communication does not pay. */
+ * optimizer, and the bytes that a rank sends. It shows up to which bandwidth compressed communication pays. */
 #ifndef TWS_AUTOTUNE_OPTIMIZERS_H
 #define TWS_AUTOTUNE_OPTIMIZERS_H
 
