@@ -125,17 +125,22 @@ static tws_code search_at(const tws_tune_request *request, tws_knee_point *point
   return TWS_OK;
 }
 
-tws_code tws_knee_find(const tws_tune_request *request, const tws_knee_sweep *sweep, tws_knee *out, tws_error *err) {
+double tws_knee_set(tws_cluster *cluster, const tws_knee_sweep *sweep, int index) {
   const int row = row_of(sweep);
+  const double value = sweep->low * pow(sweep->high / sweep->low, (double)index / (sweep->count - 1));
+  const double figure = value * parameters[row].factor;
+  memcpy((char *)cluster + parameters[row].offset, &figure, sizeof figure);
+  return value;
+}
+
+tws_code tws_knee_find(const tws_tune_request *request, const tws_knee_sweep *sweep, tws_knee *out, tws_error *err) {
   const tws_cluster cluster = request->job->cluster;
   double values[TWS_KNEE_POINTS], heights[TWS_KNEE_POINTS];
   tws_code code = TWS_OK;
   *out = (tws_knee){.count = sweep->count};
   for (int i = 0; i < sweep->count && code == TWS_OK; i++) {
     tws_knee_point *point = &out->points[i];
-    point->value = sweep->low * pow(sweep->high / sweep->low, (double)i / (sweep->count - 1));
-    const double figure = point->value * parameters[row].factor;
-    memcpy((char *)&request->job->cluster + parameters[row].offset, &figure, sizeof figure);
+    point->value = tws_knee_set(&request->job->cluster, sweep, i);
     code = search_at(request, point, err);
     values[i] = point->value;
     heights[i] = point->samples_per_s;

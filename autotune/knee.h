@@ -30,6 +30,9 @@ typedef struct tws_knee {
 tws_code tws_knee_parse(const char *text, tws_knee_sweep *out, tws_error *err);
 const char *tws_knee_unit(const tws_knee_sweep *sweep);
 
+/* Sets value number `index` of the sweep in a cluster, and returns it in the parameter's units. */
+double tws_knee_set(tws_cluster *cluster, const tws_knee_sweep *sweep, int index);
+
 /* Searches the request's space for each value; the cluster of request->job is restored afterwards. */
 tws_code tws_knee_find(const tws_tune_request *request, const tws_knee_sweep *sweep, tws_knee *out, tws_error *err);
 

@@ -8,6 +8,7 @@
 #include "cli/fit_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
+#include "cli/optimizers_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
@@ -26,7 +27,7 @@ typedef struct options {
   const char *program;
   int zero2, zero3, fit, no_tight, force;
   double total_params, largest_layer_params, factor, within, tokens_per_second;
-  int64_t gpus_per_node, nodes;
+  int64_t gpus_per_node, nodes, steps;
   const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
   int serve;
@@ -283,6 +284,9 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
   const tws_evidence evidence = tws_evidence_of_job(job, e.step_s);
   tws_deepspeed_comparison compared = {0};
   if (o->compat) TWS_TRY(tws_deepspeed_compare(job, &ledger, o->factor, is_03(o), &compared, err));
+  tws_run_estimate run;
+  const tws_plan_request request = tws_job_request(job, 0);
+  if (o->steps > 0) TWS_TRY(tws_estimate_run(&request, &job->machine, o->steps, &run, err));
   const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
   tws_other_runtime others[TWS_OTHER_RUNTIMES];
   tws_advice advice[TWS_ADVICES];
@@ -300,6 +304,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     cJSON_AddItemToObject(root, "stages", tws_stages_json(stages, tws_job_stages(job)));
     cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
     if (o->compat) cJSON_AddItemToObject(root, "deepspeed", tws_deepspeed_comparison_json(&compared));
+    if (o->steps > 0) cJSON_AddItemToObject(root, "training", tws_run_json(&run));
     TWS_TRY(tws_out_json(root, err));
   } else {
     tws_job_print(cli, job);
@@ -311,6 +316,7 @@ static tws_code report_estimate(tws_cli *cli, const options *o, const tws_job *j
     if (o->compat) tws_out("\n");
     tws_fit_print(cli, &fit);
     print_time(cli, job, &e, &evidence);
+    if (o->steps > 0) TWS_TRY(tws_run_print(cli, &run, err));
     tws_own_engine_print(&own, e.step_s, fit.device_need);
     tws_other_runtimes_print(others, other_count);
     tws_advice_print(cli, advice, advised);
@@ -436,6 +442,9 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
                                 {"--csv", o->csv && strcmp(o->csv, "-") == 0 ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
   TWS_TRY(tws_outputs_check(outputs, 2, &inputs, o->force, err));
+  if (o->steps > 0 && (o->csv || tws_lists_given(&o->sweep) || o->zero2 || o->zero3 || o->safetensors || fits))
+    return tws_fail(err, TWS_USAGE, "leave out --csv, lists, --fit, --zero2, --zero3 and --safetensors",
+                    "--steps asks about one job");
   if (o->csv || tws_lists_given(&o->sweep)) return run_sweep(cli, o, err);
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
@@ -460,6 +469,8 @@ static const tws_option table[] = {
     TWS_RUNTIME_OPTION(options, job),
     TWS_MEASURED_OPTION(options, job),
     TWS_PROGRAM_OPTION(options),
+    TWS_INTEGER("steps", 0, "N", options, steps, 1, 1e12,
+                "also the time and the sent bytes of a training of N steps, by the programs that its steps run"),
     TWS_STRING("ledger-csv", 0, "FILE", options, ledger_csv, "bytes alive after each operation, by category, as CSV"),
     TWS_STRING("csv", 0, "FILE", options, csv,
                "a row for each job, with lists for each combination (\"-\": on stdout)"),

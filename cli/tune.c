@@ -7,7 +7,9 @@
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
+#include "base/number.h"
 #include "cli/knee_view.h"
+#include "cli/optimizers_view.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/trials_view.h"
@@ -22,7 +24,8 @@ typedef struct options {
   tws_job_spec job;
   const char *stages, *micro_batches, *accumulations, *recomputes, *ranks, *threads, *tuner, *fidelity, *results, *data;
   const char *export_as, *exported;
-  const char *experiments, *objective, *sweep, *csv;
+  const char *experiments, *objective, *sweep, *csv, *figure;
+  int64_t optimizers; /* --optimizers: number of steps; 0: not given */
   const char *overlaps, *offloads, *buckets, *prefetch, *persistence, *live;
   const char *axes, *pipeline, *tensor, *sequence, *schedules, *sequence_parallel, *experts, *capacities;
   const char *exchange[TWS_EXCHANGE_COUNT];
@@ -346,6 +349,27 @@ static tws_code tell(void *user, const tws_tune_report *report, tws_error *err) 
   return code;
 }
 
+/* Loads the job of a comparison: -n and --micro-batches are single numbers there. */
+static tws_code compare_optimizers(const tws_cli *cli, const options *o, tws_error *err) {
+  tws_job_spec spec = o->job;
+  tws_knee_sweep range;
+  tws_job *job;
+  if (!spec.model) return tws_fail(err, TWS_USAGE, "give -m MODEL", "no model was given");
+  if (o->ranks && !tws_text_integer(o->ranks, NULL, 1, 1048576, &spec.ranks))
+    return tws_fail(err, TWS_USAGE, "for example -n 64", "--optimizers compares one number of ranks, not \"%.40s\"",
+                    o->ranks);
+  if (o->micro_batches && !tws_text_integer(o->micro_batches, NULL, 1, 1000000, &spec.micro_batch))
+    return tws_fail(err, TWS_USAGE, "for example --micro-batches 4",
+                    "--optimizers compares one micro batch, not \"%.40s\"", o->micro_batches);
+  if (!spec.config && spec.micro_batch == 0) spec.micro_batch = 1;
+  spec.stage = 0;
+  TWS_TRY(tws_knee_parse(o->sweep ? o->sweep : "net.bandwidth=1..400G:9", &range, err));
+  TWS_TRY(tws_measured_load(&spec, &job, err));
+  const tws_code code = tws_optimizers_run(cli, job, &range, o->optimizers, o->figure, err);
+  tws_job_destroy(job);
+  return code;
+}
+
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
   options *o = raw;
@@ -353,6 +377,16 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
+  if (o->figure && o->optimizers == 0)
+    return tws_fail(err, TWS_USAGE, "give --optimizers STEPS too", "tune: --figure without --optimizers");
+  if (o->optimizers > 0 && (o->csv || o->validate > 0 || o->exported))
+    return tws_fail(err, TWS_USAGE, "leave out --csv, --validate and --export",
+                    "--optimizers compares estimates and searches nothing");
+  if (o->optimizers > 0) {
+    const tws_output figure[] = {{"--figure", o->figure, NULL}};
+    TWS_TRY(tws_outputs_check(figure, 1, &inputs, o->force, err));
+    return compare_optimizers(cli, o, err);
+  }
   if (o->sweep && o->csv)
     return tws_fail(err, TWS_USAGE, "leave one of them out",
                     "--csv has the points of one search, and --sweep makes several searches");
@@ -447,6 +481,10 @@ static const tws_option table[] = {
     TWS_STRING("sweep", 0, "KEY=LOW..HIGH", options, sweep,
                "repeat the search while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "
                "device.memory or data.rate (samples/s of a node's loaders) of the cluster varies: 100..800G"),
+    TWS_INTEGER("optimizers", 0, "STEPS", options, optimizers, 2, 1e12,
+                "compare trainings of this many steps with AdamW, OneBitAdam and ZeroOneAdam over --sweep "
+                "net.bandwidth (default 1..400G), at stage 0"),
+    TWS_STRING("figure", 0, "FILE", options, figure, "with --optimizers: a figure of it, as .svg or .png (gnuplot)"),
     TWS_STRING("experiments", 0, "DIR", options, experiments,
                "where experiments are described (default autotuning_exps, or in --results DIR)"),
     TWS_INTEGER("validate", 0, "K", options, validate, 1, 100000,
@@ -488,7 +526,8 @@ const tws_verb tws_verb_tune = {
         "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
         "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
         "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
-        "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n",
+        "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n"
+        "  twinspeed tune -m bert-large --cluster dgx1-v100:8 -n 64 --micro-batches 16 --seq 128 --optimizers 100000\n",
     .notes =
         "Every point of the lists' product is considered: lower bounds of its memory and of its step exclude points "
         "that\n"

@@ -128,6 +128,7 @@ static void apply_optimizer(tws_config *config) {
   if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* tws_config_resolve() refuses it */
   config->optimizer = (tws_optimizer)row->optimizer;
   if (row->decoupled) config->adam_w_mode = 1;
+  if (row->phases != TWS_PHASES_ONE) config->bias_correction = 0;
   config->beta1 = row->beta1;
   config->beta2 = row->beta2;
   const tws_given epsilon = tws_store_at(store, "optimizer.params.eps");

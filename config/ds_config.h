@@ -174,6 +174,10 @@ typedef struct tws_config {
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   int adam_w_mode, bias_correction;
+  /* optimizer.params of optimizers with phases; numbers of updates, as plan/phases.h uses them */
+  int64_t freeze_step, var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper;
+  int error_feedback; /* twinspeed.error_feedback: 0 forgets the errors of each compression */
+  int momentum_mask;  /* twinspeed.momentum_mask: 1 keeps the momentum of positions that no sequence reaches at 0 */
   tws_scheduler scheduler;
   struct {                 /* scheduler.params: the type says which are used; defaults are those of the specification */
     double min_lr, max_lr; /* max_lr < 0: the optimizer's learning rate */

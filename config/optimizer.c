@@ -21,6 +21,7 @@
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
 #define ADAPTED_SCALE .adapted_scale = 1
+#define PHASES(kind) .phases = TWS_PHASES_##kind
 #define TRAITS(...) __VA_ARGS__
 
 static const tws_optimizer_row rows[] = {

@@ -18,6 +18,13 @@ typedef enum tws_update_rule {
   TWS_UPDATE_COUNT
 } tws_update_rule;
 
+/* The kinds of training steps that an optimizer has (plan/phases.h). */
+typedef enum tws_optimizer_phases {
+  TWS_PHASES_ONE,      /* all steps are equal */
+  TWS_PHASES_FROZEN,   /* after freeze_step the second moments are fixed, and signs of the momentum are communicated */
+  TWS_PHASES_INTERVALS /* second moments change at growing intervals; later weights are communicated at such, too */
+} tws_optimizer_phases;
+
 enum { TWS_OPTIMIZER_STATES = 4 }; /* most state tensors that an optimizer has for each parameter */
 
 typedef struct tws_optimizer_row {
@@ -30,6 +37,7 @@ typedef struct tws_optimizer_row {
   double beta1, beta2, epsilon;               /* defaults if optimizer.params does not give them */
   int by_tensor;                              /* 1: an update needs complete parameters, so they are not partitioned */
   int decoupled, without_zero, adapted_scale; /* traits */
+  tws_optimizer_phases phases;                /* trait */
 } tws_optimizer_row;
 
 const tws_optimizer_row *tws_optimizer_of(tws_optimizer optimizer);

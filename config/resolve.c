@@ -520,11 +520,32 @@ static tws_code check_arguments(const rules *r, const char *section, const char 
   return TWS_OK;
 }
 
+/* Checks the rest of the configuration for an optimizer whose ranks communicate signs (plan/compressed.c). */
+static tws_code check_compression(const rules *r, const tws_optimizer_row *row) {
+  const tws_config *c = r->config;
+  if (row->phases == TWS_PHASES_ONE) return TWS_OK;
+  if (tws_config_bf16_masters(c))
+    return REFUSE(r, "bf16.bf16_master_weights_and_grads", TWS_UNSUPPORTED, "leave it out",
+                  "%s keeps float32 master weights and moments", row->type);
+  if (c->expert_ranks > 1)
+    return REFUSE(r, "twinspeed.expert_parallel_size", TWS_UNSUPPORTED, "use 1",
+                  "%s compresses momenta that all replicas have, and experts are divided among them", row->type);
+  if (row->phases == TWS_PHASES_INTERVALS && c->sequence_ranks > 1)
+    return REFUSE(r, "sequence_parallel_size", TWS_UNSUPPORTED, "use 1",
+                  "with %s ranks update their weights alone in between, and the ranks of a sequence need equal ones",
+                  row->type);
+  return TWS_OK;
+}
+
 static tws_code check_optimizer(const rules *r) {
   const char *type = tws_given_text(given_at(r, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : tws_optimizer_of(TWS_OPTIMIZER_ADAMW);
   if (row && row->without_zero && r->config->zero.stage > 0)
-    return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0", "optimizer %.40s does not go with ZeRO", row->type);
+    return REFUSE(r, "optimizer.type", TWS_INVALID, "use stage 0",
+                  row->phases != TWS_PHASES_ONE
+                      ? "optimizer %.40s does not go with ZeRO: each rank compresses whole momenta"
+                      : "optimizer %.40s does not go with ZeRO",
+                  row->type);
   if (!row || row->optimizer < 0) {
     char known[128], hint[160];
     tws_optimizer_list(known, sizeof known);
@@ -541,6 +562,7 @@ static tws_code check_optimizer(const rules *r) {
   if (row->adapted_scale && r->config->dtype == TWS_F16 && r->config->fp16.loss_scale > 0)
     return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
                   "%s needs a loss scale that adapts itself", row->type);
+  TWS_TRY(check_compression(r, row));
   if (r->config->min_coeff > r->config->max_coeff)
     return REFUSE(r, "optimizer.params.min_coeff", TWS_INVALID, NULL, "min_coeff %g is above max_coeff %g",
                   r->config->min_coeff, r->config->max_coeff);

@@ -60,6 +60,7 @@ static const char *of_zero(const tws_config *c, const char *path) {
 static const char *of_training(const tws_config *c, const char *path) {
   static const char fixed[] = "fp16.loss_scale is fixed", decay[] = "it needs scheduler.params.decay_step_size";
   static const char momentum[] = "it needs scheduler.params.cycle_momentum";
+  const int phased = tws_optimizer_of(c->optimizer)->phases != TWS_PHASES_ONE;
   const int given = c->fp16.loss_scale > 0, still = c->schedule.cycle_decay_size == 0;
   const unmet rows[] = {
       {"fp16.enabled", 1, NULL},
@@ -71,6 +72,11 @@ static const char *of_training(const tws_config *c, const char *path) {
       {"fp16.min_loss_scale", given, fixed},
       {"optimizer.params.adam_w_mode", tws_optimizer_of(c->optimizer)->decoupled,
        "this optimizer always decouples weight decay; optimizer.type Adam reads it"},
+      {"optimizer.params.bias_correction", phased,
+       "this optimizer never corrects its moments, as in DeepSpeed, whose optimizer accepts the argument and ignores "
+       "it"},
+      {"twinspeed.error_feedback", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
+      {"twinspeed.momentum_mask", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
       {"scheduler.params.cycle_min_mom", !c->schedule.cycle_momentum, momentum},
       {"scheduler.params.cycle_max_mom", !c->schedule.cycle_momentum, momentum},
       {"scheduler.params.decay_mom_rate", !c->schedule.cycle_momentum, momentum},

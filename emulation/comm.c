@@ -34,7 +34,8 @@ static tws_code merge(tws_emulator *e, tws_error *err) {
 
 tws_code tws_emulator_log_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *request = e->request;
-  if (!e->recorders) return TWS_OK;
+  /* the log is of the program TRAIN, not of steps of later phases of an optimizer */
+  if (!e->recorders || e->api->program(e->ranks) != TWS_PROGRAM_TRAIN) return TWS_OK;
   for (int r = 0; r < e->count; r++) tws_comm_recorder_add(e->recorders[r], e->times_of_rank[r]);
   if (e->job->config->comms_logger.verbose && request->on_calls)
     request->on_calls(request->user, &e->recorders[0]->record);

@@ -43,7 +43,7 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* Records the time at which an operation of rank 0's step began or ended, if times of passes are reported. */
 static void note_time(tws_emulator *e, uint32_t op, int is_end, double at_s) {
-  if (!e->phases || e->program != TWS_PROGRAM_TRAIN) return;
+  if (!e->phases[e->program]) return;
   double *times = e->times + 2 * (size_t)op;
   times[is_end] = at_s;
   if (is_end && times[0] > at_s) times[0] = at_s; /* a collective of a single rank takes no time */
@@ -167,8 +167,9 @@ static void tell_virtually(tws_emulator *e, tws_step_report *report) {
   report->at_s = e->began_s + e->now_s;
   report->save_wait_s = e->out->save_s - e->save_waited_s;
   e->save_waited_s = e->out->save_s;
-  report->is_timed = e->phases && e->request->order_seed < 0;
-  if (report->is_timed) report->phase = tws_phase_clock_read(e->phases, e->times);
+  tws_phase_clock *clock = e->phases[e->api->program(e->ranks)];
+  report->is_timed = clock && e->request->order_seed < 0;
+  if (report->is_timed) report->phase = tws_phase_clock_read(clock, e->times);
 }
 
 /* The sizes of the timeline before a step was added. */
@@ -212,12 +213,13 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   double seconds;
   const double from_s = e->now_s;
   tws_faults_pass(&e->faults, e->now_s);
-  const uint32_t ops = e->phases ? e->plans[TWS_PROGRAM_TRAIN][0]->op_count : 0;
-  for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
+  const tws_program program = e->api->program(e->ranks);
+  const uint32_t ops = e->phases[program] ? e->plans[program][0]->op_count : 0;
+  for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   traced_part part;
   tws_timeline *timeline = begin_trace(e, &part);
-  tws_code code = run_program(e, TWS_PROGRAM_TRAIN, timeline, &seconds, err);
+  tws_code code = run_program(e, program, timeline, &seconds, err);
   if (timeline) end_trace(e, &part, code == TWS_OK);
   if (code == TWS_OK) {
     e->now_s += seconds;
@@ -283,13 +285,16 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
 
 /* Passes the data of this attempt to the monitors, which exist since the first attempt. */
 static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
-  const tws_plan *plan = e->plans[TWS_PROGRAM_TRAIN][0];
   const tws_config *config = e->job->config;
-  if (config->wall_clock_breakdown) {
-    e->times = tws_arena_alloc(e->arena, (size_t)plan->op_count + 1, 2 * sizeof *e->times);
-    if (!e->times) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-    TWS_TRY(tws_phase_clock_create(plan, &e->phases, err));
+  uint32_t most = 0;
+  for (int p = 0; p < TWS_PROGRAM_COUNT && config->wall_clock_breakdown; p++) {
+    if (!e->plans[p] || !tws_program_is_step((tws_program)p)) continue;
+    const tws_plan *plan = e->plans[p][0];
+    if (plan->op_count > most) most = plan->op_count;
+    TWS_TRY(tws_phase_clock_create(plan, &e->phases[p], err));
   }
+  if (most > 0) e->times = tws_arena_alloc(e->arena, (size_t)most + 1, 2 * sizeof *e->times);
+  if (most > 0 && !e->times) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (e->began_s > 0) return TWS_OK;
   e->first_step = e->api->first_step(e->ranks);
   const tws_monitor_run run = {.lines_path = options->watching.lines_path,
@@ -332,8 +337,10 @@ tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options,
   tws_emulator_drop_save(e);
   e->api->close(e->ranks);
   e->ranks = NULL;
-  tws_phase_clock_destroy(e->phases);
-  e->phases = NULL;
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) {
+    tws_phase_clock_destroy(e->phases[p]);
+    e->phases[p] = NULL;
+  }
   tws_emulator_log_close(e);
   if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
   if (err) err->code = TWS_RANK; /* an error in a step is an error of the rank, and ends the job */

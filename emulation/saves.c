@@ -55,7 +55,12 @@ static int64_t optimum(const tws_emulator *e) {
 int tws_emulator_save_is_due(tws_emulator *e) {
   if (!e->request->save) return 0;
   if (e->save_every < 0) e->save_every = optimum(e);
-  return e->step == e->request->steps || (e->save_every > 0 && e->step % e->save_every == 0);
+  if (e->save_every > 0 && e->step % e->save_every == 0) e->save_waits = 1;
+  /* the ranks' weights differ after a local step */
+  const int agree = e->api->program(e->ranks) != TWS_PROGRAM_LOCAL;
+  const int due = e->step == e->request->steps || (e->save_waits && agree);
+  if (due) e->save_waits = 0;
+  return due;
 }
 
 /* Schedules a death that is to happen during this save. */

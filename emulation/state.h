@@ -32,16 +32,18 @@ typedef struct tws_emulator {
   double began_s;       /* real time at which virtual time was 0, seconds since 1970 */
   double save_waited_s; /* value of out->save_s at the last report */
   int64_t save_every, saves_begun;
+  int save_waits; /* 1: a save is due, at the next step after which the ranks' weights are equal */
   /* members of the current attempt */
   const tws_job *job;
   tws_virtual *ranks;
   const tws_virtual_api *api;
   const tws_plan *const *plans[TWS_PROGRAM_COUNT];
   int count;
-  tws_rank_slot *place;               /* [rank] place of the rank in the initial cluster */
-  tws_rank_slot *together;            /* scratch memory: as many places as `place` has */
+  tws_rank_slot *place;          /* [rank] place of the rank in the initial cluster */
+  tws_rank_slot *together;       /* scratch memory: as many places as `place` has */
   uint32_t *doing;               /* [rank] index of the operation that the rank began last */
-  tws_phase_clock *phases;       /* phases of rank 0's step; NULL: not wanted */
+  /* phases of rank 0's step, per program that is a training step; NULL: not wanted */
+  tws_phase_clock *phases[TWS_PROGRAM_COUNT];
   double *times;                 /* for `phases`: [op_count][2], virtual seconds since the step began */
   tws_comm_recorder **recorders; /* [rank] latencies of its communication; NULL: no log is kept */
   double **times_of_rank;        /* for `recorders`: [rank][op_count][2], virtual seconds since the step began */

@@ -37,12 +37,13 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
-/* Adds the estimate of the programs between steps. Jobs with such programs have one stage. */
+/* Adds the estimate of the programs between steps. Jobs whose programs take time between steps have one stage; programs
+ * of other phases of the optimizer only need memory here. */
 static void add_between(const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
+  keep_larger(&out->ledger, &between->ledger);
   if (!(between->step_s > 0)) return;
   out->step_s += between->step_s;
   tws_path_add(&out->path, &between->path, 1);
-  keep_larger(&out->ledger, &between->ledger);
   if (!stages) return;
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
   stages->live_bytes = out->ledger.tier[TWS_TIER_DEVICE].live_bytes;

@@ -72,3 +72,25 @@ tws_collective_parts tws_collective_parts_of(tws_collective collective, int size
   if (rows[collective].root == TWS_ROOT_RECEIVES) parts.receive = 0;
   return parts;
 }
+
+double tws_collective_sent_bytes(tws_collective collective, int size, int index, int root, double bytes) {
+  const tws_collective_row *row = tws_collective_of(collective);
+  /* a chain ends at the root, or at the member before it */
+  const int end = row->root == TWS_ROOT_RECEIVES ? root : (root + size - 1) % size;
+  double sum = 0;
+  if (size < 2) return 0;
+  switch (row->pattern) {
+    case TWS_PATTERN_RING:
+      return bytes / size * tws_collective_steps(collective, size);
+    case TWS_PATTERN_CHAIN:
+      return index == end ? 0 : bytes;
+    case TWS_PATTERN_PAIRS:
+      for (int to = 0; to < size; to++)
+        if (to != index && tws_collective_moves(row, size, index, to, root))
+          sum += tws_collective_pair_bytes(row, size, bytes);
+      return sum;
+    case TWS_PATTERN_SIGNAL:
+      break;
+  }
+  return 0;
+}

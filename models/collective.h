@@ -27,6 +27,8 @@ const tws_collective_row *tws_collective_of(tws_collective collective);
 
 /* Returns the number of successive steps of a collective among `size` ranks. */
 int tws_collective_steps(tws_collective collective, int size);
+/* Returns the bytes that member `index` sends in a collective whose larger operand has `bytes` (tws_work.d[0]). */
+double tws_collective_sent_bytes(tws_collective collective, int size, int index, int root, double bytes);
 /* Elements that member `index` sends and receives in one segment, as multiples of the segment's count; 0: the member
  * has no such operand. */
 typedef struct tws_collective_parts {

@@ -130,6 +130,7 @@ enum {
   TWS_HYPER_BETA2,
   TWS_HYPER_REST1, /* 1 - beta1, computed from the float64 beta1 */
   TWS_HYPER_REST2,
+  TWS_HYPER_SUMMED_LR, /* sum of the learning rates since ranks last agreed on the weights (local steps), or 0 */
   TWS_HYPER_COUNT
 };
 enum { TWS_LOSS_HEADS = 2 }; /* most losses of a network */

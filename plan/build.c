@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "plan/checkpoints.h"
+#include "plan/compressed.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
@@ -12,8 +13,11 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   if (!tws_plan_has_program(c, r->program) && tws_program_serves(r->program))
     return tws_fail(err, TWS_INTERNAL, NULL, "a program of inference needs a request of tws_serving_make()");
   if (!tws_plan_has_program(c, r->program))
-    return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
-                    "no update is late, so that there is no program %s", tws_program_name(r->program));
+    return tws_fail(err, TWS_INVALID,
+                    r->program >= TWS_PROGRAM_COMPRESSED
+                        ? "set optimizer.type to OneBitAdam or ZeroOneAdam"
+                        : "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
+                    "the configuration has no program %s", tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }
@@ -203,7 +207,8 @@ static void expect(tws_lower *l) {
 
 /* Lowers the programs that run between steps; returns 0 if the plan's program is not one of these. */
 static int lower_between(tws_lower *l) {
-  if (l->config->zenflow.on && !l->columns.on && tws_program_runs_between(l->config, l->b.plan->program))
+  if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE &&
+      !tws_program_serves(l->b.plan->program) && !tws_program_is_step(l->b.plan->program))
     return 1; /* the device has no columns, so the program has no operations */
   switch (l->b.plan->program) {
     case TWS_PROGRAM_APPLY:
@@ -217,6 +222,9 @@ static int lower_between(tws_lower *l) {
       return 1;
     case TWS_PROGRAM_SYNC:
       tws_zenflow_sync(l);
+      return 1;
+    case TWS_PROGRAM_FREEZE:
+      tws_compressed_freeze(l);
       return 1;
     default:
       return 0;

@@ -2,6 +2,20 @@
 
 #include <math.h>
 
+#include "plan/phases.h"
+
+/* Sets what phases of an optimizer need: the first update changes nothing, and ranks that changed their weights alone
+ * divide by the sum of the learning rates with which they did. */
+static void fill_phase(const tws_config *config, int64_t update, float hyper[TWS_HYPER_COUNT]) {
+  double sum = 0;
+  hyper[TWS_HYPER_SUMMED_LR] = 0;
+  if (tws_optimizer_of(config->optimizer)->phases == TWS_PHASES_ONE) return;
+  if (update == 1) hyper[TWS_HYPER_LR] = hyper[TWS_HYPER_REST1] = hyper[TWS_HYPER_REST2] = 0;
+  const int64_t since = tws_step_kind_of(config, update, 0).since;
+  for (int64_t i = since; since > 0 && i <= update; i++) sum += tws_config_lr(config, i - 1);
+  hyper[TWS_HYPER_SUMMED_LR] = (float)sum;
+}
+
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]) {
   const double lr = tws_config_lr(config, update - 1);
   double beta1, beta2, bias1 = 1, bias2 = 1;
@@ -20,6 +34,7 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
   hyper[TWS_HYPER_BETA2] = (float)beta2;
   hyper[TWS_HYPER_REST1] = (float)(1 - beta1);
   hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
+  fill_phase(config, update, hyper);
   return lr;
 }
 

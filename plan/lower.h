@@ -23,6 +23,7 @@
  *   offload.c    optimizer states and updates on the host; fetch.c: parameters on the host; delayed.c: an update that
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
  *   checkpoints.c  offloaded and partitioned activation checkpoints
+ *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   modules of a pipeline stage, order of micro-batches, messages between stages
  *   lower.c      scratch memory and communicators for all passes
@@ -259,6 +260,25 @@ typedef struct tws_columns {
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
 } tws_columns;
 
+/* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c). */
+typedef struct tws_compressed_tensor {
+  uint32_t param;
+  const tws_zero_class *of; /* the class of the parameter */
+  uint64_t at, count;       /* index of its first element in the flat order, and number of its elements */
+  uint64_t part;            /* elements of the part that one rank averages, with padding: a multiple of 8 */
+  uint64_t worker, server;  /* offsets of its errors in the buffers of errors, in elements */
+} tws_compressed_tensor;
+
+/* All tensors that ranks average by signs, and the state of the compression. */
+typedef struct tws_compressed {
+  tws_compressed_tensor *tensors;
+  uint32_t count;
+  uint64_t worker_elements, server_elements; /* sizes of the buffers of errors */
+  /* buffers in the state: errors of this rank's tensors, of the parts that it averages, and the changes of its weights
+   * that are not averaged yet (local steps); TWS_NONE: there are none */
+  uint32_t worker, server, changes;
+} tws_compressed;
+
 /* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */
 typedef struct tws_offload {
   int optimizer;       /* 1: the host runs the optimizer */
@@ -446,6 +466,7 @@ typedef struct tws_lower {
   tws_offload offload;         /* tiers and buffers of offloading; written by offload.c, fetch.c and delayed.c */
   tws_lower_cache cache;       /* the cache of keys and values of inference; written by cache.c */
   tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
+  tws_compressed compressed;   /* tensors that ranks average by signs; written by compressed.c */
   tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;

@@ -63,6 +63,32 @@ const char *tws_program_name(tws_program program) {
   return (unsigned)program < TWS_PROGRAM_COUNT ? names[program] : "?";
 }
 
+int tws_plan_has_program(const tws_config *config, tws_program program) {
+  const tws_optimizer_phases phases = tws_optimizer_of(config->optimizer)->phases;
+  switch (program) {
+    case TWS_PROGRAM_TRAIN:
+    case TWS_PROGRAM_EVALUATE:
+      return 1;
+    case TWS_PROGRAM_APPLY:
+      return config->zenflow.on || config->delayed_update;
+    case TWS_PROGRAM_SELECT:
+    case TWS_PROGRAM_SYNC:
+      return config->zenflow.on;
+    case TWS_PROGRAM_COMPRESSED:
+      return phases != TWS_PHASES_ONE;
+    case TWS_PROGRAM_LOCAL:
+    case TWS_PROGRAM_MERGE:
+    case TWS_PROGRAM_FREEZE:
+      return phases == TWS_PHASES_INTERVALS;
+    case TWS_PROGRAM_PREFILL:
+    case TWS_PROGRAM_DECODE:
+      return config->cache_length > 0;
+    case TWS_PROGRAM_COUNT:
+      break;
+  }
+  return 0;
+}
+
 double tws_program_share(const tws_config *config, tws_program program) {
   const double choices = 1.0 / (double)tws_zenflow_select_interval(config);
   const double updates = 1.0 / (double)tws_zenflow_update_interval(config);

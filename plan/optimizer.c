@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/operator.h"
+#include "plan/compressed.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
@@ -56,7 +57,7 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
 /* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; the squares of
  * parameters that only some ranks have are reduced. */
 static int has_all_squares(const tws_lower *l) {
-  return l->zero.stage == 0 && l->zero.trained_count == 1;
+  return l->zero.stage == 0 && l->zero.trained_count == 1 && !tws_gradients_stay_local(l);
 }
 
 /* Reduces the metrics over all groups of ranks: loss, ignored tokens, sum of squares. */
@@ -72,10 +73,11 @@ static int is_part(const tws_lower *l, uint32_t param) {
 }
 
 /* Returns the number of ranks that hold equal copies of a gradient: stages with a tied parameter, tensor-parallel
- * ranks, replicas at stage 0, groups that each have all partitions. Each rank counts 1 / copies of the squares. */
+ * ranks, replicas at stage 0, groups that each have all partitions. Each rank counts 1 / copies of the squares. Replicas
+ * whose gradients stay local have no copies. */
 static int copies_of(const tws_lower *l, uint32_t param) {
-  const int replicas =
-      l->zero.stage == 0 && !has_all_squares(l) ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
+  const int reduced = l->zero.stage == 0 && !has_all_squares(l) && !tws_gradients_stay_local(l);
+  const int replicas = reduced ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
   return replicas * (l->pipeline.param_stages[param] ? 2 : 1) *
          (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
@@ -85,8 +87,11 @@ static void add_squares_of(tws_lower *l, int copies, tws_operand gradients) {
   work.d[0] = (int64_t)gradients.count;
   const int host = tws_offload_is_on_host(l, gradients.buffer);
   tws_operand norm[2] = {gradients, tws_update(host ? l->offload.metrics : l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
-  tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work, &(tws_arguments){{1.0 / copies}},
-                           norm, 2);
+  /* A local gradient has the weight of the mean over ranks: ranks^2 times its squares, divided by ranks, is what the
+   * rank adds to the mean of all ranks' squares. */
+  const double factor = tws_gradients_stay_local(l) ? l->zero.ranks : 1;
+  tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
+                           &(tws_arguments){{factor / copies}}, norm, 2);
 }
 
 static void add_squares(tws_lower *l, int copies, uint64_t first, uint64_t count, int on_host) {
@@ -399,7 +404,9 @@ void tws_lower_step(tws_lower *l) {
   tws_router_balance(l);
   clip(l);
   tws_offload_scalars(l);
-  if (l->columns.on) {
+  if (tws_gradients_stay_local(l)) {
+    tws_compressed_update(l);
+  } else if (l->columns.on) {
     tws_zenflow_step(l);
   } else if (l->offload.delayed.on) {
     tws_delayed_keep(l);

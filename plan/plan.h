@@ -190,10 +190,11 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* Programs: a program is one list of operations over the state of a rank, such as a training step. */
-#define TWS_PROGRAMS(X)                                                                                   \
-  X(TRAIN, "train")                                                                                       \
-  X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync") X(PREFILL, "prefill")     \
-  X(DECODE, "decode")
+#define TWS_PROGRAMS(X)                                                                             \
+  X(TRAIN, "train")                                                                                 \
+  X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")                     \
+  X(COMPRESSED, "compressed") X(LOCAL, "local") X(MERGE, "merge") X(FREEZE, "freeze")               \
+  X(PREFILL, "prefill") X(DECODE, "decode")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -208,15 +209,19 @@ static inline int tws_program_serves(tws_program program) {
 }
 /* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer, either to the
  * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
- * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device. */
-static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
-  if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
-  if (tws_program_serves(program)) return config->cache_length > 0;
-  return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
+ * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device.
+ * COMPRESSED, LOCAL and MERGE are training steps of later phases of an optimizer, and FREEZE begins such a phase
+ * (plan/phases.h). */
+int tws_plan_has_program(const tws_config *config, tws_program program);
+/* Returns 1 if a program is a complete training step, with forward and backward passes. */
+static inline int tws_program_is_step(tws_program program) {
+  return program == TWS_PROGRAM_TRAIN || (program >= TWS_PROGRAM_COMPRESSED && program <= TWS_PROGRAM_MERGE);
 }
-/* Returns 1 if a training job runs a program between its steps, even if only rarely. */
+/* Returns 1 if a training job runs a program between its steps, even if only rarely, or in place of its first kind of
+ * step. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
-  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE && !tws_program_serves(program);
+  return program > TWS_PROGRAM_EVALUATE && !tws_program_serves(program) && tws_plan_has_program(config, program) &&
+         !(config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
 /* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
 double tws_program_share(const tws_config *config, tws_program program);

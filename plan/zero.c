@@ -17,6 +17,7 @@
 
 #include <string.h>
 
+#include "plan/compressed.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero_partition.h"
@@ -129,6 +130,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   }
   tws_delayed_begin(l, owned);
   tws_zenflow_begin(l, owned);
+  tws_compressed_begin(l);
 }
 
 /* Creates the buffers of gradients; an evaluation has none. */
@@ -623,6 +625,7 @@ void tws_zero_micro_end(tws_lower *l) {
   tws_zero *z = &l->zero;
   for (int i = 0; i < 2 && l->b.plan->micro_batch_barriers; i++) hold_emptied(l, i);
   if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->extent.accumulation) return;
+  if (tws_gradients_stay_local(l)) return;
   l->b.module = TWS_NONE;
   l->b.phase = TWS_PHASE_BACKWARD;
   if (z->stage == 0) { /* DeepSpeed's stage 0: groups of up to 500 million elements, in flat order */

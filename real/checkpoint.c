@@ -350,7 +350,8 @@ static tws_code write_index(const tws_training *t, const char *folder, const uns
 
 int tws_checkpoint_is_due(const tws_training *t, int64_t step) {
   const int64_t every = t->options->save_every;
-  return step == t->options->steps || (every > 0 && step % every == 0);
+  if (step == t->options->steps) return 1;
+  return t->kind.program != TWS_PROGRAM_LOCAL && (t->save_waits || (every > 0 && step % every == 0));
 }
 
 /* Reports this rank's phase within a save to its watchdog. */

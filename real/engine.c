@@ -88,9 +88,19 @@ static void engine_close(tws_engine *e) {
   tws_free(e);
 }
 
+/* Refuses optimizers whose steps run several programs: a step in parts, and what a save or a reader of the state finds
+ * between steps, are those of one. */
+static tws_code check_optimizer(const tws_engine_options *o, tws_error *err) {
+  const tws_optimizer_row *row = tws_optimizer_of(o->plan.config->optimizer);
+  if (row->phases == TWS_PHASES_ONE) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "use `twinspeed train`, or another optimizer",
+                  "the library does not run steps of %s, which has several phases", row->type);
+}
+
 static tws_code engine_open(const tws_engine_options *o, tws_engine **out, tws_error *err) {
-  tws_engine *e = tws_calloc(1, sizeof *e);
   *out = NULL;
+  TWS_TRY(check_optimizer(o, err));
+  tws_engine *e = tws_calloc(1, sizeof *e);
   if (e) e->arena = tws_arena_create();
   if (!e || !e->arena) {
     tws_free(e);

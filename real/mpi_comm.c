@@ -23,6 +23,7 @@ struct tws_comm {
   tws_shared *shared; /* NULL: only messages are used */
   tws_messages *messages;
   atomic_int waits; /* 1: this rank waits for messages */
+  double sent;      /* bytes that this rank has sent in collectives and messages of plans */
 };
 
 /* Returns 1 if MPI is initialized; MPI's own process-wide state is the only one. */
@@ -312,10 +313,31 @@ static tws_code run_collective(tws_comm *comm, uint32_t index, tws_collective co
   return code;
 }
 
+/* Counts the bytes that this rank sends in a collective, by the segments that it was given. */
+static void count_sent(tws_comm *comm, const tws_shared_group *group, tws_collective collective, int root,
+                       const tws_comm_segment *segments, int count) {
+  const tws_collective_row *row = tws_collective_of(collective);
+  for (int i = 0; i < count; i++) {
+    const tws_comm_segment *s = &segments[i];
+    const double element = (double)tws_dtype_bytes(s->dtype);
+    const int parts = row->sends_parts || row->receives_parts ? group->size : 1;
+    for (int to = 0; s->counts && to < group->size; to++)
+      if (to != group->index) comm->sent += (double)s->counts[to] * element;
+    if (!s->counts)
+      comm->sent +=
+          tws_collective_sent_bytes(collective, group->size, group->index, root, (double)s->count * element * parts);
+  }
+}
+
+double tws_comm_sent_bytes(const tws_comm *comm) {
+  return comm->sent;
+}
+
 static tws_code comm_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                 const tws_comm_segment *segments, int count, tws_error *err) {
   if (group < 0 || (uint32_t)group >= comm->group_count)
     return tws_fail(err, TWS_INTERNAL, NULL, "%s: no group %d", tws_collective_name(collective), group);
+  count_sent(comm, &comm->groups[group], collective, root, segments, count);
   return run_collective(comm, (uint32_t)group, collective, root, segments, count, err);
 }
 
@@ -328,6 +350,7 @@ static tws_code check_peer(const tws_comm *comm, int peer, tws_error *err) {
 
 static tws_code comm_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *err) {
   TWS_TRY(check_peer(comm, peer, err));
+  comm->sent += (double)bytes;
   waits(comm, 1);
   tws_code code = tws_messages_send(comm->messages, peer, data, bytes, err);
   waits(comm, 0);

@@ -53,6 +53,10 @@ void tws_comm_destroy(tws_comm *comm);
 const tws_comm_ops *tws_mpi_comm_ops(void);
 int tws_comm_is_shared(const tws_comm *comm); /* returns 1 if the shared-memory transport is in use */
 
+/* Returns the bytes that this rank has sent so far in collectives and messages of plans, as the algorithms of
+ * models/collectives.def transfer them; ranks of one node read each other's memory instead. */
+double tws_comm_sent_bytes(const tws_comm *comm);
+
 /* Allocates memory that the other ranks of the node can access directly: zeroed, aligned to a page, in huge pages where
  * the kernel provides them. All ranks of the world have to call it; `bytes` may differ between ranks, and if it is 0,
  * *base is NULL. Fails with TWS_MEMORY, naming the size; the failing rank returns before the others are informed. If

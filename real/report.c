@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/volume.h"
 #include "real/train_internal.h"
 #include "traces/measurements.h"
 
@@ -253,6 +254,20 @@ static void add_losses(const tws_training *t, cJSON *root) {
   }
 }
 
+/* Adds what rank 0 has sent in each program's runs: the bytes that the communicator counted, and those of the plan. */
+static void add_communication(const tws_training *t, cJSON *root) {
+  cJSON *all = cJSON_AddArrayToObject(root, "communication");
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++) {
+    if (t->ran[p] == 0) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "program", tws_program_name((tws_program)p));
+    cJSON_AddNumberToObject(one, "runs", (double)t->ran[p]);
+    cJSON_AddNumberToObject(one, "sent_bytes", t->sent[p]);
+    cJSON_AddNumberToObject(one, "planned_bytes", (double)t->ran[p] * tws_plan_sent_bytes(t->programs[p]));
+    cJSON_AddItemToArray(all, one);
+  }
+}
+
 /* Adds the times of the passes of each step. */
 static void add_phases(const tws_training *t, cJSON *root) {
   static const char *const names[] = {"forward_s", "backward_s", "backward_inner_s", "reduction_s", "optimizer_s"};
@@ -286,7 +301,7 @@ static void add_steps(const tws_training *t, cJSON *root) {
     cJSON_AddItemToArray(hottest, cJSON_CreateNumber(t->history[i].hottest_share));
   }
   if (t->routed) add_routed(t, root);
-  if (t->phases) add_phases(t, root);
+  if (t->phases[TWS_PROGRAM_TRAIN]) add_phases(t, root);
   cJSON *evaluations = t->evaluation ? cJSON_AddArrayToObject(root, "evaluations") : NULL;
   for (int64_t i = 0; evaluations && i < steps_of_run(t); i++) {
     if (!t->history[i].evaluated) continue;
@@ -322,6 +337,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
   cJSON_AddNumberToObject(root, "model_flops_per_s", flops_per_s);
   if (peak > 0) cJSON_AddNumberToObject(root, "mfu", flops_per_s / peak);
   add_memory(t, root, memory);
+  if (t->world > 1 && !t->cuda) add_communication(t, root);
   if (result->disk.planned_read || result->disk.planned_written) {
     cJSON *disk = cJSON_AddObjectToObject(root, "disk");
     cJSON_AddNumberToObject(disk, "planned_read_bytes", (double)result->disk.planned_read);

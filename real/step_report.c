@@ -4,7 +4,7 @@
 #include "traces/monitor.h"
 
 tws_code tws_training_keep_times(tws_training *t, tws_error *err) {
-  if (!t->phase_times) t->phase_times = tws_calloc((size_t)t->plan->op_count + 1, 2 * sizeof *t->phase_times);
+  if (!t->phase_times) t->phase_times = tws_calloc((size_t)tws_training_most_ops(t) + 1, 2 * sizeof *t->phase_times);
   return t->phase_times ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for the times of operations");
 }
 
@@ -15,7 +15,10 @@ tws_code tws_step_report_prepare(tws_training *t, tws_error *err) {
   t->model_flops = tws_model_flops(&request);
   if (!t->config->wall_clock_breakdown) return TWS_OK;
   TWS_TRY(tws_training_keep_times(t, err));
-  return tws_phase_clock_create(t->plan, &t->phases, err);
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
+    if (t->programs[p] && tws_program_is_step((tws_program)p))
+      TWS_TRY(tws_phase_clock_create(t->programs[p], &t->phases[p], err));
+  return TWS_OK;
 }
 
 void tws_step_report_complete(const tws_training *t, tws_step_report *r) {
@@ -40,8 +43,9 @@ void tws_step_report_finish(tws_training *t, const double *times, tws_step_repor
   r->data_wait_s = t->data_wait_s;
   r->save_wait_s = waited_s - t->saves_waited_s;
   t->saves_waited_s = waited_s;
-  r->is_timed = t->phases && times;
-  if (r->is_timed) r->phase = tws_phase_clock_read(t->phases, times);
+  tws_phase_clock *clock = t->phases[t->kind.program];
+  r->is_timed = clock && times;
+  if (r->is_timed) r->phase = tws_phase_clock_read(clock, times);
 }
 
 tws_code tws_step_report_open(tws_training *t, tws_error *err) {

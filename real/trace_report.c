@@ -22,11 +22,12 @@ tws_code tws_trace_open(tws_training *t, tws_error *err) {
     return tws_fail(err, TWS_USAGE, "train more steps, or trace earlier ones",
                     "--trace-schedule: none of the %lld steps of this run is traced",
                     (long long)(t->options->steps - t->first_step));
-  if (steps * t->plan->op_count > MOST_EVENTS)
+  const uint32_t operations = tws_training_most_ops(t);
+  if (steps * operations > MOST_EVENTS)
     return tws_fail(err, TWS_USAGE, "trace fewer steps",
                     "--trace-schedule: %lld steps of %u operations are more than a trace holds (%d)", (long long)steps,
-                    t->plan->op_count, (int)MOST_EVENTS);
-  t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+                    operations, (int)MOST_EVENTS);
+  t->times = tws_calloc(operations, 2 * sizeof *t->times);
   return t->times ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
@@ -60,7 +61,7 @@ static const char *algorithm_of(const tws_training *t) {
 }
 
 tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err) {
-  const tws_plan *plan = t->plan;
+  const tws_plan *plan = t->programs[t->kind.program];
   tws_memory_change *changes;
   step_header header = {.step = step, .records = plan->op_count};
   size_t count;
@@ -77,7 +78,7 @@ tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err) {
                       .micro_batch = op->micro_batch,
                       .stream = op->stream,
                       .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, TWS_PROGRAM_TRAIN, i);
+    const char *label = tws_executor_label(t->executor, t->kind.program, i);
     tws_op_detail(plan, i, algorithm_of(t), detail, sizeof detail);
     tws_text_add_bytes(&t->trace, (const char *)&r, sizeof r);
     tws_text_add_bytes(&t->trace, label, strlen(label) + 1);

@@ -267,10 +267,12 @@ static void use_set_lr(const tws_training *t, double *lr, float hyper[TWS_HYPER_
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_HYPER_COUNT];
+  const int program = t->kind.program;
+  const tws_plan *plan = t->programs[program];
   *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
   use_set_lr(t, lr, hyper);
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
+  TWS_TRY(tws_executor_put(t->executor, program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_zero(t->executor, program, plan->metrics, err);
 }
 
 /* Fault injection: sets one weight of the network's last module, which the loss depends on, to NaN. */
@@ -300,7 +302,7 @@ static int strikes(const tws_training *t, int64_t step) {
 static tws_code before_op(void *user, uint32_t op, tws_error *err) {
   tws_training *t = user;
   (void)err;
-  if (op == tws_checkpoint_gate(t)) tws_checkpoint_wait_copied(t);
+  if (op == tws_checkpoint_gate(t) && t->kind.program == TWS_PROGRAM_TRAIN) tws_checkpoint_wait_copied(t);
   const int now = op == t->fault_op || t->fault.kind == TWS_FAULT_SLOW;
   if (now && strikes(t, t->counters->steps + 1)) tws_fault_strike(t->fault.kind);
   return TWS_OK;
@@ -333,9 +335,18 @@ static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
   return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;
 }
 
+/* Counts a run of a program. before: bytes that the communicator had sent when it began. */
+static void count_sent(tws_training *t, int program, double before) {
+  t->ran[program]++;
+  t->sent[program] += tws_comm_sent_bytes(t->comm) - before;
+}
+
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   double *times = times_of(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
+  const int program = t->kind.program;
+  /* the gate is an operation of TRAIN; other programs begin after the snapshot */
+  if (gate != TWS_NONE && program != TWS_PROGRAM_TRAIN) tws_checkpoint_wait_copied(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
     TWS_TRY(spoil_weights(t, err));
@@ -343,10 +354,12 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
   const tws_disk_count before = tws_executor_disk_transferred(t->executor);
-  TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, times, probe, t, err));
+  const double sent = tws_comm_sent_bytes(t->comm);
+  TWS_TRY(tws_executor_start(t->executor, program, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
-  TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, times, err));
+  TWS_TRY(tws_executor_finish(t->executor, program, times, err));
   warn_of_slowness(t);
+  count_sent(t, program, sent);
   const tws_disk_count after = tws_executor_disk_transferred(t->executor);
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;
@@ -399,13 +412,15 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   *report = (tws_step_report){.step = step};
   const double start = tws_clock_s();
-  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, t->batch ? t->batch : &t->data, step - 1, err));
+  t->kind = tws_step_kind_of(t->config, t->counters->steps - t->counters->skipped + 1, step == t->options->steps);
+  TWS_TRY(tws_training_put_inputs(t, t->kind.program, t->batch ? t->batch : &t->data, step - 1, err));
   t->data_wait_s = tws_clock_s() - start;
   return put_scalars(t, &report->lr, err);
 }
 
 tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err) {
-  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err);
+  const int program = t->kind.program;
+  return tws_executor_get(t->executor, program, t->programs[program]->metrics, 0, metrics, TWS_METRIC_COUNT, err);
 }
 
 static size_t routes_counted(const tws_training *t) {
@@ -420,8 +435,8 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
   int64_t hottest_expert = 0;
   const char *hottest = "";
   if (!t->routed) return TWS_OK;
-  TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, TWS_METRIC_COUNT, t->routed,
-                           routes_counted(t), err));
+  TWS_TRY(tws_executor_get(t->executor, t->kind.program, t->programs[t->kind.program]->metrics, TWS_METRIC_COUNT,
+                           t->routed, routes_counted(t), err));
   for (uint32_t m = 0; m < network->module_count; m++) {
     if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
     const int64_t experts = network->modules[m].routing->experts;
@@ -472,7 +487,8 @@ static int64_t zenflow_interval(const tws_config *config, int64_t step) {
 }
 
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program) {
-  *program = TWS_PROGRAM_APPLY;
+  *program = t->kind.begins_phase ? TWS_PROGRAM_FREEZE : TWS_PROGRAM_APPLY;
+  if (t->kind.begins_phase) return !t->skipped;
   if (!t->config->zenflow.on)
     return t->programs[TWS_PROGRAM_APPLY] && (step <= t->config->delayed_warm_up || step == t->options->steps);
   const int64_t behind = step - tws_zenflow_warm_up(t->config);
@@ -505,7 +521,9 @@ tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_erro
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
   TWS_TRY(tws_training_begin_apply(t, program, err));
   tws_watchdog_begin(t->watchdog, step);
+  const double sent = tws_comm_sent_bytes(t->comm);
   TWS_TRY(tws_executor_step(t->executor, (int)program, step, NULL, NULL, NULL, err));
+  count_sent(t, program, sent);
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "between steps", TWS_PHASE_ALONE);
   return TWS_OK;
@@ -576,12 +594,20 @@ static tws_code ask_for_end(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
+/* Returns 1 if the weights of all ranks are equal after the current step. */
+static int weights_agree(const tws_training *t) {
+  return t->kind.program != TWS_PROGRAM_LOCAL;
+}
+
 static tws_code step_and_save(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(one_step(t, step, err));
   TWS_TRY(tws_checkpoint_poll(t, err));
   if (!t->checkpoint) return TWS_OK;
   TWS_TRY(ask_for_end(t, err));
+  if (t->ended && !weights_agree(t)) t->ended = 0; /* the ranks are asked again after the next step */
+  if (!weights_agree(t)) t->save_waits |= t->options->save_every > 0 && step % t->options->save_every == 0;
   if (!t->ended && !tws_checkpoint_is_due(t, step)) return TWS_OK;
+  t->save_waits = 0;
   TWS_TRY(tws_checkpoint_save(t, err));
   t->step_ended_s = tws_clock_s();
   return TWS_OK;
@@ -693,7 +719,7 @@ void tws_training_release(tws_training *t) {
   tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
-  tws_phase_clock_destroy(t->phases);
+  for (int i = 0; i < TWS_PROGRAM_COUNT; i++) tws_phase_clock_destroy(t->phases[i]);
   tws_free(t->phase_times);
   tws_comm_report_close(t);
   tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed

@@ -3,6 +3,7 @@
 #define TWS_REAL_TRAIN_INTERNAL_H
 
 #include <stdio.h>
+#include "plan/phases.h"
 #include "checkpoint/index.h"
 #include "estimators/phase_clock.h"
 #include "real/cuda_loader.h"
@@ -24,9 +25,12 @@ typedef struct tws_training {
   tws_data data;
   const tws_data *batch; /* a batch in memory, which the next step takes in place of `data`; NULL: none */
   tws_batch_shape shape;
-  tws_plan *plan;                       /* plan of a training step */
-  tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
-  tws_plan *between[TWS_PROGRAM_COUNT]; /* plans over the same state that run between steps; NULL: there is none */
+  tws_plan *plan;       /* plan of a training step */
+  tws_plan *evaluation; /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
+  /* plans over the same state that run between steps, or as steps of later phases of the optimizer; NULL: there is
+   * none */
+  tws_plan *between[TWS_PROGRAM_COUNT];
+  tws_step_kind kind; /* the current step's program */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
@@ -44,22 +48,25 @@ typedef struct tws_training {
   struct tws_prefetched_inputs *ahead; /* prefetched inputs of steps on a device; NULL: on the host */
   void *input[TWS_NETWORK_INPUTS];     /* on the host: [input] buffer for one step of any program; NULL: the plan has no
                                     * such input */
-  double step_ended_s; /* time at which the last step, or the delayed update after it, ended, on the clock
+  double step_ended_s;            /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
-  double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
-  double trace_start_s;     /* time at which the first traced step began */
-  int64_t traced_step;      /* number of the last traced step; 0: none was traced */
-  double *traced_routed;    /* copy of `routed` after the last traced step */
-  tws_text trace;           /* the traced steps of this rank, for rank 0 */
-  int64_t first_step;       /* steps completed before this run */
-  tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
-  int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
+  double *times;                  /* [op_count][2] times of the last step's operations, if a trace is wanted */
+  double trace_start_s;           /* time at which the first traced step began */
+  int64_t traced_step;            /* number of the last traced step; 0: none was traced */
+  int64_t ran[TWS_PROGRAM_COUNT]; /* per program: number of its runs as a step or between steps */
+  double sent[TWS_PROGRAM_COUNT]; /* per program: bytes that this rank has sent in these runs, by the communicator */
+  double *traced_routed;          /* copy of `routed` after the last traced step */
+  tws_text trace;                 /* the traced steps of this rank, for rank 0 */
+  int64_t first_step;             /* steps completed before this run */
+  tws_saved_index *resumed;       /* the checkpoint that is resumed; NULL: initial weights */
+  int fetches;                    /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
                              * (real/remote_files.h) */
-  uint64_t fetched;         /* bytes of these files that were received */
+  uint64_t fetched;               /* bytes of these files that were received */
   /* [rank] flags. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that fetch
    * the resumed checkpoint from it. NULL: all ranks see the folders */
   uint8_t *far_writers, *far_readers;
   struct tws_checkpoint *checkpoint; /* state of saving; NULL: the run does not save */
+  int save_waits;                    /* 1: a save was due after a step that left the ranks' weights different */
   int weights_only;                  /* 1: the checkpoint's optimizer state is not read */
   int skipped;                       /* 1: the last step was skipped because of an overflow */
   int ended;                         /* 1: the run was asked to end before the last step */
@@ -70,20 +77,21 @@ typedef struct tws_training {
   /* 1: a process that is not this program trains through the library (real/engine.h): every rank fills reports of
    * steps, not only rank 0, and threads are bound to cores only if the configuration requests it */
   int is_library;
-  const char *client_state; /* text of the caller that the next save stores in the checkpoint; NULL: none */
-  int vanished;                      /* 1: the warning that all gradients are 0 was given */
-  double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
-  tws_step_report *history;          /* rank 0: one report per step of this run */
-  tws_counters *counters;            /* counters of steps and samples, in the plan's state */
-  FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
-  struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
-  tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
-  double *phase_times;               /* for `phases` and `calls`: [op_count][2] times of a step that is not traced */
-  tws_comm_recorder *calls;          /* latencies of this rank's communication; NULL: no log is kept */
-  tws_comm_log *communication;       /* on rank 0: the log of all ranks */
-  double model_flops;                /* model FLOPs of one step of all ranks */
-  double data_wait_s;                /* seconds for which the last step waited for its inputs */
-  double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
+  const char *client_state;    /* text of the caller that the next save stores in the checkpoint; NULL: none */
+  int vanished;                /* 1: the warning that all gradients are 0 was given */
+  double *routed;              /* [router][expert] number of routes in the last step; NULL without experts */
+  tws_step_report *history;    /* rank 0: one report per step of this run */
+  tws_counters *counters;      /* counters of steps and samples, in the plan's state */
+  FILE *csv;                   /* on rank 0: the open CSV file with one line per step */
+  struct tws_monitor *monitor; /* on rank 0; NULL: no monitor is configured */
+  /* on rank 0, per program that is a training step: computes the phases of the step; NULL: not wanted */
+  tws_phase_clock *phases[TWS_PROGRAM_COUNT];
+  double *phase_times;         /* for `phases` and `calls`: [op_count][2] times of a step that is not traced */
+  tws_comm_recorder *calls;    /* latencies of this rank's communication; NULL: no log is kept */
+  tws_comm_log *communication; /* on rank 0: the log of all ranks */
+  double model_flops;          /* model FLOPs of one step of all ranks */
+  double data_wait_s;          /* seconds for which the last step waited for its inputs */
+  double saves_waited_s;       /* total seconds for which training had waited for saves at the last report */
 } tws_training;
 
 tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
@@ -163,9 +171,11 @@ tws_code tws_training_weights(tws_training *t, tws_error *err);
 /* Frees all members of a training. */
 void tws_training_release(tws_training *t);
 
-/* Returns 1 if a delayed update on the host is due after this step: during warm-up, after the last step, and with
- * ZenFlow after each interval. *program is the program that computes it, after tws_training_begin_apply(). */
+/* Returns 1 if a program runs after this step: a delayed update on the host, during warm-up, after the last step, and
+ * with ZenFlow after each interval; or FREEZE, which begins a phase of the optimizer. *program is the program that computes it, after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
+/* Returns the largest number of operations of a training step's programs. */
+uint32_t tws_training_most_ops(const tws_training *t);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
 /* Sets the total seconds of a step in its report. */
 void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report);

@@ -22,6 +22,14 @@ uint32_t tws_training_buffer(const tws_plan *plan, const char *entry) {
   return TWS_NONE;
 }
 
+uint32_t tws_training_most_ops(const tws_training *t) {
+  uint32_t most = t->plan->op_count;
+  for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
+    if (t->programs[p] && tws_program_is_step((tws_program)p) && t->programs[p]->op_count > most)
+      most = t->programs[p]->op_count;
+  return most;
+}
+
 tws_code tws_training_sync(tws_training *t, tws_error *err) {
   if (!t->programs[TWS_PROGRAM_SYNC]) return TWS_OK;
   return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);

@@ -20,9 +20,11 @@ START_TEST(not_finite) {
     if (w.code == TWS_KERNEL_QUANTIZE) poisoned = 1;        /* of infinity among the numbers it speaks */
     while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
     /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
-     * slot, since the first may be empty; every element of which a part is kept, or columns are chosen */
+     * slot, since the first may be empty; every element of which a part is kept, or columns are chosen; the scales of
+     * all tensors, of which one is read */
     const int every =
         w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD ||
+        w.code == TWS_KERNEL_SIGN_AVERAGE || w.code == TWS_KERNEL_SIGN_UNPACK ||
         w.code == TWS_KERNEL_DISENTANGLED || w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
         w.code == TWS_KERNEL_CACHE_WRITE || w.code == TWS_KERNEL_CACHED_ATTENTION ||
         (w.code >= TWS_KERNEL_NEIGHBOURS && w.code <= TWS_KERNEL_SPANS_GRAD) || operand_named(&x, "chosen") >= 0 ||

@@ -205,6 +205,25 @@ static test_case random_case(int number) {
     case TWS_KERNEL_DEQUANTIZE_PARTS:
       c.d[1] = 1 + c.d[1] % 5, c.d[2] = 1 + c.d[2] % 5, c.d[3] = 2 * draw(s, 20, 1, 40), c.d[4] = 4 * draw(s, 21, 1, 2);
       break;
+    case TWS_KERNEL_SIGN_PACK:
+      c.d[2] = 1 + c.d[2] % 8, c.d[1] = 8 * ((c.d[0] + 8 * c.d[2] - 1) / (8 * c.d[2])), c.flags = 0;
+      break;
+    case TWS_KERNEL_SIGN_AVERAGE:
+      c.d[0] = 8 * (1 + c.d[0] % 300), c.d[1] = 1 + c.d[1] % 8, c.d[2] = 1 + c.d[2] % 5, c.flags = 0;
+      c.f[0] = (double)draw(s, 20, 0, c.d[2] - 1);
+      break;
+    case TWS_KERNEL_SIGN_UNPACK:
+      c.d[2] = 1 + c.d[2] % 8, c.d[1] = 8 * ((c.d[0] + 8 * c.d[2] - 1) / (8 * c.d[2])), c.d[3] = 1 + c.d[3] % 5;
+      c.f[0] = (double)draw(s, 20, 0, c.d[3] - 1), c.flags = 0;
+      break;
+    case TWS_KERNEL_MOMENTUM:
+      c.f[0] = (double)draw(s, 20, 1, 8), c.f[1] = (double)draw(s, 21, 0, 1), c.flags &= TWS_ACCUMULATE;
+      break;
+    case TWS_KERNEL_FROZEN_ADAM:
+    case TWS_KERNEL_LOCAL_UNDO:
+    case TWS_KERNEL_LOCAL_MERGE:
+      c.f[0] = 1e-6, c.flags &= c.kernel == TWS_KERNEL_FROZEN_ADAM ? TWS_ACCUMULATE : 0;
+      break;
     case TWS_KERNEL_LOW_RANK:
     case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
     case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:

@@ -86,7 +86,7 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     case TWS_HOLDS_CODES:
       return (double)draw(55, (uint64_t)i, 0, 255);
     case TWS_HOLDS_HYPER:
-      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05}[i];
+      return (double[TWS_HYPER_COUNT]){0.01, 0.19, 0.0975, 512, 17, 0.9, 0.95, 0.1, 0.05, 0.04}[i];
     case TWS_HOLDS_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
       if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS &&

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "models/kernel.h"
 #include "tests/oracle_columns.h"
+#include "tests/oracle_compressed.h"
 #include "tests/oracle_pictures.h"
 
 /* Returns x as the storage type rounds it. */
@@ -762,6 +763,27 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_DEQUANTIZE_PARTS:
       oracle_dequantize_parts(w, o);
+      break;
+    case TWS_KERNEL_SIGN_PACK:
+      oracle_sign_pack(w, o);
+      break;
+    case TWS_KERNEL_SIGN_AVERAGE:
+      oracle_sign_average(w, arguments, o);
+      break;
+    case TWS_KERNEL_SIGN_UNPACK:
+      oracle_sign_unpack(w, arguments, o);
+      break;
+    case TWS_KERNEL_MOMENTUM:
+      oracle_momentum(w, arguments, o);
+      break;
+    case TWS_KERNEL_FROZEN_ADAM:
+      oracle_frozen_adam(w, o);
+      break;
+    case TWS_KERNEL_LOCAL_UNDO:
+      oracle_local_undo(w, o);
+      break;
+    case TWS_KERNEL_LOCAL_MERGE:
+      oracle_local_merge(w, o);
       break;
     case TWS_KERNEL_COUNT:
       break;

@@ -53,4 +53,11 @@ typedef struct tws_plot_goodput {
 tws_code tws_plot_goodputs(const char *scripts, const tws_plot_goodput *points, int count, const char *title,
                            const char *out, tws_error *err);
 
+/* One point of a figure of two optimizers over the network's bandwidth: how many times as fast as AdamW each is. */
+typedef struct tws_plot_speedup {
+  double bits_per_s, speedup[2];
+} tws_plot_speedup;
+tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const names[2],
+                           const char *title, const char *out, tws_error *err);
+
 #endif

@@ -64,3 +64,12 @@ tws_code tws_plot_goodputs(const char *scripts, const tws_plot_goodput *points, 
                  100 * points[i].formula);
   return tws_plot_draw(scripts, "goodput.gp", &data, &settings, title, out, err);
 }
+
+tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const names[2],
+                           const char *title, const char *out, tws_error *err) {
+  tws_text data = {0}, settings = {0};
+  for (int i = 0; i < count; i++)
+    tws_text_add(&data, "%.9g %.9g %.9g\n", points[i].bits_per_s, points[i].speedup[0], points[i].speedup[1]);
+  tws_text_add(&settings, "names = '%s %s'; ", names[0], names[1]);
+  return tws_plot_draw(scripts, "optimizers.gp", &data, &settings, title, out, err);
+}

@@ -1,0 +1,117 @@
+#include "plan/phases.h"
+
+#include <string.h>
+
+/* A series of updates at whose multiples something happens: the interval doubles after `scaler` counted updates. */
+typedef struct series {
+  int64_t interval, from; /* the interval holds for updates from `from` on */
+} series;
+
+/* Returns the number of the last update with uncompressed or compressed gradients; later ones are local or frozen. */
+static int64_t first_phase(const tws_config *config) {
+  switch (tws_optimizer_of(config->optimizer)->phases) {
+    case TWS_PHASES_FROZEN:
+      return config->freeze_step > 2 ? config->freeze_step : 2;
+    case TWS_PHASES_INTERVALS:
+      return config->var_freeze_step > 1 ? config->var_freeze_step + 1 : 2;
+    case TWS_PHASES_ONE:
+      break;
+  }
+  return INT64_MAX;
+}
+
+/* Returns the interval of second moments at an update. Updates count from number 2 on, where the interval divides their
+ * number. */
+static series variance_interval(const tws_config *config, int64_t update) {
+  series s = {1, 2};
+  for (;;) {
+    const int64_t first = (s.from + s.interval - 1) / s.interval; /* multiple of the interval that counts first */
+    const int64_t last = first + config->var_update_scaler - 1;
+    if (s.interval > INT64_MAX / 4 || last >= INT64_MAX / 4 / s.interval || last * s.interval >= update) return s;
+    s.from = last * s.interval + 1;
+    s.interval *= 2;
+  }
+}
+
+/* Returns the interval of local steps at an update after the first phase; all updates of that phase count. */
+static series local_interval(const tws_config *config, int64_t update) {
+  series s = {1, first_phase(config) + 1};
+  while (s.interval < config->local_step_clipper && update - s.from >= config->local_step_scaler) {
+    s.from += config->local_step_scaler;
+    s.interval *= 2;
+    if (s.interval > config->local_step_clipper) s.interval = config->local_step_clipper;
+  }
+  return s;
+}
+
+static int merges(const tws_config *config, int64_t update) {
+  return update % local_interval(config, update).interval == 0;
+}
+
+/* Returns the number of the first update after the last one at which ranks averaged their changes. */
+static int64_t changes_since(const tws_config *config, int64_t update) {
+  int64_t at = update;
+  while (at - 1 > first_phase(config) && !merges(config, at - 1)) at--;
+  return at;
+}
+
+tws_step_kind tws_step_kind_of(const tws_config *config, int64_t update, int last) {
+  const tws_optimizer_phases phases = tws_optimizer_of(config->optimizer)->phases;
+  const int64_t end = first_phase(config);
+  tws_step_kind kind = {.program = TWS_PROGRAM_TRAIN};
+  if (phases == TWS_PHASES_FROZEN && update > end) kind.program = TWS_PROGRAM_COMPRESSED;
+  if (phases != TWS_PHASES_INTERVALS) return kind;
+  kind.begins_phase = update == end;
+  if (update > end) {
+    kind.program = last || merges(config, update) ? TWS_PROGRAM_MERGE : TWS_PROGRAM_LOCAL;
+    kind.since = changes_since(config, update);
+  } else if (update > 1 && update % variance_interval(config, update).interval != 0) {
+    kind.program = TWS_PROGRAM_COMPRESSED;
+  }
+  return kind;
+}
+
+int tws_step_agrees(const tws_config *config, int64_t update) {
+  return update < 1 || tws_step_kind_of(config, update, 0).program != TWS_PROGRAM_LOCAL;
+}
+
+/* Returns the number of multiples of `interval` in [from, to]. */
+static int64_t multiples(int64_t interval, int64_t from, int64_t to) {
+  return to < from ? 0 : to / interval - (from - 1) / interval;
+}
+
+/* Counts the programs of ZeroOneAdam, one interval after another. */
+static void count_intervals(const tws_config *config, int64_t steps, int64_t count[TWS_PROGRAM_COUNT]) {
+  const int64_t end = first_phase(config), before = steps < end ? steps : end;
+  int64_t with_variance = before < 1 ? 0 : 1, merged = 0;
+  for (int64_t to = before; to >= 2;) {
+    const series s = variance_interval(config, to);
+    with_variance += multiples(s.interval, s.from, to);
+    to = s.from - 1;
+  }
+  for (int64_t to = steps; to > end;) {
+    const series s = local_interval(config, to);
+    merged += multiples(s.interval, s.from, to);
+    to = s.from - 1;
+  }
+  if (steps > end && !merges(config, steps)) merged++; /* the last step */
+  count[TWS_PROGRAM_TRAIN] = with_variance;
+  count[TWS_PROGRAM_COMPRESSED] = before - with_variance;
+  count[TWS_PROGRAM_MERGE] = merged;
+  count[TWS_PROGRAM_LOCAL] = (steps > end ? steps - end : 0) - merged;
+  count[TWS_PROGRAM_FREEZE] = steps >= end;
+}
+
+void tws_run_programs(const tws_config *config, int64_t steps, int64_t count[TWS_PROGRAM_COUNT]) {
+  const tws_optimizer_phases phases = tws_optimizer_of(config->optimizer)->phases;
+  const int64_t end = first_phase(config);
+  memset(count, 0, TWS_PROGRAM_COUNT * sizeof *count);
+  if (phases == TWS_PHASES_INTERVALS) {
+    count_intervals(config, steps, count);
+    return;
+  }
+  count[TWS_PROGRAM_TRAIN] = steps < end ? steps : end;
+  count[TWS_PROGRAM_COMPRESSED] = steps - count[TWS_PROGRAM_TRAIN];
+  for (int p = TWS_PROGRAM_APPLY; p <= TWS_PROGRAM_SYNC; p++)
+    count[p] = (int64_t)((double)steps * tws_program_share(config, (tws_program)p));
+}

@@ -1,0 +1,213 @@
+/* ctest: engine mpi */
+/* Trainings with OneBitAdam and ZeroOneAdam on several ranks: plans of all divisions, bytes, losses, checkpoints. */
+#include "base/json.h"
+#include "members.h"
+#include "train.h"
+
+#define ONEBIT "--set optimizer.type=OneBitAdam --set optimizer.params.freeze_step=%d"
+#define ZERO_ONE                                                                           \
+  "--set optimizer.type=ZeroOneAdam --set optimizer.params.var_freeze_step=6 "             \
+  "--set optimizer.params.var_update_scaler=3 --set optimizer.params.local_step_scaler=4 " \
+  "--set optimizer.params.local_step_clipper=4"
+#define TINY "-m tiny-gpt2 --seq 32 --micro-batch 2 --stage 0 --set optimizer.params.lr=0.002 "
+
+static tws_json *json_of(command_result *r) {
+  tws_error why = {0};
+  tws_json *json = NULL;
+  ck_assert_msg(r->status == 0, "%s%s", r->out, r->err);
+  ck_assert_msg(tws_json_parse(r->out, strlen(r->out), "answer", &json, &why) == TWS_OK, "%s", why.message);
+  command_free(r);
+  return json;
+}
+
+/* All ranks' plans of each program are verified alone and together, for data, tensor and pipeline ranks. */
+START_TEST(divisions) {
+  static const char *const axes[] = {"-n 4",
+                                     "-n 4 --tp 2",
+                                     "-n 4 --pp 2 --accumulation 2",
+                                     "-n 8 --tp 2 --pp 2 --accumulation 2",
+                                     "-n 1",
+                                     "-n 3 --set fp16.enabled=true",
+                                     "-n 4 --tp 2 --dtype bf16"};
+  static const char *const programs[] = {"train", "compressed", "local", "merge", "freeze"};
+  for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
+    for (int p = 0; p < 5; p++) {
+      command_result r =
+          twinspeed("check " TINY "%s " ZERO_ONE " --program %s --cluster dgx-a100", axes[a], programs[p]);
+      ck_assert_msg(r.status == 0, "%s, %s: %s%s", axes[a], programs[p], r.out, r.err);
+      command_free(&r);
+    }
+}
+END_TEST
+
+/* What cannot be combined is refused with the reason. */
+START_TEST(refusals) {
+  static const struct {
+    const char *arguments, *reason;
+  } cases[] = {{"--stage 1", "does not go with ZeRO: each rank compresses whole momenta"},
+               {"--stage 0 --dtype bf16 --set bf16.bf16_master_weights_and_grads=true", "float32 master weights"},
+               {"--stage 0 --sp 2", "ranks update their weights alone"},
+               {"--stage 0 --set optimizer.params.freeze_step=3", "freeze_step"},
+               {"--stage 0 --set optimizer.params.max_grad_norm=1", "max_grad_norm"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result r = twinspeed("check -m tiny-gpt2 --seq 32 --micro-batch 2 -n 4 " ZERO_ONE " %s --cluster dgx-a100",
+                                 cases[i].arguments);
+    ck_assert_msg(r.status != 0 && strstr(r.err, cases[i].reason), "%s: %s%s", cases[i].arguments, r.out, r.err);
+    command_free(&r);
+  }
+  command_result r = twinspeed("check -m tiny-gpt2 --micro-batch 2 -n 4 --program compressed --cluster dgx-a100");
+  ck_assert(r.status != 0 && strstr(r.err, "no program compressed"));
+  command_free(&r);
+}
+END_TEST
+
+static const cJSON *communication_of(const tws_json *json, const char *program) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, member(json->root, "communication")) if (strcmp(member(item, "program")->valuestring,
+                                                                           program) == 0) return item;
+  ck_abort_msg("no program %s", program);
+  return NULL;
+}
+
+/* The communicator's bytes are the plan's; a compressed step sends a sixteenth of what 16-bit gradients need. */
+START_TEST(bytes) {
+  command_result r =
+      twinspeed("train --json --quiet " TINY "-n 4 --threads 1 --dtype bf16 --steps 6 --data %s " ONEBIT, text_path, 3);
+  tws_json *json = json_of(&r);
+  const cJSON *train = communication_of(json, "train"), *compressed = communication_of(json, "compressed");
+  ck_assert_int_eq(integer(train, "runs"), 3);
+  ck_assert_int_eq(integer(compressed, "runs"), 3);
+  ck_assert_double_eq(number(train, "sent_bytes"), number(train, "planned_bytes"));
+  ck_assert_double_eq(number(compressed, "sent_bytes"), number(compressed, "planned_bytes"));
+  const double share = number(compressed, "sent_bytes") / number(train, "sent_bytes");
+  ck_assert_msg(share > 1.0 / 16 && share < 1.08 / 16, "share of bytes: %g", share); /* padding, scales, metrics */
+  tws_json_destroy(json);
+  r = twinspeed("train --json --quiet " TINY "-n 2 --threads 1 --steps 16 --data %s " ZERO_ONE, text_path);
+  json = json_of(&r);
+  static const char *const programs[] = {"train", "compressed", "local", "merge", "freeze"};
+  for (int p = 0; p < 5; p++) {
+    const cJSON *of = communication_of(json, programs[p]);
+    ck_assert_msg(number(of, "sent_bytes") == number(of, "planned_bytes"), "%s", programs[p]);
+  }
+  ck_assert_double_eq(number(communication_of(json, "freeze"), "sent_bytes"), 0);
+  ck_assert_double_lt(
+      number(communication_of(json, "local"), "sent_bytes") / number(communication_of(json, "local"), "runs"),
+      100); /* loss and squares alone */
+  tws_json_destroy(json);
+}
+END_TEST
+
+static double last_loss(const tws_json *json) {
+  const cJSON *losses = member(json->root, "losses");
+  return cJSON_GetArrayItem(losses, cJSON_GetArraySize(losses) - 1)->valuedouble;
+}
+
+/* The weights of pipeline and tensor ranks train as those of data ranks, and losses fall. */
+START_TEST(trains) {
+  static const char *const axes[] = {"-n 2 --accumulation 2", "-n 4 --pp 2 --accumulation 2",
+                                     "-n 4 --tp 2 --accumulation 2"};
+  double loss[3];
+  for (int a = 0; a < 3; a++) {
+    command_result r =
+        twinspeed("train --json --quiet " TINY "%s --threads 1 --steps 30 --data %s " ONEBIT, axes[a], text_path, 12);
+    tws_json *json = json_of(&r);
+    loss[a] = last_loss(json);
+    ck_assert_double_lt(loss[a], 0.85 * cJSON_GetArrayItem(member(json->root, "losses"), 0)->valuedouble);
+    ck_assert_double_lt(fabs(loss[a] / loss[0] - 1), 0.02); /* signs are sensitive: equal but for these */
+    tws_json_destroy(json);
+  }
+}
+END_TEST
+
+/* A training that resumes has errors of 0, and else the state that was saved; a save that is due while the ranks'
+ * weights differ waits for the next merge. */
+START_TEST(checkpoints) {
+  char save[128];
+  snprintf(save, sizeof save, "%s/saved", folder);
+  command_result r = twinspeed("train --json --quiet " TINY
+                               "-n 2 --threads 1 --steps 19 --save %s --save-every 15 "
+                               "--keep 9 --data %s " ZERO_ONE,
+                               save, text_path);
+  tws_json *whole = json_of(&r);
+  r = twinspeed("train --json --quiet " TINY "-n 2 --threads 1 --steps 22 --resume %s --data %s " ZERO_ONE, save,
+                text_path);
+  tws_json *rest = json_of(&r);
+  ck_assert_int_eq(cJSON_GetArraySize(member(rest->root, "losses")), 3);
+  ck_assert_double_lt(fabs(last_loss(rest) / last_loss(whole) - 1), 0.2);
+  tws_json_destroy(whole);
+  tws_json_destroy(rest);
+  char step16[192];
+  snprintf(step16, sizeof step16, "%s/global_step16", save);
+  ck_assert_msg(access(step16, R_OK) == 0, "the save of step 15 is not at step 16");
+}
+END_TEST
+
+/* In virtual time the same numbers come out. */
+START_TEST(emulates) {
+  command_result r =
+      twinspeed("train --json --quiet " TINY "-n 2 --threads 1 --steps 14 --data %s " ZERO_ONE, text_path);
+  tws_json *real = json_of(&r);
+  r = twinspeed("emulate --json --quiet " TINY "-n 2 --threads 1 --steps 14 --data %s " ZERO_ONE, text_path);
+  tws_json *virtual = json_of(&r);
+  ck_assert_double_eq_tol(number(virtual->root, "last_loss"), last_loss(real), 1e-9);
+  tws_json_destroy(real);
+  tws_json_destroy(virtual);
+}
+END_TEST
+
+/* A training by programs, and the comparison of optimizers: compression pays where the network is slow. */
+START_TEST(compares) {
+  command_result r = twinspeed(
+      "estimate --json -m gpt2 --micro-batch 4 --dtype fp16 --cluster dgx1-v100:2 --stage 0 " ONEBIT " --steps 1000",
+      200);
+  tws_json *json = json_of(&r);
+  const cJSON *training = member(json->root, "training"), *programs = member(training, "programs");
+  ck_assert_int_eq(cJSON_GetArraySize(programs), 2);
+  const cJSON *train = cJSON_GetArrayItem(programs, 0), *compressed = cJSON_GetArrayItem(programs, 1);
+  ck_assert_int_eq(integer(train, "runs"), 200);
+  ck_assert_int_eq(integer(compressed, "runs"), 800);
+  const double share = number(compressed, "sent_bytes") / number(train, "sent_bytes");
+  ck_assert_msg(fabs(share * 16 - 1) < 0.01, "share of bytes: %g", share);
+  ck_assert_double_eq_tol(number(training, "seconds"),
+                          200 * number(train, "seconds") + 800 * number(compressed, "seconds"), 1e-6);
+  tws_json_destroy(json);
+  r = twinspeed(
+      "tune --json -m gpt2 --micro-batches 1 --seq 256 --dtype fp16 --cluster dgx1-v100:4 -n 32 --optimizers 10000 "
+      "--sweep net.bandwidth=1..1600G:5");
+  json = json_of(&r);
+  const cJSON *optimizer;
+  ck_assert_int_eq(cJSON_GetArraySize(member(json->root, "optimizers")), 3);
+  const cJSON *adam = member(cJSON_GetArrayItem(member(json->root, "optimizers"), 0), "points");
+  for (int k = 1; k < 3; k++) {
+    optimizer = cJSON_GetArrayItem(member(json->root, "optimizers"), k);
+    const cJSON *points = member(optimizer, "points");
+    double before = INFINITY;
+    for (int i = 0; i < 5; i++) {
+      const double gain =
+          number(cJSON_GetArrayItem(adam, i), "mean_step_s") / number(cJSON_GetArrayItem(points, i), "mean_step_s");
+      if (i == 0) ck_assert_msg(gain > 2, "gain at 1 Gbit/s: %g", gain);
+      ck_assert_double_lt(gain, fmax(before, 1)); /* where it does not pay, kernels alone differ */
+      before = gain;
+    }
+  }
+  tws_json_destroy(json);
+  r = twinspeed("tune -m tiny-gpt2 -n 1 --optimizers 100");
+  ck_assert(r.status != 0 && strstr(r.err, "--optimizers compares what replicas communicate"));
+  command_free(&r);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("onebit_train");
+  TCase *cases = tcase_create("training");
+  tcase_set_timeout(cases, 300);
+  tcase_add_test(cases, divisions);
+  tcase_add_test(cases, refusals);
+  tcase_add_test(cases, bytes);
+  tcase_add_test(cases, trains);
+  tcase_add_test(cases, checkpoints);
+  tcase_add_test(cases, emulates);
+  tcase_add_test(cases, compares);
+  suite_add_tcase(suite, cases);
+  return run_training(suite);
+}
