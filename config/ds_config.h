@@ -167,7 +167,8 @@ typedef struct tws_config {
   int wall_clock_breakdown; /* 1: reports the times of the passes of each step */
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
-  int adam_w_mode, bias_correction;
+  double momentum, dampening;
+  int adam_w_mode, bias_correction, nesterov;
   tws_scheduler scheduler;
   struct {                 /* scheduler.params: the type says which are used; defaults are those of the specification */
     double min_lr, max_lr; /* max_lr < 0: the optimizer's learning rate */
