@@ -173,7 +173,8 @@ typedef struct tws_config {
   int wall_clock_breakdown; /* 1: reports the times of the passes of each step */
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
-  int adam_w_mode, bias_correction;
+  double momentum, dampening;
+  int adam_w_mode, bias_correction, nesterov;
   /* optimizer.params of optimizers with phases; numbers of updates, as plan/phases.h uses them */
   int64_t freeze_step, var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper;
   int error_feedback; /* twinspeed.error_feedback: 0 forgets the errors of each compression */

@@ -18,6 +18,7 @@
 #define TAKES(...) .takes = __VA_ARGS__
 #define BETAS(first, second) .beta1 = first, .beta2 = second, .epsilon = 1e-8
 #define EPSILON(value) .epsilon = value
+#define MOMENTUM(value) .momentum = value, .epsilon = 1e-8
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
 #define ADAPTED_SCALE .adapted_scale = 1

@@ -34,7 +34,7 @@ typedef struct tws_optimizer_row {
   tws_update_rule rule;
   const char *const *state; /* names of the state tensors of each parameter */
   int states;
-  double beta1, beta2, epsilon;               /* defaults if optimizer.params does not give them */
+  double beta1, beta2, epsilon, momentum;     /* defaults if optimizer.params does not give them */
   int by_tensor;                              /* 1: an update needs complete parameters, so they are not partitioned */
   int decoupled, without_zero, adapted_scale; /* traits */
   tws_optimizer_phases phases;                /* trait */

@@ -566,6 +566,9 @@ static tws_code check_optimizer(const rules *r) {
   if (r->config->min_coeff > r->config->max_coeff)
     return REFUSE(r, "optimizer.params.min_coeff", TWS_INVALID, NULL, "min_coeff %g is above max_coeff %g",
                   r->config->min_coeff, r->config->max_coeff);
+  if (r->config->nesterov && (r->config->momentum == 0 || r->config->dampening != 0))
+    return REFUSE(r, "optimizer.params.nesterov", TWS_INVALID, "give a momentum above 0, and leave dampening out",
+                  "nesterov needs a momentum, and no dampening");
   if (r->config->beta1 >= 1 || r->config->beta2 >= 1)
     return REFUSE(r, "optimizer.params.betas", TWS_INVALID, NULL, "betas must be below 1");
   return TWS_OK;

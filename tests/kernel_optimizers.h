@@ -116,6 +116,48 @@ START_TEST(adagrad_golden) {
 }
 END_TEST
 
+/* PyTorch's SGD: each case takes the same 50 gradients. */
+START_TEST(sgd_golden) {
+  enum { MOST = 64 };
+  tws_json *json = NULL;
+  tws_error err = {0};
+  REQUIRE(tws_json_read(TWS_TEST_DIR "/golden/sgd.json", &json, &err) == TWS_OK, "%s", err.message);
+  const cJSON *item, *recorded, *start = cJSON_GetObjectItem(json->root, "params0");
+  const int count = cJSON_GetArraySize(start);
+  int compared = 0;
+  ck_assert(count > 1 && count <= MOST);
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json->root, "cases")) {
+    float p[MOST], b[MOST] = {0}, g[MOST], want[MOST], hyper[TWS_HYPER_COUNT] = {0};
+    double metrics[TWS_METRIC_COUNT] = {[TWS_METRIC_CLIP] = 1}, f[4] = {0};
+    static const char *const names[] = {"weight_decay", "momentum", "dampening", "nesterov"};
+    const cJSON *params = cJSON_GetObjectItem(item, "params"), *result = cJSON_GetObjectItem(item, "results")->child;
+    for (int i = 0; i < 4; ++i) {
+      const cJSON *given = cJSON_GetObjectItem(params, names[i]);
+      f[i] = cJSON_IsTrue(given) ? 1 : given ? given->valuedouble : 0;
+    }
+    const tws_work w = {.code = TWS_KERNEL_SGD, .d = {count}, .f = {f[0], f[1], f[2], f[3]}};
+    hyper[TWS_HYPER_LR] = (float)number(params, "lr"), hyper[TWS_HYPER_BIAS1] = hyper[TWS_HYPER_BIAS2] = 1;
+    tws_backend *backend = use_backend(0, 1);
+    read_floats(start, p);
+    cJSON_ArrayForEach(recorded, cJSON_GetObjectItem(json->root, "grads")) {
+      read_floats(recorded, g);
+      hyper[TWS_HYPER_STEP] += 1;
+      void *data[] = {p, b, g, hyper, metrics};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_F32, TWS_F64};
+      ck_assert_int_eq(run_kernel(backend, &w, NULL, data, types, 5, NULL), TWS_OK);
+      if (hyper[TWS_HYPER_STEP] != (float)number(result, "update")) continue;
+      read_floats(cJSON_GetObjectItem(result, "param"), want);
+      for (int i = 0; i < count; ++i) ck_assert_double_le(fabs(p[i] - want[i]), 1e-5 * fabs(want[i]) + 1e-7);
+      ++compared;
+      if (!(result = result->next)) break;
+    }
+    ck_assert_int_eq((int)hyper[TWS_HYPER_STEP], 50);
+  }
+  ck_assert_int_ge(compared, 25);
+  tws_json_destroy(json);
+}
+END_TEST
+
 /* DeepSpeed's Lion on the CPU. Where the gradient is 0 throughout (the first weight), it moves the weight by the
  * learning rate; here as in the paper only decay does. */
 START_TEST(lion_golden) {

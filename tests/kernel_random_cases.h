@@ -254,10 +254,13 @@ static test_case random_case(int number) {
       c.f[0] = 1e-6, c.f[1] = 0.1, c.f[2] = 10, c.f[3] = 0.01, c.f[4] = 1, c.flags = 0;
       c.d[0] *= draw(s, 20, 1, 30);
       break;
+    case TWS_KERNEL_SGD:
     case TWS_KERNEL_ADAGRAD:
     case TWS_KERNEL_LION:
       c.f[0] = 0.1, c.f[1] = (double)draw(s, 21, 0, 1 << 30), c.f[2] = (double)c.d[1], c.flags = 0;
       if (c.kernel == TWS_KERNEL_ADAGRAD) c.f[3] = c.f[2], c.f[2] = c.f[1], c.f[1] = 0.1, c.f[0] = 1e-8;
+      if (c.kernel == TWS_KERNEL_SGD)
+        c.f[5] = c.f[2], c.f[4] = c.f[1], c.f[3] = (double)draw(s, 25, 0, 1), c.f[2] = 0, c.f[1] = 0.9;
       c.d[0] *= draw(s, 20, 1, 30);
       if (!draw(s, 22, 0, 1)) break;
       c.flags |=

@@ -402,6 +402,16 @@ static inline void oracle_adagrad(const tws_work *w, double **o, int count) {
   }
 }
 
+static inline void oracle_sgd(const tws_work *w, double **o, int count) {
+  const double *f = w->f, fresh = f[1] != 0 && o[3][TWS_HYPER_STEP] != 1 ? 1 - f[2] : 1;
+  for (int64_t i = 0; i < w->d[0] && o[4][TWS_METRIC_CLIP] != 0; ++i) {
+    const double g = o[2][i] * o[4][TWS_METRIC_CLIP] + f[0] * o[0][i];
+    o[1][i] = f[1] * o[1][i] + fresh * g;
+    o[0][i] -= o[3][TWS_HYPER_LR] * (f[3] != 0 ? g + f[1] * o[1][i] : o[1][i]);
+    if (count > 5) o[5][i] = o[0][i];
+  }
+}
+
 /* The moments and what changes the weight, before it is scaled. */
 static inline double oracle_lamb_change(const tws_work *w, double **o, int64_t i, double *m, double *v) {
   const double g = o[3][i] * o[5][TWS_METRIC_CLIP];
@@ -620,6 +630,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ADAGRAD:
       oracle_adagrad(w, o, count);
+      break;
+    case TWS_KERNEL_SGD:
+      oracle_sgd(w, o, count);
       break;
     case TWS_KERNEL_LAMB:
       oracle_lamb(w, o, count);

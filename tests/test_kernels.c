@@ -699,6 +699,7 @@ int main(void) {
   tcase_add_test(single, adam_golden);
   tcase_add_test(single, lion_golden);
   tcase_add_test(single, adagrad_golden);
+  tcase_add_test(single, sgd_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
   tcase_add_test(single, rounding_of_values_that_are_not_finite);

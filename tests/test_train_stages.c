@@ -222,26 +222,29 @@ END_TEST
 
 /* Sums of squares forget nothing, so nothing jumps: every stage and number of ranks has the same losses, also where the
  * host updates. */
-START_TEST(adagrad) {
+/* Trains with an optimizer that updates each element alone, at all stages, on the device and on the host. The losses of
+ * all are those of stage 0 on one rank. */
+static void train_everywhere(const char *name, const char *optimizer) {
   static const char *const offload[] = {"", ",\"offload_optimizer\":{\"device\":\"cpu\"}"};
   const char *jobs = in_folder("jobs");
+  char first[48];
   double worst = 0;
+  snprintf(first, sizeof first, "%s-0", name);
   for (int k = 0; k < 3; k++) {
     FILE *file = fopen(jobs, "w");
     for (int i = 0; i < 7; i++) {
       const int stage = i < 4 ? i : i - 3, host = i > 3;
       fprintf(file,
-              "adagrad-%d%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,"
-              "\"weight_decay\":0.01}},\"gradient_clipping\":1.0,\"train_batch_size\":8,"
+              "%s-%d%s\ttiny-gpt2\t%d\t{\"optimizer\":%s,\"gradient_clipping\":1.0,\"train_batch_size\":8,"
               "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000"
               "%s},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
-              stage, host ? "-host" : "", STEPS, stage, offload[host]); /* the first steps overshoot */
+              name, stage, host ? "-host" : "", STEPS, optimizer, stage, offload[host]); /* the first steps overshoot */
     }
     fclose(file);
     run_jobs(k, jobs);
     ck_assert_int_eq(curve_count[k], 7);
     for (int i = 0; i < curve_count[k]; i++) {
-      const curve *c = &curves[k][i], *reference = find(0, "adagrad-0");
+      const curve *c = &curves[k][i], *reference = find(0, first);
       for (int s = 0; s < c->steps; s++) {
         const double error = fabs(c->loss[s] / reference->loss[s] - 1);
         ck_assert_msg(error < 1e-5, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
@@ -251,7 +254,18 @@ START_TEST(adagrad) {
       ck_assert_double_lt(c->loss[c->steps - 1], 0.9 * c->loss[0]);
     }
   }
-  printf("Adagrad: largest relative difference of a loss: %.2g\n", worst);
+  printf("%s: largest relative difference of a loss: %.2g\n", name, worst);
+}
+
+START_TEST(adagrad) {
+  train_everywhere("adagrad", "{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,\"weight_decay\":0.01}}");
+}
+END_TEST
+
+START_TEST(sgd) {
+  train_everywhere("sgd",
+                   "{\"type\":\"SGD\",\"params\":{\"lr\":0.1,\"momentum\":0.9,\"nesterov\":true,"
+                   "\"weight_decay\":0.001}}");
 }
 END_TEST
 
@@ -261,6 +275,7 @@ int main(void) {
   tcase_add_test(tests, equal_losses);
   tcase_add_test(tests, lion);
   tcase_add_test(tests, adagrad);
+  tcase_add_test(tests, sgd);
   tcase_add_test(tests, lamb);
   tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);

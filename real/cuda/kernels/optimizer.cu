@@ -11,14 +11,15 @@ namespace {
 
 // Constants of an update: this step's rates, and the parameters of its work by name.
 struct Parameters {
-  float epsilon, decay, min_coeff, max_coeff;
-  int l2;
+  float epsilon, decay, min_coeff, max_coeff, momentum, dampening;
+  int l2, nesterov;
 };
 
 struct Rates {
   float lr, beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, weight_decay, decay, epsilon;
-  float scale;  // of the change, by the norms of its parameter
-  int l2;
+  float scale;            // of the change, by the norms of its parameter
+  float momentum, fresh;  // fresh: factor of the gradient in the sum of gradients (SGD)
+  int l2, nesterov;
 };
 
 // ---- the rules of config/optimizers.def: an element's weight and states become the new ones; g is clipped ----
@@ -49,6 +50,13 @@ __device__ void update_rule<TWS_KERNEL_ADAGRAD>(const Rates &r, float g, float *
   g += r.weight_decay * *p;
   state[0] += g * g;
   *p -= r.lr * g / (sqrtf(state[0]) + r.epsilon);
+}
+
+template <>
+__device__ void update_rule<TWS_KERNEL_SGD>(const Rates &r, float g, float *p, float *state) {
+  g += r.weight_decay * *p;
+  state[0] = r.momentum * state[0] + r.fresh * g;
+  *p -= r.lr * (r.nesterov ? g + r.momentum * state[0] : state[0]);
 }
 
 // For a rule that needs norms: the change of the weight before scaling.
@@ -105,6 +113,9 @@ __device__ Rates rates_of(const Parameters &c, const float *hyper, const double 
   r.weight_decay = c.decay;
   r.epsilon = c.epsilon;
   r.l2 = c.l2;
+  r.momentum = c.momentum;
+  r.fresh = c.momentum != 0 && hyper[TWS_HYPER_STEP] != 1 ? 1 - c.dampening : 1;  // the sum begins undamped
+  r.nesterov = c.nesterov;
   r.scale = r.step / r.inverse_root_bias2;
   if (norms && norms[0] > 0 && norms[1] > 0)
     r.scale *= fminf(fmaxf((float)sqrt(norms[0] / norms[1]), c.min_coeff), c.max_coeff);
@@ -158,7 +169,8 @@ __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, 
 Parameters parameters_of(const tws_work *work) {
   return {(float)tws_work_parameter(work, "epsilon"), (float)tws_work_parameter(work, "weight_decay"),
           (float)tws_work_parameter(work, "min_coeff"), (float)tws_work_parameter(work, "max_coeff"),
-          (work->flags & TWS_L2) != 0};
+          (float)tws_work_parameter(work, "momentum"), (float)tws_work_parameter(work, "dampening"),
+          (work->flags & TWS_L2) != 0, tws_work_parameter(work, "nesterov") != 0};
 }
 
 template <tws_kernel KERNEL, typename S>

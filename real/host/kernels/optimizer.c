@@ -9,8 +9,9 @@ enum { MAX_THREADS = 256 };
 /* Constants of an update: learning rates of this step, and the parameters of the optimizer by name. */
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
+  float momentum, fresh; /* fresh: factor of the gradient in the sum of gradients (SGD) */
   float scale; /* factor of the change of the weight, computed from norms of its parameter (LAMB) */
-  int l2;
+  int l2, nesterov;
   uint32_t number; /* number of the update, as the bits of a float; it and the seed determine random bits */
   uint64_t seed, first;
 } update_constants;
@@ -38,6 +39,12 @@ VECTOR_INLINE vf adagrad_update(const update_constants *c, vf weight, vf *state,
   g += c->weight_decay * weight;
   state[0] += g * g;
   return weight - c->lr * g / (v_sqrt(state[0]) + c->epsilon);
+}
+
+VECTOR_INLINE vf sgd_update(const update_constants *c, vf weight, vf *state, vf g) {
+  g += c->weight_decay * weight;
+  state[0] = c->momentum * state[0] + c->fresh * g;
+  return weight - c->lr * (c->nesterov ? g + c->momentum * state[0] : state[0]);
 }
 
 /* Returns the change of the weight before it is scaled, for a rule that needs norms. */
@@ -209,7 +216,8 @@ static update_constants constants_of(const tws_host_call *call, int states) {
   const double *metrics = call->operand[states + 3];
   const float lr = hyper[TWS_HYPER_LR];
   const int l2 = (work->flags & TWS_L2) != 0;
-  const double decay = tws_work_parameter(work, "weight_decay");
+  const double decay = tws_work_parameter(work, "weight_decay"), momentum = tws_work_parameter(work, "momentum");
+  const int damped = momentum != 0 && hyper[TWS_HYPER_STEP] != 1; /* the sum of gradients begins undamped */
   update_constants c = {.lr = lr,
                         .beta1 = hyper[TWS_HYPER_BETA1],
                         .beta2 = hyper[TWS_HYPER_BETA2],
@@ -220,6 +228,9 @@ static update_constants constants_of(const tws_host_call *call, int states) {
                         .decay = l2 ? (float)decay : (float)((double)lr * decay),
                         .step = lr / hyper[TWS_HYPER_BIAS1],
                         .inverse_root_bias2 = 1.0F / sqrtf(hyper[TWS_HYPER_BIAS2]),
+                        .momentum = (float)momentum,
+                        .fresh = damped ? (float)(1 - tws_work_parameter(work, "dampening")) : 1,
+                        .nesterov = tws_work_parameter(work, "nesterov") != 0,
                         .clip = (float)metrics[TWS_METRIC_CLIP],
                         .l2 = l2,
                         .seed = (uint64_t)call->argument[0],
