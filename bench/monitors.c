@@ -1,7 +1,7 @@
 /* bench: engine */
 /* Measures the cost of monitors: the demo's model trains on one rank of one thread, and one step of each pair is passed
  * to all of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
- * (wall_clock_breakdown); within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
+ * (wall_clock_breakdown), and recorded by the communication log; within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
  * seconds of the clock and of the processor, as shares of a step without.
  *
  * bench-monitors [PAIRS]   default 400. Files go into a folder of TMPDIR that is removed. */
@@ -50,6 +50,7 @@ static void prepare(tws_training *t, tws_error *err) {
   need(tws_inputs_open(t, err), err);
   need(tws_training_weights(t, err), err);
   need(tws_step_report_open(t, err), err);
+  need(tws_comm_report_open(t, err), err);
 }
 
 typedef struct cost {
@@ -69,6 +70,8 @@ static cost step(tws_training *t, int64_t number, int told) {
   need(tws_training_end_step(t, metrics, tws_clock_s() - wall_s, &report, &err), &err);
   const double computed_s = tws_clock_s();
   if (told) {
+    if (tws_comm_recorder_is_full(t->calls)) tws_comm_recorder_clear(t->calls); /* other ranks would receive it */
+    tws_comm_recorder_add(t->calls, times);
     tws_step_report_finish(t, times, &report);
     need(tws_monitor_step(t->monitor, &report, &err), &err);
   }
@@ -148,6 +151,7 @@ int main(int argc, char **argv) {
   const tws_train_options options = {.plan = plan,
                                      .data = text,
                                      .steps = WARM_UP + 2 * (int64_t)pairs,
+                                     .logs_communication = 1,
                                      .watching = {.lines_path = in_folder("lines.jsonl", lines),
                                                   .prometheus_path = in_folder("run.prom", prometheus),
                                                   .peak_flops = tws_peak_flops(&plan, &job->machine)}};

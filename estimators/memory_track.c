@@ -62,8 +62,9 @@ int tws_memory_track_add(tws_timeline *timeline, int rank, const tws_memory_chan
                          double origin_s) {
   char name[64];
   for (size_t i = 0; i < count; i++) {
-    snprintf(name, sizeof name, "rank %d memory, %s", rank, tws_tier_name((tws_tier)changes[i].tier));
-    if (tws_timeline_count(timeline, name, "bytes", changes[i].at_s - origin_s, (double)changes[i].bytes) != 0)
+    snprintf(name, sizeof name, "memory, %s", tws_tier_name((tws_tier)changes[i].tier));
+    if (tws_timeline_count_rank(timeline, rank, name, "bytes", changes[i].at_s - origin_s, (double)changes[i].bytes) !=
+        0)
       return -1;
   }
   return 0;

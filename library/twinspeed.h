@@ -180,6 +180,22 @@ TWINSPEED_API twinspeed_status twinspeed_tune(const twinspeed_options *options, 
                                               twinspeed_candidate **candidates, int *count, twinspeed_error *error);
 TWINSPEED_API void twinspeed_free(void *memory);
 
+/* ---- custom metrics ---- */
+
+/* The monitors that a configuration enables (tensorboard, csv_monitor, wandb, comet), for a program that trains by
+ * other means: DeepSpeed's MonitorMaster. Only one process of a job should open them. */
+typedef struct twinspeed_monitor twinspeed_monitor;
+/* Creates folders and files. samples: the samples of an earlier run that this one continues, or 0. Fails with
+ * TWINSPEED_INVALID if the configuration enables no monitor. */
+TWINSPEED_API twinspeed_status twinspeed_monitor_open(const char *config, int64_t samples, twinspeed_monitor **monitor,
+                                                      twinspeed_error *error);
+/* Writes one number, at `samples` samples since the beginning of the training, to all monitors. tag: at most 128
+ * printable ASCII characters without quotes and backslashes, "Train/Samples/accuracy". */
+TWINSPEED_API twinspeed_status twinspeed_monitor_write(twinspeed_monitor *monitor, const char *tag, double value,
+                                                       int64_t samples, twinspeed_error *error);
+/* Closes and frees; NULL is allowed. */
+TWINSPEED_API twinspeed_status twinspeed_monitor_close(twinspeed_monitor *monitor, twinspeed_error *error);
+
 /* ---- DeepSpeed's estimators ---- */
 
 typedef struct twinspeed_zero_memory {

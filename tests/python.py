@@ -133,6 +133,16 @@ try:
 except ValueError:
     pass
 
+# Custom metrics, with DeepSpeed's names of files.
+monitors = {"csv_monitor": {"enabled": True, "output_path": os.environ["TMPDIR"], "job_name": "custom"}}
+with twinspeed.Monitor(monitors) as monitor:
+    monitor.write_events([("Train/Samples/my accuracy", 0.5, 8), ("Train/Samples/my accuracy", 0.75, 16)])
+written = os.path.join(os.environ["TMPDIR"], "custom", "Train_Samples_my_accuracy.csv")
+assert open(written, newline="").read() == "step,my accuracy\r\n8,0.5\r\n16,0.75\r\n"
+os.unlink(written)
+os.rmdir(os.path.dirname(written))
+assert raised(twinspeed.Monitor, {}).status == "INVALID"
+
 # All libraries but those of the system come from the wheel.
 for line in open("/proc/self/maps"):
     path = line.split()[-1]

@@ -4,10 +4,14 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/json.h"
+#include "base/memory.h"
 #include "job/fit.h"
 #include "job/job.h"
 #include "library/twinspeed.h"
+#include "tests/folder.h"
 #include "tests/suite.h"
 
 static const struct {
@@ -212,6 +216,66 @@ START_TEST(older_callers_have_shorter_options) {
 }
 END_TEST
 
+/* ---- custom metrics ---- */
+
+static char *text_of(const char *path) {
+  char *text = NULL;
+  size_t length;
+  tws_error err = {0};
+  ck_assert_msg(tws_read_file(path, 0, &text, &length, &err) == TWS_OK, "%s", err.message);
+  return text;
+}
+
+/* All four monitors have the numbers; a second monitor appends without another heading. */
+START_TEST(custom_metrics_reach_all_monitors) {
+  char cwd[400];
+  twinspeed_error error;
+  twinspeed_monitor *monitor;
+  ck_assert_ptr_nonnull(getcwd(cwd, sizeof cwd));
+  make_folder();
+  ck_assert_int_eq(chdir(folder), 0);
+  FILE *file = fopen("ds.json", "w");
+  fprintf(file,
+          "{\"train_batch_size\": 8, \"csv_monitor\": {\"enabled\": true, \"job_name\": \"csv\"}, "
+          "\"tensorboard\": {\"enabled\": true, \"job_name\": \"events\"}, \"wandb\": {\"enabled\": true}, "
+          "\"comet\": {\"enabled\": true, \"experiment_key\": \"0123456789abcdefghijklmnopqrstuv\"}}");
+  fclose(file);
+  for (int run = 0; run < 2; run++) {
+    ck_assert_msg(twinspeed_monitor_open("ds.json", 8 * run, &monitor, &error) == TWINSPEED_OK, "%s", error.message);
+    ck_assert_msg(twinspeed_monitor_write(monitor, "Mine/top 1", 0.25 + run, 8 + 8 * run, &error) == TWINSPEED_OK, "%s",
+                  error.message);
+    ck_assert_int_eq(twinspeed_monitor_write(monitor, "plain", 1.0 / 0.0, 8 + 8 * run, &error), TWINSPEED_OK);
+    static const char *const wrong[] = {"", "a\"b", "a\\b", "a\nb", ".hidden", "ends/", "\xc3\xa9", NULL};
+    for (int i = 0; i < 8; i++)
+      ck_assert_int_eq(twinspeed_monitor_write(monitor, wrong[i], 1, 1, &error), TWINSPEED_USAGE);
+    ck_assert_int_eq(twinspeed_monitor_close(monitor, &error), TWINSPEED_OK);
+    if (run == 0) ck_assert_int_eq(system("mv .cometml-runs comet"), 0); /* a key names one archive */
+  }
+  char *text = text_of("csv/Mine_top_1.csv");
+  ck_assert_str_eq(text, "step,top 1\r\n8,0.25\r\n16,1.25\r\n");
+  tws_free(text);
+  text = text_of("csv/plain.csv");
+  ck_assert_str_eq(text, "step,plain\r\n8,inf\r\n16,inf\r\n");
+  tws_free(text);
+  ck_assert_int_eq(system("grep -q 'Mine/top 1' events/events.out.tfevents.*.0 wandb/offline-run-*/run-*.wandb && "
+                          "test $(ls events | wc -l) = 2"),
+                   0);
+  ck_assert_int_eq(
+      system(
+          "unzip -p .cometml-runs/*.zip messages.json | grep -q '\"metricName\":\"Mine/top 1\",\"metricValue\":1.25'"),
+      0);
+  file = fopen("none.json", "w");
+  fprintf(file, "{\"train_batch_size\": 8}");
+  fclose(file);
+  ck_assert_int_eq(twinspeed_monitor_open("none.json", 0, &monitor, &error), TWINSPEED_INVALID);
+  ck_assert(strstr(error.message, "no monitor is enabled") && !monitor);
+  ck_assert_int_eq(twinspeed_monitor_open("missing.json", 0, &monitor, &error), TWINSPEED_IO);
+  ck_assert_int_eq(twinspeed_monitor_close(NULL, NULL), TWINSPEED_OK);
+  ck_assert_int_eq(chdir(cwd), 0);
+  remove_folder();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("library");
   TCase *tests = tcase_create("library");
@@ -220,6 +284,7 @@ int main(void) {
   tcase_add_test(tests, the_best_candidate_is_as_fast_as_it_says);
   tcase_add_test(tests, what_is_wrong_is_told);
   tcase_add_test(tests, older_callers_have_shorter_options);
+  tcase_add_test(tests, custom_metrics_reach_all_monitors);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

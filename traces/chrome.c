@@ -153,18 +153,22 @@ static void add_rows(writer *w, const tws_timeline *timeline, uint64_t first_pid
   }
 }
 
-/* Adds the counters: the values of all series of one counter at one time are one event. The process number of the
- * counters follows those of the ranks. */
+/* Adds the counters: the values of all series of one counter at one time are one event. Counters of a rank belong to
+ * its process, others to a process whose number follows those of the ranks. */
 static void add_counts(writer *w, const tws_timeline *timeline, double origin_s, uint64_t first_pid) {
-  const unsigned long long pid = first_pid + MAX_RANKS - 1;
-  if (timeline->count_count)
+  const unsigned long long all = first_pid + MAX_RANKS - 1;
+  int shared = 0;
+  for (size_t i = 0; i < timeline->count_count && !shared; i++) shared = timeline->counts[i].rank < 0;
+  if (shared)
     tws_text_add(&w->out,
-                 ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%llu,\"args\":{\"name\":\"%s counters\"}}", pid,
+                 ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%llu,\"args\":{\"name\":\"%s counters\"}}", all,
                  timeline->source);
   for (size_t i = 0; i < timeline->count_count; i++) {
     const tws_count *count = &timeline->counts[i], *before = i > 0 ? count - 1 : NULL;
     const name_text *name = &w->names[count->name], *series = &w->names[count->series];
-    const int goes_on = before && before->name == count->name && before->at_s == count->at_s;
+    const int goes_on =
+        before && before->name == count->name && before->at_s == count->at_s && before->rank == count->rank;
+    const unsigned long long pid = count->rank < 0 ? all : first_pid + (unsigned)count->rank;
     if (!goes_on)
       tws_text_add(&w->out, "%s,\n{\"ph\":\"C\",\"name\":\"%.*s\",\"pid\":%llu,\"tid\":0,\"ts\":%.3f,\"args\":{",
                    before ? "}}" : "", (int)name->name_length, w->escaped.data + name->name, pid,

@@ -78,6 +78,7 @@ void tws_event_step(tws_text *out, const tws_step_report *report) {
   const size_t at = begin_event(out, report->at_s, report->samples), summary = tws_protobuf_begin(out);
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++)
     if (tws_step_value(report, i, &value)) put_scalar(out, tws_step_value_of(i)->tag, (float)value);
+  if (report->custom) put_scalar(out, report->custom->tag, (float)report->custom->value);
   tws_protobuf_end(out, 5, summary);
   end_record(out, at);
 }

@@ -191,21 +191,25 @@ static void log_parameters(comet_sink *s, const cJSON *object, const char *above
   }
 }
 
+static void put_metric(comet_sink *s, const tws_step_report *report, const char *tag, double value) {
+  char text[TWS_STEP_TEXT_SIZE];
+  tws_text_add(&s->lines,
+               "{\"payload\":{\"local_timestamp\":%" PRIu64 ",\"message_id\":%" PRId64
+               ",\"metric\":{\"epoch\":null,\"metricName\":\"%s\",\"metricValue\":%s,\"step\":%" PRId64
+               "}},\"type\":\"metric_msg\"}\n",
+               milliseconds(report->at_s), ++s->messages, tag, tws_step_value_python(value, text), report->samples);
+}
+
 static tws_code comet_write(tws_sink *sink, const tws_step_report *report, tws_error *err) {
   comet_sink *s = (comet_sink *)sink;
-  char text[TWS_STEP_TEXT_SIZE];
   double value;
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++) {
     if (!tws_step_value(report, i, &value)) continue;
     if (s->last[i] >= 0 && report->samples - s->last[i] < s->section->samples_log_interval) continue;
     s->last[i] = report->samples;
-    tws_text_add(&s->lines,
-                 "{\"payload\":{\"local_timestamp\":%" PRIu64 ",\"message_id\":%" PRId64
-                 ",\"metric\":{\"epoch\":null,\"metricName\":\"%s\",\"metricValue\":%s,\"step\":%" PRId64
-                 "}},\"type\":\"metric_msg\"}\n",
-                 milliseconds(report->at_s), ++s->messages, tws_step_value_of(i)->tag,
-                 tws_step_value_python(value, text), report->samples);
+    put_metric(s, report, tws_step_value_of(i)->tag, value);
   }
+  if (report->custom) put_metric(s, report, report->custom->tag, report->custom->value);
   return s->lines.length > 0 ? append(s, report->at_s, err) : TWS_OK;
 }
 

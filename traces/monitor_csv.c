@@ -9,7 +9,7 @@
 #include "base/output_file.h"
 #include "traces/monitor.h"
 
-enum { PATH_SIZE = 4096, NAME_SIZE = 80, LINE_SIZE = 128 };
+enum { PATH_SIZE = 4096, NAME_SIZE = 160, LINE_SIZE = 128 };
 
 typedef struct csv_sink {
   tws_sink sink;
@@ -17,10 +17,15 @@ typedef struct csv_sink {
   char path[PATH_SIZE];
 } csv_sink;
 
+/* DeepSpeed's names of files. */
+static void underscore(char *name) {
+  for (; *name; name++)
+    if (*name == '/' || *name == ' ') *name = '_';
+}
+
 static void name_of(int index, char name[NAME_SIZE]) {
   snprintf(name, NAME_SIZE, "%s.csv", tws_step_value_of(index)->tag);
-  for (char *at = name; *at; at++)
-    if (*at == '/' || *at == ' ') *at = '_';
+  underscore(name);
 }
 
 static tws_code open_file(csv_sink *s, int index, tws_error *err) {
@@ -33,9 +38,27 @@ static tws_code open_file(csv_sink *s, int index, tws_error *err) {
   return tws_write_all(s->fd[index], path, heading, (size_t)length, err);
 }
 
+/* Appends a custom number to its file, which is opened for each, since there may be any number of names. */
+static tws_code write_custom(const csv_sink *s, const tws_custom_value *custom, int64_t samples, tws_error *err) {
+  char name[NAME_SIZE], path[PATH_SIZE + NAME_SIZE], line[LINE_SIZE + NAME_SIZE], number[TWS_STEP_TEXT_SIZE];
+  const char *slash = strrchr(custom->tag, '/');
+  int fd, length = 0;
+  snprintf(name, sizeof name, "%s.csv", custom->tag);
+  underscore(name);
+  snprintf(path, sizeof path, "%s/%s", s->path, name);
+  TWS_TRY(tws_appended_file(s->folder, name, path, &fd, err));
+  if (lseek(fd, 0, SEEK_END) == 0) length = snprintf(line, sizeof line, "step,%s\r\n", slash ? slash + 1 : custom->tag);
+  tws_step_value_text(custom->value, number);
+  length += snprintf(line + length, sizeof line - (size_t)length, "%lld,%s\r\n", (long long)samples, number);
+  const tws_code code = tws_write_all(fd, path, line, (size_t)length, err);
+  if (close(fd) != 0 && code == TWS_OK) return tws_output_failed(path, "write", err);
+  return code;
+}
+
 static tws_code csv_write(tws_sink *sink, const tws_step_report *report, tws_error *err) {
   csv_sink *s = (csv_sink *)sink;
   char line[LINE_SIZE], number[TWS_STEP_TEXT_SIZE];
+  if (report->custom) return write_custom(s, report->custom, report->samples, err);
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++) {
     double value;
     if (!tws_step_value(report, i, &value)) continue;

@@ -14,6 +14,7 @@ const tws_step_value_row *tws_step_value_of(int index) {
 }
 
 int tws_step_value(const tws_step_report *r, int index, double *value) {
+  if (r->custom) return 0;
   switch (index) {
 #define X(identifier, tag, name, value_, known_, help) \
   case TWS_STEP_##identifier:                          \

@@ -17,6 +17,12 @@ typedef struct tws_phase_seconds {
   double step;              /* the optimizer step */
 } tws_phase_seconds;
 
+/* A number that a caller of the library names itself. */
+typedef struct tws_custom_value {
+  const char *tag; /* printable ASCII without quotes and backslashes */
+  double value;
+} tws_custom_value;
+
 typedef struct tws_step_report {
   int64_t step;    /* 1-based optimizer step */
   int64_t samples; /* samples that all ranks have consumed since the beginning of the training */
@@ -44,6 +50,8 @@ typedef struct tws_step_report {
   int is_timed;       /* 1 with wall_clock_breakdown: `phase` is set, to the values of rank 0 */
   tws_phase_seconds phase;
   uint64_t memory_bytes[TWS_TIER_COUNT]; /* bytes of rank 0's arenas, by tier */
+  const tws_custom_value *custom;        /* not NULL: the report has this number alone, which sinks of a configuration's
+                                          * sections write; step_values.def is not used */
 } tws_step_report;
 
 /* Indices of the numbers that sinks write, in the order of traces/step_values.def. */

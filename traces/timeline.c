@@ -74,7 +74,16 @@ int tws_timeline_add(tws_timeline *timeline, const tws_event *event) {
 }
 
 int tws_timeline_count(tws_timeline *timeline, const char *name, const char *series, double at_s, double value) {
-  const tws_count count = {tws_timeline_name(timeline, name), tws_timeline_name(timeline, series), at_s, value};
+  return tws_timeline_count_rank(timeline, -1, name, series, at_s, value);
+}
+
+int tws_timeline_count_rank(tws_timeline *timeline, int rank, const char *name, const char *series, double at_s,
+                            double value) {
+  const tws_count count = {.name = tws_timeline_name(timeline, name),
+                           .series = tws_timeline_name(timeline, series),
+                           .rank = rank,
+                           .at_s = at_s,
+                           .value = value};
   if (count.name == UINT32_MAX || count.series == UINT32_MAX ||
       tws_reserve(&timeline->counts, &timeline->count_capacity, timeline->count_count + 1, sizeof count) != 0)
     return -1;

@@ -25,6 +25,7 @@ typedef struct tws_event {
 /* A counter's value over time, independent of operations: one point of one series of it. */
 typedef struct tws_count {
   uint32_t name, series; /* indices into names */
+  int32_t rank;          /* the rank to which it belongs; -1: to all */
   double at_s, value;    /* value: the value from at_s on */
 } tws_count;
 
@@ -54,6 +55,9 @@ int tws_timeline_add(tws_timeline *timeline, const tws_event *event); /* returns
 /* Adds a counter's value. Series of one counter at one time must be added one after another. Returns 0, or -1 without
  * memory. */
 int tws_timeline_count(tws_timeline *timeline, const char *name, const char *series, double at_s, double value);
+/* Adds a value of a counter that belongs to one rank, and is drawn with its streams. */
+int tws_timeline_count_rank(tws_timeline *timeline, int rank, const char *name, const char *series, double at_s,
+                            double value);
 /* Return parts of a label: tws_label_kind() its last word, the kind of operation ("linear", "all_gather");
  * tws_label_module() the text between the phase and the kind, which may be empty. Both point into the label. */
 const char *tws_label_kind(const char *label);

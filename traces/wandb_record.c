@@ -132,6 +132,7 @@ static void put_items(const tws_wandb_log *log, const tws_step_report *report, t
   for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++)
     if (tws_step_value(report, i, &value))
       put_item(out, 2, tws_step_value_of(i)->tag, tws_step_value_python(value, text));
+  if (report->custom) put_item(out, 2, report->custom->tag, tws_step_value_python(report->custom->value, text));
 }
 
 void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out) {

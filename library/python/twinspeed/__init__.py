@@ -9,8 +9,8 @@ such as a Transformers configuration. `config` is a ds_config.json: a path or a 
 twinspeed.Error with the message and hint of the program. read_checkpoint() reads what a training saved; Engine trains
 by calls (docs/library.md). The module needs the standard library alone.
 """
-from ._library import (Answer, Candidate, Check, DoesNotFit, Error, Job, Simulation, check, estimate, library_version,
-                       simulate, tune)
+from ._library import (Answer, Candidate, Check, DoesNotFit, Error, Job, Monitor, Simulation, check, estimate,
+                       library_version, simulate, tune)
 from ._engine import Checkpoint, Engine, Step, read_checkpoint, stop_ranks
 from ._deepspeed import (estimate_zero2_model_states_mem_needs, estimate_zero2_model_states_mem_needs_all_cold,
                          estimate_zero2_model_states_mem_needs_all_live, estimate_zero3_model_states_mem_needs,

@@ -127,6 +127,9 @@ for _name, _result, _arguments in (
         ("checkpoint_client_state", c.c_char_p, [c.c_void_p]),
         ("checkpoint_tensor", _int, [c.c_void_p, _int, c.POINTER(_Tensor)]),
         ("checkpoint_read", _int, [c.c_void_p, _int, c.c_uint64, c.c_uint64, c.POINTER(c.c_float), c.POINTER(_Error)]),
+        ("monitor_open", _int, [c.c_char_p, c.c_int64, c.POINTER(c.c_void_p), c.POINTER(_Error)]),
+        ("monitor_write", _int, [c.c_void_p, c.c_char_p, c.c_double, c.c_int64, c.POINTER(_Error)]),
+        ("monitor_close", _int, [c.c_void_p, c.POINTER(_Error)]),
         ("free", None, [c.c_void_p]), ("zero2", ZeroMemory, [c.POINTER(ZeroRequest)]),
         ("zero3", ZeroMemory, [c.POINTER(ZeroRequest)]),
         ("zero_table", c.c_void_p, [_int, c.POINTER(ZeroRequest)])):
@@ -345,3 +348,34 @@ def tune(model, config=None, global_batch=0, axes=None, best=10, workers=0, budg
         return [Candidate(_plain(found[i])) for i in range(count.value)]
     finally:
         lib.twinspeed_free(c.cast(found, c.c_void_p))
+
+
+class Monitor:
+    """The monitors that a configuration enables (tensorboard, csv_monitor, wandb, comet), as DeepSpeed's MonitorMaster.
+
+    config: a path or a dictionary; samples: those of an earlier run that this one continues. One process of a job
+    opens it; it is a context manager that closes itself."""
+
+    def __init__(self, config, samples=0):
+        self._handle, error = c.c_void_p(), _Error()
+        with _as_file(config, "config") as path:
+            _require(lib.twinspeed_monitor_open(path, samples, c.byref(self._handle), c.byref(error)), error)
+
+    def write_events(self, events):
+        """Writes a list of (tag, value, samples), such as [("Train/Samples/accuracy", 0.9, 1024)]."""
+        if not self._handle:
+            raise ValueError("the monitor is closed")
+        for tag, value, samples in events:
+            error = _Error()
+            _require(lib.twinspeed_monitor_write(self._handle, tag.encode(), float(value), int(samples),
+                                                 c.byref(error)), error)
+
+    def close(self):
+        handle, self._handle, error = self._handle, c.c_void_p(), _Error()
+        _require(lib.twinspeed_monitor_close(handle, c.byref(error)), error)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exception):
+        self.close()
