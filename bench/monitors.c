@@ -72,7 +72,7 @@ static cost step(tws_training *t, int64_t number, int told) {
   if (told) {
     if (tws_comm_recorder_is_full(t->calls)) tws_comm_recorder_clear(t->calls); /* other ranks would receive it */
     tws_comm_recorder_add(t->calls, times);
-    tws_step_report_tell(t, times, &report);
+    tws_step_report_finish(t, times, &report);
     need(tws_monitor_step(t->monitor, &report, &err), &err);
   }
   const double end_s = tws_clock_s();

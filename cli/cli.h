@@ -133,7 +133,7 @@ tws_code tws_out_json(cJSON *json, tws_error *err);
 tws_code tws_out_text(tws_text *text, tws_error *err);
 void tws_say(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tws_warn(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void tws_complain(const tws_cli *cli, const tws_error *err); /* prints the error and its hint to standard error */
+void tws_print_error(const tws_cli *cli, const tws_error *err); /* prints the error and its hint to standard error */
 /* Returns the escape sequence of a style, as in tws_style(cli, TWS_BOLD); "": standard output is not a terminal. */
 typedef enum tws_style_name { TWS_PLAIN_OUTPUT, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
 const char *tws_style(const tws_cli *cli, tws_style_name style);

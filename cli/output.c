@@ -245,7 +245,7 @@ void tws_warn(const tws_cli *cli, const char *format, ...) {
   va_end(list);
 }
 
-void tws_complain(const tws_cli *cli, const tws_error *err) {
+void tws_print_error(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
   if (!tws_progress_lines)
     tws_progress_lines = tws_erases_lines(); /* a rank that has exited may have left a progress line */

@@ -38,7 +38,7 @@ typedef struct simulation {
   tws_stage_estimate *stages; /* for each stage, the simulated rank with the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
-  tws_disturbance *disturbance;
+  tws_perturbation *disturbance;
   tws_comm_layout layout;
   tws_comm_filter communication;
   tws_comm_log *run; /* the communication log of --comm-against; NULL: not given */
@@ -58,7 +58,7 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 }
 
 static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job *job, simulation *s, tws_error *err) {
-  if (o->scenario) TWS_TRY(tws_disturbance_open(o->scenario, job, s->fidelity, &s->disturbance, err));
+  if (o->scenario) TWS_TRY(tws_perturbation_open(o->scenario, job, s->fidelity, &s->disturbance, err));
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
   tws_progress progress = tws_cli_progress(cli);
   tws_simulation_request request = {
@@ -67,7 +67,7 @@ static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job
   TWS_TRY(tws_comm_filter_read(job->config, &s->communication, err));
   if (o->comm_against) TWS_TRY(tws_comm_read_run(o->comm_against, &s->run, err));
   if (s->layout != TWS_COMM_NONE || s->run) request.communication = &s->communication;
-  if (s->disturbance) request.effects = tws_disturbance_effects(s->disturbance);
+  if (s->disturbance) request.effects = tws_perturbation_effects(s->disturbance);
   TWS_TRY(tws_sim_load(&request.sim, err));
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
@@ -270,7 +270,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     code = cli->json ? print_json(o, job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
   tws_simulation_free(&s.of_job);
-  tws_disturbance_close(s.disturbance);
+  tws_perturbation_close(s.disturbance);
   tws_comm_log_destroy(s.run);
   tws_free(s.stages);
   tws_job_destroy(job);

@@ -220,7 +220,7 @@ static void print_communication(void *user, tws_comm_log *log) {
 
 static uint64_t hear_news(void *user) {
   (void)user;
-  return tws_worker_news();
+  return tws_worker_activity_count();
 }
 
 static void report_hang(void *user, const tws_error *err) {
@@ -228,7 +228,7 @@ static void report_hang(void *user, const tws_error *err) {
   if (tws_worker_is())
     tws_worker_fail(err);
   else
-    tws_complain(p->cli, err);
+    tws_print_error(p->cli, err);
 }
 
 static int should_end(void *user) {
@@ -433,8 +433,8 @@ static tws_code check_profile(const options *o, const tws_job *job, tws_error *e
 
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   int rank, world;
-  const int started = tws_started_elsewhere(&rank, &world);
-  if (tws_rank_follows()) return train(cli, o, job, err);
+  const int started = tws_started_by_other_launcher(&rank, &world);
+  if (tws_rank_job_is_checked()) return train(cli, o, job, err);
   tws_comm_layout layout;
   tws_trace_schedule schedule;
   TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &layout, err));
@@ -471,7 +471,8 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->init_from);
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
-  if (!o->save || o->force || goes_on || tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
+  if (!o->save || o->force || goes_on || tws_rank_job_is_checked() || !tws_folder_has_checkpoints(o->save))
+    return TWS_OK;
   return tws_fail(err, TWS_USAGE,
                   "--resume continues from them; --force overwrites those whose steps are reached again",
                   "--save: %.400s has checkpoints", o->save);
@@ -487,7 +488,7 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
     return tws_fail(err, TWS_USAGE, "give --save DIR and --save-every N too", "train: --restarts without checkpoints");
   if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
-  if (!o->resume || o->tag || tws_worker_is() || tws_rank_follows()) return TWS_OK;
+  if (!o->resume || o->tag || tws_worker_is() || tws_rank_job_is_checked()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
   if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder itself is a checkpoint */
@@ -530,7 +531,7 @@ static void use_devices(const tws_host *host) {
 /* Determines the hosts of the ranks and their number. */
 static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
-  if (tws_started_elsewhere(&rank, &world)) {
+  if (tws_started_by_other_launcher(&rank, &world)) {
     if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
       return tws_fail(err, TWS_USAGE, "leave out --hostfile and its like, or the launcher",
                       "train: ranks were started already, by mpirun or srun");
@@ -541,7 +542,7 @@ static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->run.arena, &o->run.hosts, &o->run.launch, err));
   if (!o->run.launch.hosts) return TWS_OK;
-  tws_launch_flags_say(cli, &o->flags, o->job.ranks);
+  tws_launch_flags_report(cli, &o->flags, o->job.ranks);
   const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
   if (chosen && o->run.hosts.count == 1 && tws_hosts_local(&o->run.hosts)) use_devices(o->run.hosts.host);
   o->run.job = o->job;
@@ -570,8 +571,8 @@ static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) 
  * the configuration is still to be read from standard input and may have more ranks. */
 static int needs_guard(const options *o) {
   int rank, world;
-  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_follows()) return 0;
-  if (tws_started_elsewhere(&rank, &world)) return 0;
+  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_job_is_checked()) return 0;
+  if (tws_started_by_other_launcher(&rank, &world)) return 0;
   const char *input;
   return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }

@@ -108,11 +108,11 @@ static void apply_dtype(tws_config *config) {
   config->accumulation_dtype = index < 0 ? config->dtype : types[index];
 }
 
-int tws_config_gives(const tws_config *config, const char *path) {
+int tws_config_has_key(const tws_config *config, const char *path) {
   return tws_store_at(config->store, path).item != NULL;
 }
 
-int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
+int tws_config_states_dtype(const tws_config *config, tws_dtype dtype) {
   const struct tws_config_store *store = config->store;
   const tws_given half = tws_store_at(store, "fp16.enabled"), brain = tws_store_at(store, "bf16.enabled");
   const tws_given type = tws_store_at(store, "data_types.param_dtype");

@@ -276,10 +276,10 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
 void tws_config_destroy(tws_config *config);
 
 /* Returns 1 if the key with this dotted path is given by the file or by an override. */
-int tws_config_gives(const tws_config *config, const char *path);
+int tws_config_has_key(const tws_config *config, const char *path);
 /* Returns 1 if the configuration says that the model is of this type, or that it is of another one. "auto" says
  * neither; "bf16 off" says only that the model is not bf16. */
-int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
+int tws_config_states_dtype(const tws_config *config, tws_dtype dtype);
 
 /* Returns the format of the file that was loaded. DEEPSPEED is HUGGING_FACE where a value is "auto". */
 tws_config_format tws_config_format_of(const tws_config *config);

@@ -112,7 +112,7 @@ static const char *of_parallelism(const tws_config *c, const char *path) {
   return FIND(rows, path);
 }
 
-const char *tws_key_unmet(const tws_config *config, const tws_key *key) {
+const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *key) {
   static const char elastic[] = "elasticity.";
   if (!key->parts) return NULL;
   if (starts_with(key->path, elastic))

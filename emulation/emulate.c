@@ -33,7 +33,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
 tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err) {
   const double from_s = e->now_s;
   e->last_s = until_s; /* writing to a disk counts as progress for the watchdog */
-  const tws_code code = tws_emulator_reach(e, until_s, NULL, 0, err);
+  const tws_code code = tws_emulator_advance(e, until_s, NULL, 0, err);
   e->now_s = code == TWS_OK ? until_s : e->failed_s;
   tws_emulator_span(e, kind, from_s, e->now_s);
   return code;
@@ -76,7 +76,7 @@ static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end
   tws_emulator *e = user;
   const tws_run_member member = {.rank = rank, .op = op};
   if (rank == 0) note_time(e, op, 1, end_s);
-  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, &member, 1, err));
+  TWS_TRY(tws_emulator_advance(e, e->now_s + end_s, &member, 1, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->run(e->ranks, e->program, rank, op, err);
   e->out->effects_s += tws_clock_s() - start;
@@ -88,7 +88,7 @@ static tws_code operations_met(void *user, const tws_run_member *members, uint32
   tws_emulator *e = user;
   for (uint32_t i = 0; i < count; i++)
     if (members[i].rank == 0) note_time(e, members[i].op, 1, end_s);
-  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, members, count, err));
+  TWS_TRY(tws_emulator_advance(e, e->now_s + end_s, members, count, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->meet(e->ranks, e->program, members, count, err);
   e->out->effects_s += tws_clock_s() - start;
@@ -224,7 +224,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
     code = e->api->end(e->ranks, seconds, &report, err);
   }
   if (code != TWS_OK) {
-    tws_emulator_note(e, 0);
+    tws_emulator_record_failure(e, 0);
     tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
     return code;
   }
@@ -311,13 +311,13 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   for (int i = 0; i < e->out->span_count; i++) /* the spans of steps that are repeated become LOST */
     if (e->out->spans[i].kind == TWS_SPAN_STEP && e->out->spans[i].step > e->step)
       e->out->spans[i].kind = TWS_SPAN_LOST;
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
   if (e->out->restarts > 0 && options->resume) code = tws_emulator_load(e, err);
   while (code == TWS_OK && e->step < options->steps) {
     e->step++;
     code = step_and_save(e, err);
     if (code == TWS_OK) continue;
-    if (e->failed_rank < 0) tws_emulator_note(e, 0);
+    if (e->failed_rank < 0) tws_emulator_record_failure(e, 0);
     if (code == TWS_HANG) return code; /* the message of a hang names the step already */
     return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }

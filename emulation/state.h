@@ -38,8 +38,8 @@ typedef struct tws_emulator {
   const tws_virtual_api *api;
   const tws_plan *const *plans[TWS_PROGRAM_COUNT];
   int count;
-  tws_seat *place;               /* [rank] place of the rank in the initial cluster */
-  tws_seat *together;            /* scratch memory: as many places as `place` has */
+  tws_rank_slot *place;               /* [rank] place of the rank in the initial cluster */
+  tws_rank_slot *together;            /* scratch memory: as many places as `place` has */
   uint32_t *doing;               /* [rank] index of the operation that the rank began last */
   tws_phase_clock *phases;       /* phases of rank 0's step; NULL: not wanted */
   double *times;                 /* for `phases`: [op_count][2], virtual seconds since the step began */
@@ -67,19 +67,19 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* ---- breaks.c ---- */
 /* Sets break_s and flip_s, the times of the next death and bit flip; called after the clock or the places changed. */
-void tws_emulator_look_ahead(tws_emulator *e);
+void tws_emulator_schedule_faults(tws_emulator *e);
 /* Processes all deaths up to at_s, of any node: marks their places as unavailable. */
-void tws_emulator_bury(tws_emulator *e, double at_s);
+void tws_emulator_process_deaths(tws_emulator *e, double at_s);
 /* Advances the clock to at_s, when an operation of `members` ends. Fails if one of its ranks has died before, or if no
  * operation has ended for longer than the deadline. */
-tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
-                            tws_error *err);
+tws_code tws_emulator_advance(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
+                              tws_error *err);
 /* Flips the bits that are due at this time: in data that has just been received, and in the newest checkpoint. */
 void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count);
 tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err);
 /* Records a failure that is not caused by a machine, and is therefore detected at once. */
-void tws_emulator_note(tws_emulator *e, int rank);
-int tws_emulator_places_left(const tws_emulator *e, int *nodes);
+void tws_emulator_record_failure(tws_emulator *e, int rank);
+int tws_emulator_places_alive(const tws_emulator *e, int *nodes);
 
 /* ---- comm.c: the communication log ---- */
 /* Opens the log of an attempt, if the configuration or the request enables it. */

@@ -75,7 +75,7 @@ static tws_code plan_memory(folding *f, tws_error *err) {
   for (int i = 0; i < f->set.count; i++) {
     const tws_plan_request request = tws_job_request(f->job, f->set.ranks[i]);
     tws_plan **plan = &f->out->plans[i];
-    if (tws_fold_says_memory(*plan, request.config->accumulation_steps)) continue;
+    if (tws_fold_determines_memory(*plan, request.config->accumulation_steps)) continue;
     tws_plan_destroy(*plan);
     *plan = NULL;
     TWS_TRY(tws_fold_plan(&request, plan, err));

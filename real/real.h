@@ -36,6 +36,10 @@ typedef struct tws_backend_ops {
    * Events are small numbers that may be reused. */
   tws_code (*signal)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
   tws_code (*wait)(tws_backend *backend, tws_stream stream, uint32_t event, tws_error *err);
+  /* optional, for backends with wait(): has `function` called on a thread of the process when all earlier work of the
+   * stream has ended; later work of the stream begins after it has returned (as cudaLaunchHostFunc). A recording
+   * contains the call, and each replay() repeats it. The function must not use the backend. */
+  tws_code (*call)(tws_backend *backend, tws_stream stream, void (*function)(void *user), void *user, tws_error *err);
   tws_code (*synchronize)(tws_backend *backend, tws_error *err);
   int (*supports)(const tws_work *work); /* returns 1 if the backend has a kernel for this work */
   /* optional, both or none: work that is started between record(1) and record(0) is captured and not run (as a CUDA
@@ -100,6 +104,7 @@ typedef struct tws_train_options {
                            * (real/shared_pages.h) */
   const char *data;      /* path of a text file (a token per byte) or a token file (real/data.h) */
   int64_t steps;         /* total steps at the end of the training, those before a resumed checkpoint included */
+  int evaluates;         /* 1: the plan of an evaluation is built even without eval_data */
   const char *eval_data; /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
   int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: only that one */
   /* number of global batches of one evaluation, which are the same in each evaluation; 0: all batches of the file */
@@ -265,6 +270,7 @@ typedef struct tws_real_api {
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
                                                         * is none */
+  const struct tws_engine_api *engine; /* training step by step: real/engine.h */
   const tws_virtual_api *virtual_ranks;
   void (*clear_swap_files)(const char *folder); /* removes swap files of ended processes: see real/swap.h */
   /* Measures the speed in bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`:

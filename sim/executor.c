@@ -64,8 +64,8 @@ static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while recording a timeline");
 }
 
-double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
-                     double seconds) {
+double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
+                           double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
 }
@@ -101,7 +101,8 @@ static void begin_operation(tws_sim *sim, uint32_t rank, uint32_t op) {
   tws_sim_rank *r = &sim->ranks[rank];
   tws_op_times *times = &sim->run->ranks[rank].times[op];
   const tws_run_member member = {.rank = rank, .op = op};
-  const double seconds = tws_sim_takes(sim, &member, 1, times->ready_s, tws_sim_cost(sim, rank, r->plan->ops[op].work));
+  const double seconds =
+      tws_sim_perturbed_s(sim, &member, 1, times->ready_s, tws_sim_cost(sim, rank, r->plan->ops[op].work));
   if (seconds <= 0) {
     tws_sim_finish(sim, rank, op, times->ready_s);
   } else if (tws_sim_is_shared(sim, rank, op)) {
@@ -122,7 +123,7 @@ static void begin_ready(tws_sim *sim) {
   tws_run_start start;
   while (sim->failed == TWS_OK && tws_run_next(sim->run, &start)) {
     if (start.rendezvous != TWS_NONE)
-      tws_sim_meet(sim, start.rendezvous);
+      tws_sim_start_rendezvous(sim, start.rendezvous);
     else
       begin_operation(sim, start.rank, start.op);
   }
@@ -188,7 +189,7 @@ static void wake_network(tws_sim *sim) {
   const double until_s = sim->armed_s;
   sim->armed_s = INFINITY;
   for (double next_s; sim->failed == TWS_OK && (next_s = tws_solver_next(solver)) <= until_s;)
-    take_event(sim, next_s, tws_solver_take(solver));
+    take_event(sim, next_s, tws_solver_pop(solver));
 }
 
 static void on_event(void *user, uint64_t tag) {
@@ -278,7 +279,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
     sim->operations += r->plan->op_count;
     r->cost = tws_arena_alloc(sim->arena, r->plan->work_count + 1u, sizeof *r->cost);
     if (!r->cost) return no_memory(err);
-    r->launched = tws_plan_host_stretch(r->plan, &request->machine);
+    r->launched = tws_plan_launch_slowdown(r->plan, &request->machine);
     for (uint32_t w = 0; w < r->plan->work_count; w++) r->cost[w] = NAN;
   }
   return request->fold ? find_classes(sim, err) : TWS_OK;

@@ -237,12 +237,12 @@ START_TEST(slow_ranks_are_named) {
   for (int i = 0; sim && i < SCENARIOS; i++) {
     const int slow = (int)(64 * tws_random_uniform(11, 1, (uint64_t)i)), none = i < WITHOUT;
     const double factor = none ? 1 : 1.1 + 1.9 * tws_random_uniform(11, 2, (uint64_t)i);
-    tws_disturbance *disturbance;
+    tws_perturbation *disturbance;
     tws_simulation s;
-    ck_assert_msg(tws_disturbance_open(write_scenario((uint64_t)i, slow, factor), job, TWS_FIDELITY_ANALYTIC,
+    ck_assert_msg(tws_perturbation_open(write_scenario((uint64_t)i, slow, factor), job, TWS_FIDELITY_ANALYTIC,
                                        &disturbance, &err) == TWS_OK,
                   "%s", err.message);
-    simulate(job, sim, 1, tws_disturbance_effects(disturbance), &s);
+    simulate(job, sim, 1, tws_perturbation_effects(disturbance), &s);
     for (int r = 0; r < 64; r++) {
       const tws_comm_rank *rank = &s.communication->ranks[r];
       ck_assert_msg(!rank->is_straggler || (!none && r == slow), "scenario %d (rank %d, %.2f x) names rank %d: %.3f", i,
@@ -251,7 +251,7 @@ START_TEST(slow_ranks_are_named) {
     wanted += factor >= 1.3;
     named_with_1_3 += factor >= 1.3 && s.communication->ranks[slow].is_straggler;
     tws_simulation_free(&s);
-    tws_disturbance_close(disturbance);
+    tws_perturbation_close(disturbance);
   }
   ck_assert_int_eq(named_with_1_3, wanted);
   tws_job_destroy(job);
