@@ -83,7 +83,6 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   TWS_TRY(tws_step_report_prepare(t, err));
-  TWS_TRY(tws_comm_report_open(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
@@ -666,6 +665,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   tws_training_at(t, 0, "opening files", TWS_PHASE_ALONE);
   if (t->resumed) TWS_TRY(tws_resume_counters(t, err));
   TWS_TRY(tws_training_open_data(t, err));
+  TWS_TRY(tws_comm_report_open(t, err));
   mark(t, "data", &since);
   TWS_TRY(tws_checkpoint_lock(t, err));
   TWS_TRY(tws_report_csv_open(t, err));

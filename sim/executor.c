@@ -45,11 +45,23 @@ void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
 
 /* ---- advancing ---- */
 
+/* Returns the name of the algorithm of a collective, if NCCL's choice is simulated; NULL: the pattern of the table. */
+static const char *algorithm_of(const tws_sim *sim, const tws_plan *plan, uint32_t op) {
+  const tws_machine *machine = &sim->request->machine;
+  const tws_work *work = &plan->works[plan->ops[op].work];
+  if (plan->ops[op].kind != TWS_OP_COLLECTIVE) return NULL;
+  const tws_group *group = &plan->groups[work->group];
+  return tws_collective_algorithm(machine->cluster, machine->profile, (tws_collective)work->code, group->size,
+                                  tws_mapping_ranks_on_first_node(&sim->platform.mapping, group->ranks, group->size),
+                                  (double)work->d[0]);
+}
+
 static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
   char label[160], detail[TWS_OP_DETAIL];
-  const uint32_t name = tws_timeline_name(sim->timeline, tws_op_detail(r->plan, op, NULL, detail, sizeof detail));
+  const uint32_t name = tws_timeline_name(
+      sim->timeline, tws_op_detail(r->plan, op, algorithm_of(sim, r->plan, op), detail, sizeof detail));
   const tws_event event = {.detail = name == UINT32_MAX ? 0 : name + 1,
                            .meets = tws_op_meeting(r->plan, op),
                            .name = tws_timeline_name(sim->timeline, tws_op_label(r->plan, op, label, sizeof label)),

@@ -280,6 +280,26 @@ START_TEST(simulations_and_emulations_trace_likewise) {
 }
 END_TEST
 
+/* With --collectives nccl the algorithm of a collective is the one that NCCL would choose for its size. */
+START_TEST(simulated_algorithms_are_nccls) {
+  char path[300];
+  const cJSON *event;
+  int trees = 0;
+  snprintf(path, sizeof path, "%s", in_folder("nccl.json"));
+  command_result r =
+      run_ok("simulate -m gpt2 --stage 0 --cluster dgx-a100:2 --collectives nccl --trace %s --quiet%s", path, "");
+  command_free(&r);
+  cJSON *root = read_trace(path);
+  cJSON_ArrayForEach(event, member(root, "traceEvents")) {
+    if (!is_event(event, "X") || !ends_with(member(event, "name")->valuestring, " all_reduce")) continue;
+    const char *algorithm = member(member(event, "args"), "algorithm")->valuestring;
+    trees += strcmp(algorithm, "tree") == 0;
+  }
+  ck_assert_int_gt(trees, 0);
+  cJSON_Delete(root);
+}
+END_TEST
+
 START_TEST(traces_that_cannot_be_are_refused) {
   static const struct {
     const char *arguments, *says;
@@ -339,6 +359,7 @@ int main(void) {
   tcase_add_test(tests, tracks_have_the_peak_of_the_ledger);
   tcase_add_test(tests, runs_trace_the_steps_of_a_schedule);
   tcase_add_test(tests, simulations_and_emulations_trace_likewise);
+  tcase_add_test(tests, simulated_algorithms_are_nccls);
   tcase_add_test(tests, traces_that_cannot_be_are_refused);
   tcase_add_test(tests, damaged_files_are_refused);
   suite_add_tcase(suite, tests);

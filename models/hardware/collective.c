@@ -151,6 +151,18 @@ static int chosen(const tws_cluster *cluster, const tws_profile *profile, tws_co
   return tws_nccl_choose(cluster, profile->generation, collective, ranks, per_node, bytes, choice);
 }
 
+const char *tws_collective_algorithm(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                                     int ranks, int per_node, double bytes) {
+  static const char *const names[TWS_NCCL_ALGORITHMS] = {[TWS_NCCL_TREE] = "tree",
+                                                         [TWS_NCCL_RING] = "ring",
+                                                         [TWS_NCCL_NVLS] = "nvls",
+                                                         [TWS_NCCL_NVLS_TREE] = "nvls-tree",
+                                                         [TWS_NCCL_PAT] = "pat"};
+  tws_nccl_choice choice;
+  if (per_node < 1) per_node = 1;
+  return chosen(cluster, profile, collective, ranks, per_node, bytes, &choice) ? names[choice.algorithm] : NULL;
+}
+
 static double collective_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_traffic *traffic,
                                  tws_collective collective, int ranks, int per_node, double bytes, int segments) {
   if (per_node < 1) per_node = 1;

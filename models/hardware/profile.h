@@ -88,6 +88,10 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  *   1993). */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
+/* Returns the name of the algorithm that NCCL would choose, "tree", "ring", "nvls", "nvls-tree" or "pat"; NULL: the
+ * cluster does not ask for NCCL's choices, or there is none for this collective, or the profile has measured it. */
+const char *tws_collective_algorithm(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
+                                     int ranks, int per_node, double bytes);
 /* Returns the part of tws_collective_seconds() that is not B over the narrowest link: the latency before the first byte
  * in a flow-level simulation. */
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
