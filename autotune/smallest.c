@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "autotune/evaluate.h"
 #include "base/number.h"
 #include "base/process.h"
@@ -420,12 +420,12 @@ tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_ans
   *count = 0;
   TWS_TRY(check_request(request, err));
   TWS_TRY(list_names(request->spec->cluster, all.names, &all.count, err));
-  const int cores = tws_crew_size(0);
+  const int cores = tws_worker_pool_size(0);
   all.workers = cores > all.count ? cores / all.count : 1;
   if (request->progress) tws_progress_begin(request->progress, "trying kinds of machines", all.count);
-  const tws_crew_list list = {all.count, sizeof *answers, search_item, keep_answer, &all, 0};
+  const tws_worker_pool_list list = {all.count, sizeof *answers, search_item, keep_answer, &all, 0};
   double cpu_s = 0;
-  const tws_code code = tws_crew_do(&list, cores, &cpu_s, err);
+  const tws_code code = tws_worker_pool_process(&list, cores, &cpu_s, err);
   if (request->progress) tws_progress_end(request->progress);
   TWS_TRY(code);
   *count = all.count;
