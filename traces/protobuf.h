@@ -11,8 +11,6 @@
 void tws_protobuf_integer(tws_text *out, int field, uint64_t value);
 void tws_protobuf_double(tws_text *out, int field, double value);
 void tws_protobuf_float(tws_text *out, int field, float value);
-/* for fields of type string and bytes */
-void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length);
 /* for fields of type string; NULL: nothing is appended */
 void tws_protobuf_text(tws_text *out, int field, const char *text);
 
