@@ -48,7 +48,8 @@ static void judge(const tws_fit *fit, const tws_ledger *ledger, tws_tune_candida
   snprintf(c->reason, sizeof c->reason, "%s: mostly %s", places[fit->tier], tws_category_name((tws_category)largest));
 }
 
-void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
+/* Sets verdict, bytes and reason from c->estimate.ledger. job: the candidate's job. */
+static void judge_estimate(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *c) {
   const tws_fit fit = tws_job_fit_within(job, &c->estimate.ledger, request->memory_bytes);
   judge(&fit, &c->estimate.ledger, c);
 }
@@ -81,7 +82,7 @@ tws_code tws_tune_bound(const tws_tune_request *request, tws_tune_candidate *c, 
     c->estimate.ledger = bound.ledger;
     c->print = bound.print;
     c->estimate.model_flops = tws_model_flops(&plan);
-    tws_tune_judge(request, job, c);
+    judge_estimate(request, job, c);
     c->implied = c->verdict != TWS_TUNE_FITS;
   }
   c->rough = 1;
@@ -112,12 +113,12 @@ tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *
   TWS_TRY(tws_tune_derive(request, c, &job, &refused, err));
   if (refused) return TWS_OK;
   tws_code code = tws_job_live(job, &c->estimate.ledger, &why);
-  if (code == TWS_OK) tws_tune_judge(request, job, c);
+  if (code == TWS_OK) judge_estimate(request, job, c);
   /* an arena in which all buffers have addresses is at least as large as the live bytes, so it may exceed the tier,
    * too */
   if (code == TWS_OK && c->verdict == TWS_TUNE_FITS) {
     code = tws_job_estimate(job, &c->estimate, NULL, &why);
-    if (code == TWS_OK) tws_tune_judge(request, job, c);
+    if (code == TWS_OK) judge_estimate(request, job, c);
   }
   tws_job_destroy(job);
   return tws_tune_refusal(c, code, &why, &refused, err);

@@ -14,8 +14,6 @@ tws_code tws_tune_derive(const tws_tune_request *request, tws_tune_candidate *ca
 /* Converts a refusal into a verdict; other codes remain errors of this candidate. */
 tws_code tws_tune_refusal(tws_tune_candidate *candidate, tws_code code, const tws_error *why, int *refused,
                           tws_error *err);
-/* Sets verdict, bytes and reason from candidate->estimate.ledger. job: the candidate's job. */
-void tws_tune_judge(const tws_tune_request *request, const tws_job *job, tws_tune_candidate *candidate);
 /* Sets verdict, bytes and reason from the ledger of a point without a derived job; the memory that other programs use
  * on the device is not counted. */
 void tws_tune_judge_ledger(const tws_capacity *capacity, const tws_ledger *ledger, tws_tune_candidate *candidate);

@@ -118,7 +118,8 @@ static void forget(tws_new_file *file) {
   *file = no_file;
 }
 
-tws_code tws_new_file_open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err) {
+/* Opens an unfinished file that the close renames to `name` in the open directory `folder`; messages name it `path`. */
+static tws_code open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err) {
   *file = no_file;
   file->path = path;
   if (strlen(name) >= sizeof file->name) {
@@ -156,7 +157,7 @@ tws_code tws_new_file_open(const char *path, tws_new_file *file, tws_error *err)
   tws_parent_of(path, parent, sizeof parent);
   const int folder = open(parent, O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return tws_output_failed(path, "write", err);
-  const tws_code code = tws_new_file_open_in(folder, slash ? slash + 1 : path, path, file, err);
+  const tws_code code = open_in(folder, slash ? slash + 1 : path, path, file, err);
   close(folder);
   return code;
 }
@@ -204,7 +205,7 @@ tws_code tws_write_file(const char *path, const char *text, size_t length, tws_e
 tws_code tws_write_file_in(int folder, const char *name, const char *path, const char *text, size_t length,
                            tws_error *err) {
   tws_new_file file;
-  TWS_TRY(tws_new_file_open_in(folder, name, path, &file, err));
+  TWS_TRY(open_in(folder, name, path, &file, err));
   return write_and_close(&file, text, length, err);
 }
 
@@ -277,7 +278,7 @@ int tws_probe_folder(const char *folder) {
   tws_new_file file;
   const int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -1;
-  const tws_code code = tws_new_file_open_in(fd, "probe", folder, &file, NULL);
+  const tws_code code = open_in(fd, "probe", folder, &file, NULL);
   const int reason = errno;
   if (code == TWS_OK) (void)tws_new_file_close(&file, TWS_NO, NULL); /* the temporary file is removed and not renamed */
   close(fd);

@@ -33,10 +33,8 @@ typedef struct tws_new_file {
   char name[TWS_NAME_SIZE], temporary[TWS_NAME_SIZE];
 } tws_new_file;
 
-/* Open an unfinished file that the close renames to `path`, or to `name` in the open directory `folder`, with `path`
- * used in messages. */
+/* Opens an unfinished file that the close renames to `path`. */
 tws_code tws_new_file_open(const char *path, tws_new_file *file, tws_error *err);
-tws_code tws_new_file_open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err);
 /* Returns the path of the unfinished file (written into `path`), so that it can be read again before the rename; "" for
  * a stream. */
 const char *tws_new_file_temporary(const tws_new_file *file, char *path, size_t size);

@@ -24,8 +24,6 @@ typedef struct tws_format_table {
   const char *const *known; /* paths that read() uses, NULL-terminated */
 } tws_format_table;
 
-/* Returns the table of a format; NULL for TWS_FORMAT_NONE and for DeepSpeed's own format, which needs no table. */
-const tws_format_table *tws_format_table_of(tws_config_format format);
 extern const tws_format_table tws_format_megatron, tws_format_bridge, tws_format_torchtitan, tws_format_accelerate,
     tws_format_accelerate_fsdp, tws_format_trainer, tws_format_axolotl, tws_format_llama_factory, tws_format_deepspeed;
 

@@ -7,7 +7,8 @@
 #include "config/format_rows.h"
 #include "config/keys.h"
 
-const tws_format_table *tws_format_table_of(tws_config_format format) {
+/* Returns the table of a format; NULL for TWS_FORMAT_NONE and for DeepSpeed's own format, which needs no table. */
+static const tws_format_table *table_of(tws_config_format format) {
   static const tws_format_table *const tables[TWS_FORMAT_COUNT] = {
       [TWS_FORMAT_DEEPSPEED] = &tws_format_deepspeed,
       [TWS_FORMAT_MEGATRON] = &tws_format_megatron,
@@ -39,7 +40,7 @@ static const char *translate(const char *words, const char *value, int theirs, c
 }
 
 int tws_format_holds(tws_config_format format, const tws_settings *settings, tws_setting setting) {
-  const tws_format_table *table = tws_format_table_of(format);
+  const tws_format_table *table = table_of(format);
   char text[64];
   if (!settings->text[setting][0] || !table || !table->write) return 0;
   const int ruled = table->holds ? table->holds(settings, setting) : -1;
@@ -66,7 +67,7 @@ static void write_arguments(const cJSON *root, tws_text *out) {
 
 tws_code tws_format_write(tws_config_format format, const tws_settings *settings, const tws_format_shape *shape,
                           tws_text *out, tws_error *err) {
-  const tws_format_table *table = tws_format_table_of(format);
+  const tws_format_table *table = table_of(format);
   if (!table || !table->write) return tws_fail(err, TWS_UNSUPPORTED, NULL, "files of this format are only read");
   cJSON *root = cJSON_CreateObject();
   int failed = !root;
@@ -133,7 +134,7 @@ static tws_code check_texts(const tws_settings *settings, const char *name, tws_
 
 static tws_code read_tree(tws_config_format format, const cJSON *root, const char *name, tws_settings *settings,
                           tws_text *unread, tws_error *err) {
-  const tws_format_table *table = tws_format_table_of(format);
+  const tws_format_table *table = table_of(format);
   *settings = (tws_settings){0};
   for (size_t i = 0; i < table->count; i++) {
     const tws_format_row *row = &table->rows[i];

@@ -171,7 +171,7 @@ static tws_code no_device(const char *name, tws_error *err) {
                   "%s describes no GPU", name);
 }
 
-tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_description *out, tws_error *err) {
+static tws_code read_xml(const char *text, const char *name, tws_node_description *out, tws_error *err) {
   reader r = {.out = out};
   *out = (tws_node_description){.sm = 0};
   for (const char *at = strchr(text, '<'); at; at = strchr(at, '<')) {
@@ -293,7 +293,7 @@ static const char *read_row(const char *line, matrix *m, tws_node_description *o
   return NULL;
 }
 
-tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err) {
+static tws_code read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err) {
   matrix m = {.devices = 0};
   *out = (tws_node_description){.sm = 0};
   for (const char *line = text; line; line = strchr(line, '\n')) {
@@ -320,8 +320,8 @@ tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_d
 }
 
 tws_code tws_topology_read(const char *text, const char *name, tws_node_description *out, tws_error *err) {
-  return strstr(text, "<system") || strstr(text, "<cpu") ? tws_topology_read_xml(text, name, out, err)
-                                                         : tws_topology_read_matrix(text, name, out, err);
+  return strstr(text, "<system") || strstr(text, "<cpu") ? read_xml(text, name, out, err)
+                                                         : read_matrix(text, name, out, err);
 }
 
 /* ---- writing a cluster file ---- */

@@ -17,10 +17,8 @@ typedef struct tws_node_description {
   char profile[64]; /* profile of such devices; "": not known */
 } tws_node_description;
 
-/* Reads NCCL's XML. name: the file's name, for messages. Fails with TWS_INVALID if the text describes no GPU. */
-tws_code tws_topology_read_xml(const char *text, const char *name, tws_node_description *out, tws_error *err);
-tws_code tws_topology_read_matrix(const char *text, const char *name, tws_node_description *out, tws_error *err);
-/* Reads the text as NCCL's XML or as output of nvidia-smi, whichever it is. */
+/* Reads the text as NCCL's XML or as output of nvidia-smi, whichever it is. name: the file's name, for messages. Fails
+ * with TWS_INVALID if the text describes no GPU. */
 tws_code tws_topology_read(const char *text, const char *name, tws_node_description *out, tws_error *err);
 /* Makes a cluster file of `nodes` such nodes. profile: replaces the profile in *node, or NULL. Returns NULL if memory
  * is exhausted. */

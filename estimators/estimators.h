@@ -104,11 +104,8 @@ double tws_launch_slowdown(double device_s, double host_s, int in_turns);
 double tws_plan_launch_slowdown(const tws_plan *plan, const tws_machine *machine);
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
                                  double launched);
-/* Returns the seconds of a message between two ranks. Ranks of the pipeline stage whose messages leave their node at
- * the same time share its NICs; other traffic on the links is not counted. The second function returns the seconds of a
- * message of the plan to or from `peer`. */
-double tws_message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,
-                           const tws_machine *machine);
+/* Returns the seconds of a message of the plan to or from the rank `peer`. Ranks of the pipeline stage whose messages
+ * leave their node at the same time share its NICs; other traffic on the links is not counted. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);
 
 /* Computes the time account of one rank's step from the times of its operations, and writes the sentence on its

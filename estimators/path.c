@@ -102,8 +102,8 @@ double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_
   return tws_work_is_launched(&plan->works[work]) ? launched * seconds : seconds;
 }
 
-double tws_message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,
-                           const tws_machine *machine) {
+static double message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,
+                              const tws_machine *machine) {
   const tws_node_mapping mapping = tws_machine_mapping(machine, tws_topology_world(topology));
   const int same_node = tws_mapping_node(&mapping, rank) == tws_mapping_node(&mapping, peer);
   const int sharers = tws_mapping_sharers(&mapping, topology, rank, peer);
@@ -111,5 +111,5 @@ double tws_message_seconds(const tws_topology *topology, int rank, int peer, uin
 }
 
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine) {
-  return tws_message_seconds(&plan->topology, plan->rank, (int)peer, (uint64_t)plan->works[work].d[0], machine);
+  return message_seconds(&plan->topology, plan->rank, (int)peer, (uint64_t)plan->works[work].d[0], machine);
 }

@@ -334,7 +334,9 @@ static tws_code read_one(const tws_job_spec *spec, const tws_job *job, char *tex
   return tws_fail(err, TWS_USAGE, "for example " FORMS, "--measured: \"%.40s\" is no kind of measurement", text);
 }
 
-tws_code tws_measured_read(const tws_job_spec *spec, const tws_job *job, tws_rescaling *out, tws_error *err) {
+/* Reads the texts of spec->measured and fits the factors; job: a job that was loaded or opened from `spec`. Fails with
+ * TWS_USAGE for texts that are no measurement. */
+static tws_code read_measured(const tws_job_spec *spec, const tws_job *job, tws_rescaling *out, tws_error *err) {
   tws_timed_job steps[TWS_MEASURED_STEPS] = {{NULL, 0}};
   double known[TWS_SCALE_COUNT] = {0};
   char texts[TWS_MEASURED_STEPS * 2][512];
@@ -364,7 +366,7 @@ void tws_rescaling_text(const tws_rescaling *r, tws_text *out) {
 
 static tws_code apply(const tws_job_spec *spec, tws_job **job, tws_error *err) {
   if (spec->measured.count == 0) return TWS_OK;
-  const tws_code code = tws_measured_read(spec, *job, &(*job)->rescaling, err);
+  const tws_code code = read_measured(spec, *job, &(*job)->rescaling, err);
   if (code == TWS_OK) {
     tws_job_rescale_profile(*job, (*job)->rescaling.factor);
     return TWS_OK;

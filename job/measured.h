@@ -29,9 +29,6 @@ enum { TWS_MEASURED_STEPS = 16 };
  * the factor is fitted. Fails with TWS_INVALID if no physical factors predict the measured times. */
 tws_code tws_measured_fit(const tws_timed_job *steps, int count, const double known[TWS_SCALE_COUNT],
                           tws_rescaling *out, tws_error *err);
-/* Reads the texts of spec->measured and fits the factors; job: a job that was loaded or opened from `spec`. Fails with
- * TWS_USAGE for texts that are no measurement. */
-tws_code tws_measured_read(const tws_job_spec *spec, const tws_job *job, tws_rescaling *out, tws_error *err);
 /* Load a job as tws_job_load() and tws_job_open() do, and rescale its profile by the measurements of the spec, if it
  * has any. */
 tws_code tws_measured_load(const tws_job_spec *spec, tws_job **out, tws_error *err);

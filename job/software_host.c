@@ -72,7 +72,8 @@ static double group_blocks(const tws_job *job, const tws_host_buffer *b, int vec
   return bytes + block_bytes(b->bytes * filled, pinned);
 }
 
-double tws_software_host_buffer(const tws_job *job, const tws_host_buffer *b) {
+/* Returns the allocated bytes of one buffer on a rank; 0: the job does not have the buffer. */
+static double buffer_bytes(const tws_job *job, const tws_host_buffer *b) {
   const tws_zero_config *z = &job->config->zero;
   if (!is_held(job->config, b->of) || (b->pinned == TWS_PINNED_KEPT && !z->offload_param_pinned)) return 0;
   const int frozen = b->of == TWS_HOST_PARAMETERS_OF_3;
@@ -109,7 +110,7 @@ double tws_software_host_bytes(const tws_job *job, const tws_ledger *ledger) {
   const tws_host_buffer *buffers = tws_host_buffers(&count);
   for (int i = 0; i < count; i++) {
     if (buffers[i].software != runtime->host || !is_held(c, buffers[i].of)) continue;
-    bytes += tws_software_host_buffer(job, &buffers[i]);
+    bytes += buffer_bytes(job, &buffers[i]);
     held = 1;
   }
   if (!held) return 0;

@@ -5,8 +5,6 @@
 #include "job/job.h"
 #include "models/hardware/host_buffers.h"
 
-/* Returns the allocated bytes of one buffer on a rank; 0: the job does not have the buffer. */
-double tws_software_host_buffer(const tws_job *job, const tws_host_buffer *buffer);
 /* Returns the bytes of host memory that a rank needs in addition to its plan's. The buffers of the profile's runtime
  * (models/hardware/host_buffers.def) replace the plan's parameters, gradients and master weights on the host, and the
  * process itself is added; or, if every rank loads a whole model and that needs more, those bytes. ledger: of the rank

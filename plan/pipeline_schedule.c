@@ -138,11 +138,3 @@ uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage) {
   if (shape->kind == TWS_PIPELINE_ZB_H1) most = (uint32_t)shape->stages;
   return most < passes ? most : passes;
 }
-
-double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s) {
-  int p = shape->stages, m = shape->micro_batches;
-  if (shape->kind == TWS_PIPELINE_ZB_H1) {
-    return (p - 1) * (forward_s + input_s - weight_s) + (p > m ? p - m : 0) * weight_s;
-  }
-  return (p - 1) * (forward_s + input_s + weight_s) / shape->virtual_stages;
-}

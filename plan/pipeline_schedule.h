@@ -83,10 +83,5 @@ void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline
  * holds them from the start of the forward pass to the end of the backward pass (ZB_H1: to the end of the gradients of
  * weights). */
 uint32_t tws_pipeline_in_flight(const tws_pipeline_shape *shape, int stage);
-/* Returns the bubble of an ideal pipeline: idle seconds of a stage in one step, for stages of equal cost and free
- * messages. f, b and w are the seconds of one micro-batch on all chunks of a stage: forward pass, gradients of inputs,
- * gradients of weights. With p stages and m micro-batches the bubble is (p-1)(f+b+w); INTERLEAVED divides it by the
- * virtual stages; for ZB_H1 it is (p-1)(f+b-w) + max(0, p-m) w, which is valid if w is at most f and at most b. */
-double tws_pipeline_bubble(const tws_pipeline_shape *shape, double forward_s, double input_s, double weight_s);
 
 #endif

@@ -29,24 +29,4 @@ static inline int64_t tws_ulysses_kv_count(int64_t kv_heads, int64_t ranks) {
 tws_code tws_ulysses_part_of(int64_t heads, int64_t kv_heads, int64_t sequence, int ranks, int rank,
                              tws_ulysses_part *part, tws_error *err);
 
-/* A tensor of the whole sequence and all heads: [batch][sequence][heads][width], or [sequence][batch][heads][width].
- * Outside attention a rank holds sequence / ranks tokens of the tensor, inside it heads / ranks heads; `ranks` divides
- * both. */
-typedef struct tws_ulysses_tensor {
-  int ranks, sequence_first;
-  int64_t batch, sequence, heads, width;
-} tws_ulysses_tensor;
-
-/* The first returns the number of elements that a rank has, which is the same before and after the all-to-all; the
- * second returns how many of these are sent to other ranks. */
-int64_t tws_ulysses_elements(const tws_ulysses_tensor *tensor);
-int64_t tws_ulysses_sent(const tws_ulysses_tensor *tensor);
-/* Compute the rank, and the index in its tensor, from which element `index` of a rank's tensor comes: the first for the
- * all-to-all into attention (from token shards to head shards), the second for the all-to-all after attention, which is
- * the inverse. */
-void tws_ulysses_before_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
-                                  int64_t *from_index);
-void tws_ulysses_after_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
-                                 int64_t *from_index);
-
 #endif

@@ -99,23 +99,6 @@ int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int
   return size;
 }
 
-int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists) {
-  const int world = tws_topology_world(topology), size = tws_topology_size(topology, set);
-  int count = 0;
-  for (int rank = 0; rank < world; rank++) /* row-major order of ranks is the order of products over the other axes */
-    if (tws_topology_index(topology, rank, set) == 0)
-      tws_topology_group(topology, rank, set, lists + (ptrdiff_t)size * count++);
-  return count;
-}
-
-int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index, int *ranks) {
-  const int world = tws_topology_world(topology);
-  int count = 0;
-  for (int rank = 0; rank < world; rank++)
-    if (tws_topology_index(topology, rank, set) == index) ranks[count++] = rank;
-  return count;
-}
-
 tws_axes tws_topology_partitions(const tws_topology *topology) {
   const tws_axes samples = tws_axes_that_divide(TWS_DIVIDES_SAMPLES);
   return tws_axes_that_divide(TWS_DIVIDES_TOKENS) |

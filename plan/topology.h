@@ -33,11 +33,6 @@ int tws_topology_member(const tws_topology *topology, int rank, tws_axes set, in
 /* Writes the ranks of the group of `rank` in the order of the group, and returns their number. `ranks` has room for
  * tws_topology_size() ranks. */
 int tws_topology_group(const tws_topology *topology, int rank, tws_axes set, int *ranks);
-/* Writes the ranks of all groups to lists[world], one group after another in the order of their first ranks
- * (DeepSpeed's order), and returns the number of groups. */
-int tws_topology_groups(const tws_topology *topology, tws_axes set, int *lists);
-/* Writes the ranks whose index in their group is `index` in ascending order, and returns their number. */
-int tws_topology_ranks_at(const tws_topology *topology, tws_axes set, int index, int *ranks);
 /* Returns the axes along which ZeRO partitions parameters: all axes along which samples and tokens are divided, except
  * the axis between groups of ranks that each have all partitions (MiCS). */
 tws_axes tws_topology_partitions(const tws_topology *topology);

@@ -24,7 +24,6 @@ cat >"$prefix/user.c" <<'END'
 #include <models/hardware/profile_build.h>
 #include <real/real.h>
 #include <traces/compare.h>
-#include <traces/csv.h>
 #include <traces/measurements.h>
 #include <traces/plot.h>
 int main(void) {

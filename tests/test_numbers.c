@@ -15,9 +15,9 @@
 #include "models/hardware/nccl_tests.h"
 #include "models/network/network.h"
 #include "tests/command.h"
+#include "tests/csv.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
-#include "traces/csv.h"
 #include "traces/timeline.h"
 
 static tws_error err;
@@ -115,11 +115,11 @@ START_TEST(numbers_of_other_files) {
   ck_assert_msg(strstr(err.message, "m.json:2:"), "%s", err.message);
 
   static const char csv[] = "a,b,c,d,e\n1.5,inf,nan,0x10,1e999\n";
-  tws_csv *table;
-  ck_assert_int_eq(tws_csv_parse(csv, strlen(csv), "t.csv", &table, &err), TWS_OK);
+  csv_table *table;
+  ck_assert_int_eq(csv_parse(csv, strlen(csv), "t.csv", &table, &err), TWS_OK);
   ck_assert(table->numbers[0] == 1.5 && isinf(table->numbers[1]) && isnan(table->numbers[2]) &&
             isnan(table->numbers[3]) && isnan(table->numbers[4]));
-  tws_csv_destroy(table);
+  csv_destroy(table);
 
   tws_nccl_log log;
   ck_assert_int_eq(tws_nccl_tests_read("# Rank 0 on a\n# Rank 1 on a\n 1024 256 float sum -1 inf 1 1 0\n"

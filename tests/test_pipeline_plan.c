@@ -7,6 +7,7 @@
 #include "plan/builder.h"
 #include "plan/pipeline_program.h"
 #include "sim/sim.h"
+#include "tests/bubble.h"
 #include "tests/sim_module.h"
 #include "tests/suite.h"
 
@@ -107,7 +108,7 @@ static void check_bubble(const tws_pipeline_shape *shape) {
   int split = shape->kind == TWS_PIPELINE_ZB_H1;
   double f = shape->virtual_stages * seconds_of(plans[0], block);
   double backward = split ? 2 * f : shape->virtual_stages * seconds_of(plans[0], 2 * block);
-  double bubble = tws_pipeline_bubble(shape, f, backward / 2, backward / 2);
+  double bubble = ideal_bubble(shape, f, backward / 2, backward / 2);
   double busy = shape->micro_batches * (f + backward);
   ck_assert_msg(step > 0 && step < 1.001 * (busy + bubble) && step > 0.999 * (busy + bubble),
                 "%s, %d stages x %d, %d micro-batches: step %g s, not %g", tws_pipeline_kind_name(shape->kind),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/bubble.h"
 #include "tests/deepspeed_instructions.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
@@ -257,7 +258,7 @@ START_TEST(orders_are_complete_and_ideal) {
     execution e;
     execute(&e, &shape, f, b, w);
     int64_t bubble = e.makespan - (int64_t)m * v * (f + b + w);
-    double ideal = tws_pipeline_bubble(&shape, v * f, v * b, v * w);
+    double ideal = ideal_bubble(&shape, v * f, v * b, v * w);
     ck_assert_msg((double)bubble == ideal, "%s, %d stages x %d, %d micro-batches, %d:%d:%d: bubble %d, not %g",
                   tws_pipeline_kind_name(shape.kind), p, v, m, f, b, w, (int)bubble, ideal);
     for (int s = 0; s < p; s++) {
@@ -413,7 +414,7 @@ START_TEST(programs_run_with_rendezvous) {
     /* the proportions that the program was made for: messages cost the ideal pipeline nothing */
     int64_t span = run_programs(&shape, (int[]){1, 2, 1, 1}, 1, seed);
     double v = shape.virtual_stages;
-    ck_assert_double_eq_tol((double)(span - work), tws_pipeline_bubble(&shape, v, v, v), 1e-9);
+    ck_assert_double_eq_tol((double)(span - work), ideal_bubble(&shape, v, v, v), 1e-9);
     /* any others: it still runs to its end */
     int seconds[] = {draw(seed, 7, 1, 9), draw(seed, 8, 1, 9), draw(seed, 9, 1, 9), draw(seed, 10, 1, 9)};
     run_programs(&shape, seconds, 5, seed);

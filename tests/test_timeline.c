@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "tests/csv.h"
 #include "tests/suite.h"
 #include "traces/compare.h"
-#include "traces/csv.h"
 #include "traces/timeline.h"
 #include "tests/members.h"
 
@@ -130,21 +130,21 @@ END_TEST
 START_TEST(csv_reads_back) {
   char path[512];
   tws_error err = {0};
-  tws_csv *csv = NULL;
+  csv_table *csv = NULL;
   tws_timeline *timeline = make("simulated");
   put(timeline, "forward \"a\", b linear", 3, 1, 0, 5, 2, 0.1, 1.0 / 3);
   temporary(path, sizeof path, "timeline.csv");
   ck_assert_int_eq(tws_timeline_write_csv((const tws_timeline *const *)&timeline, 1, path, &err), TWS_OK);
-  ck_assert_msg(tws_csv_read(path, &csv, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(csv_read(path, &csv, &err) == TWS_OK, "%s", err.message);
   unlink(path);
   ck_assert_int_eq(csv->rows, 1);
   ck_assert_int_eq(csv->columns, 10);
-  ck_assert_str_eq(csv->cells[tws_csv_column(csv, "name")], "forward \"a\", b linear");
-  ck_assert_double_eq(csv->numbers[tws_csv_column(csv, "end_s")], 1.0 / 3); /* to the last bit */
-  ck_assert_double_eq(csv->numbers[tws_csv_column(csv, "rank")], 3);
-  ck_assert(isnan(csv->numbers[tws_csv_column(csv, "stream")]));
-  ck_assert_int_eq(tws_csv_column(csv, "none"), -1);
-  tws_csv_destroy(csv);
+  ck_assert_str_eq(csv->cells[csv_column(csv, "name")], "forward \"a\", b linear");
+  ck_assert_double_eq(csv->numbers[csv_column(csv, "end_s")], 1.0 / 3); /* to the last bit */
+  ck_assert_double_eq(csv->numbers[csv_column(csv, "rank")], 3);
+  ck_assert(isnan(csv->numbers[csv_column(csv, "stream")]));
+  ck_assert_int_eq(csv_column(csv, "none"), -1);
+  csv_destroy(csv);
   tws_timeline_destroy(timeline);
 
   static const struct {
@@ -152,15 +152,15 @@ START_TEST(csv_reads_back) {
   } bad[] = {
       {"", "empty"}, {"a,b\n1\n", "bad.csv:2: 1 cells"}, {"a\n\"1\n", "no end"}, {"a\n\"1\"x\n", "after a quoted"}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    ck_assert_int_eq(tws_csv_parse(bad[i].text, strlen(bad[i].text), "bad.csv", &csv, &err), TWS_INVALID);
+    ck_assert_int_eq(csv_parse(bad[i].text, strlen(bad[i].text), "bad.csv", &csv, &err), TWS_INVALID);
     ck_assert_msg(strstr(err.message, bad[i].says) != NULL, "%s", err.message);
     ck_assert_ptr_null(csv);
   }
-  ck_assert_int_eq(tws_csv_parse("x,y\r\n1,\n", 8, "crlf", &csv, &err), TWS_OK);
+  ck_assert_int_eq(csv_parse("x,y\r\n1,\n", 8, "crlf", &csv, &err), TWS_OK);
   ck_assert_int_eq(csv->rows, 1);
   ck_assert_str_eq(csv->heading[1], "y");
   ck_assert_double_eq(csv->numbers[0], 1);
-  tws_csv_destroy(csv);
+  csv_destroy(csv);
 }
 END_TEST
 

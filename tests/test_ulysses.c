@@ -11,6 +11,68 @@
 
 /* ---- Ulysses ---- */
 
+/* A tensor of the whole sequence and all heads: [batch][sequence][heads][width], or [sequence][batch][heads][width].
+ * Outside attention a rank holds sequence / ranks tokens of the tensor, inside it heads / ranks heads; `ranks` divides
+ * both. */
+typedef struct ulysses_tensor {
+  int ranks, sequence_first;
+  int64_t batch, sequence, heads, width;
+} ulysses_tensor;
+
+/* Returns the number of elements that a rank has, which is the same before and after the all-to-all. */
+static int64_t ulysses_elements(const ulysses_tensor *tensor) {
+  return tensor->batch * (tensor->sequence / tensor->ranks) * tensor->heads * tensor->width;
+}
+
+/* Returns how many of these are sent to other ranks. */
+static int64_t ulysses_sent(const ulysses_tensor *tensor) {
+  return ulysses_elements(tensor) / tensor->ranks * (tensor->ranks - 1);
+}
+
+typedef struct place {
+  int64_t batch, token, head, column;
+} place;
+
+static place split_index(const ulysses_tensor *t, int64_t tokens, int64_t heads, int64_t index) {
+  place at;
+  at.column = index % t->width;
+  index /= t->width;
+  at.head = index % heads;
+  index /= heads;
+  int64_t inner = t->sequence_first ? t->batch : tokens;
+  at.batch = t->sequence_first ? index % inner : index / inner;
+  at.token = t->sequence_first ? index / inner : index % inner;
+  return at;
+}
+
+static int64_t join_index(const ulysses_tensor *t, int64_t tokens, int64_t heads, const place *at) {
+  int64_t outer = t->sequence_first ? at->token * t->batch + at->batch : at->batch * tokens + at->token;
+  return (outer * heads + at->head) * t->width + at->column;
+}
+
+/* Computes the rank, and the index in its tensor, from which element `index` of a rank's tensor comes in the all-to-all
+ * into attention, from token shards to head shards. */
+static void ulysses_before_attention(const ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                     int64_t *from_index) {
+  int64_t tokens = tensor->sequence / tensor->ranks, heads = tensor->heads / tensor->ranks;
+  place at = split_index(tensor, tensor->sequence, heads, index);
+  *from_rank = (int)(at.token / tokens);
+  at.token %= tokens;
+  at.head += rank * heads;
+  *from_index = join_index(tensor, tokens, tensor->heads, &at);
+}
+
+/* The inverse: the all-to-all after attention. */
+static void ulysses_after_attention(const ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                    int64_t *from_index) {
+  int64_t tokens = tensor->sequence / tensor->ranks, heads = tensor->heads / tensor->ranks;
+  place at = split_index(tensor, tokens, tensor->heads, index);
+  *from_rank = (int)(at.head / heads);
+  at.head %= heads;
+  at.token += rank * tokens;
+  *from_index = join_index(tensor, tensor->sequence, heads, &at);
+}
+
 START_TEST(ulysses_golden) {
   tws_json *json = golden_file("ulysses.json");
   const cJSON *c;
@@ -20,19 +82,19 @@ START_TEST(ulysses_golden) {
     int64_t dims[4];
     for (int i = 0; i < 4; i++) dims[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble;
     int later = integer(c, "batch_dim_idx") == 1;
-    tws_ulysses_tensor tensor = {.ranks = integer(c, "P"),
-                                 .sequence_first = later,
-                                 .batch = dims[later],
-                                 .sequence = dims[!later],
-                                 .heads = dims[2],
-                                 .width = dims[3]};
+    ulysses_tensor tensor = {.ranks = integer(c, "P"),
+                             .sequence_first = later,
+                             .batch = dims[later],
+                             .sequence = dims[!later],
+                             .heads = dims[2],
+                             .width = dims[3]};
     for (int rank = 0; rank < tensor.ranks; rank++) {
       const cJSON *expected = cJSON_GetArrayItem(output, rank);
-      ck_assert_int_eq(tws_ulysses_elements(&tensor), cJSON_GetArraySize(expected));
+      ck_assert_int_eq(ulysses_elements(&tensor), cJSON_GetArraySize(expected));
       for (int i = 0; i < cJSON_GetArraySize(expected); i++) {
         int from;
         int64_t index;
-        tws_ulysses_before_attention(&tensor, rank, i, &from, &index);
+        ulysses_before_attention(&tensor, rank, i, &from, &index);
         double value = cJSON_GetArrayItem(cJSON_GetArrayItem(input, from), (int)index)->valuedouble;
         ck_assert_msg(value == cJSON_GetArrayItem(expected, i)->valuedouble, "case %d, rank %d, element %d", cases,
                       rank, i);
@@ -48,25 +110,25 @@ END_TEST
 START_TEST(ulysses_returns_every_element) {
   for (uint64_t seed = 0; seed < 100; seed++) {
     int ranks = draw(seed, 0, 1, 5);
-    tws_ulysses_tensor tensor = {.ranks = ranks,
-                                 .sequence_first = (int)(seed % 2),
-                                 .batch = draw(seed, 1, 1, 3),
-                                 .sequence = ranks * draw(seed, 2, 1, 4),
-                                 .heads = ranks * draw(seed, 3, 1, 3),
-                                 .width = draw(seed, 4, 1, 3)};
-    int64_t elements = tws_ulysses_elements(&tensor), away = 0;
+    ulysses_tensor tensor = {.ranks = ranks,
+                             .sequence_first = (int)(seed % 2),
+                             .batch = draw(seed, 1, 1, 3),
+                             .sequence = ranks * draw(seed, 2, 1, 4),
+                             .heads = ranks * draw(seed, 3, 1, 3),
+                             .width = draw(seed, 4, 1, 3)};
+    int64_t elements = ulysses_elements(&tensor), away = 0;
     for (int rank = 0; rank < ranks; rank++) {
       for (int64_t i = 0; i < elements; i++) {
         int there, home;
         int64_t at, back;
-        tws_ulysses_after_attention(&tensor, rank, i, &there, &at);
+        ulysses_after_attention(&tensor, rank, i, &there, &at);
         ck_assert(there >= 0 && there < ranks && at >= 0 && at < elements);
-        tws_ulysses_before_attention(&tensor, there, at, &home, &back);
+        ulysses_before_attention(&tensor, there, at, &home, &back);
         ck_assert(home == rank && back == i);
         away += there != rank;
       }
     }
-    ck_assert_int_eq(away, tws_ulysses_sent(&tensor) * ranks);
+    ck_assert_int_eq(away, ulysses_sent(&tensor) * ranks);
   }
 }
 END_TEST

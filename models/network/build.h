@@ -127,10 +127,9 @@ void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits
 /* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class means the
  * family's first one. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
-/* Heads that classify texts or tokens (heads.c). The first function returns the objective that the file's class has.
- * The second, only for objectives with classes, reads num_labels, or the number of entries of id2label, into
- * net->classes, and the padding token of texts; it fails with TWS_UNSUPPORTED for a loss that is not cross-entropy. */
-tws_objective tws_build_objective(const tws_network_builder *b);
+/* Reads the head of a network that classifies texts or tokens (heads.c), only for objectives with classes: num_labels,
+ * or the number of entries of id2label, into net->classes, and the padding token of texts. Fails with TWS_UNSUPPORTED
+ * for a loss that is not cross-entropy. */
 tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err);
 /* Returns one row of x for each sample, which an input of the network selects. */
 uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x);

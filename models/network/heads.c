@@ -13,7 +13,8 @@ int tws_build_is_class(const tws_network_builder *b, const char *ending) {
   return length >= end && strcmp(name + length - end, ending) == 0;
 }
 
-tws_objective tws_build_objective(const tws_network_builder *b) {
+/* Returns the objective that the file's class has. */
+static tws_objective objective_of(const tws_network_builder *b) {
   return tws_build_is_class(b, "ForSequenceClassification") ? TWS_OBJECTIVE_CLASSES
          : tws_build_is_class(b, "ForTokenClassification")  ? TWS_OBJECTIVE_TAGS
          : tws_build_is_class(b, "ForQuestionAnswering")    ? TWS_OBJECTIVE_SPANS
@@ -52,7 +53,7 @@ static tws_code wrong_ends(tws_network_builder *b, tws_error *err) {
 
 tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err) {
   tws_network *net = b->net;
-  const tws_objective objective = tws_build_objective(b);
+  const tws_objective objective = objective_of(b);
   const cJSON *names = cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label"),
               *padding = cJSON_GetObjectItemCaseSensitive(b->json->root, "pad_token_id");
   const int labels = cJSON_IsObject(names) ? cJSON_GetArraySize(names) : 0;

@@ -1,83 +1,26 @@
-#include "traces/csv.h"
+/* Reads comma-separated tables with a header row, as the program writes them (traces/timeline_csv.c), back for suites. */
+#ifndef TWS_TESTS_CSV_H
+#define TWS_TESTS_CSV_H
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/memory.h"
 #include "base/number.h"
-#include "traces/timeline.h"
+#include "base/status.h"
 
-static void add_separator(tws_text *out) {
-  if (out->length && out->data[out->length - 1] != '\n') tws_text_add_bytes(out, ",", 1);
-}
-
-void tws_csv_text(tws_text *out, const char *text) {
-  add_separator(out);
-  if (!strpbrk(text, ",\"\r\n") && *text) {
-    tws_text_add_bytes(out, text, strlen(text));
-    return;
-  }
-  tws_text_add_bytes(out, "\"", 1);
-  for (; *text; text++) {
-    if (*text == '"') tws_text_add_bytes(out, "\"", 1);
-    tws_text_add_bytes(out, text, 1);
-  }
-  tws_text_add_bytes(out, "\"", 1);
-}
-
-void tws_csv_number(tws_text *out, double value) {
-  char text[40];
-  add_separator(out);
-  for (int digits = 6; digits <= 17; digits++) {
-    snprintf(text, sizeof text, "%.*g", digits, value);
-    double back;
-    if (!isfinite(value) || (tws_text_number(text, NULL, -HUGE_VAL, HUGE_VAL, &back) && back == value)) break;
-  }
-  tws_text_add_bytes(out, text, strlen(text));
-}
-
-void tws_csv_integer(tws_text *out, long long value) {
-  add_separator(out);
-  tws_text_add(out, "%lld", value);
-}
-
-void tws_csv_end(tws_text *out) {
-  tws_text_add_bytes(out, "\n", 1);
-}
-
-tws_code tws_timeline_write_csv(const tws_timeline *const *timelines, int count, const char *path, tws_error *err) {
-  tws_text out = {0};
-  tws_code code = TWS_OK;
-  tws_text_add(&out, "source,rank,step,stream,phase,micro_batch,op,name,start_s,end_s\n");
-  for (int t = 0; t < count && code == TWS_OK; t++) {
-    const tws_timeline *timeline = timelines[t];
-    code = tws_timeline_check(timeline, err);
-    for (size_t i = 0; i < timeline->event_count && code == TWS_OK; i++) {
-      const tws_event *event = &timeline->events[i];
-      tws_csv_text(&out, timeline->source);
-      tws_csv_integer(&out, event->rank);
-      tws_csv_integer(&out, event->step);
-      tws_csv_text(&out, timeline->stream_names[event->stream]);
-      tws_csv_text(&out, timeline->phase_names[event->phase]);
-      tws_csv_integer(&out, event->micro_batch);
-      tws_csv_integer(&out, event->op);
-      tws_csv_text(&out, timeline->names[event->name]);
-      tws_csv_number(&out, event->start_s);
-      tws_csv_number(&out, event->end_s);
-      tws_csv_end(&out);
-    }
-  }
-  if (code == TWS_OK && out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing %.300s", path);
-  if (code == TWS_OK) code = tws_write_file(path, out.data, out.length, err);
-  tws_text_free(&out);
-  return code;
-}
-
+/* A parsed table: every cell as text, and as a number (NaN if it is none). */
+typedef struct csv_table {
+  int columns, rows;
+  char **heading;  /* [column] */
+  char **cells;    /* [row][column] */
+  double *numbers; /* [row][column] */
+  tws_arena *arena;
+} csv_table;
 /* Reads one cell at *at, moves *at past it, and returns its text (unquoted, zero-terminated); NULL: no memory, or
  * *bad_quote is set. */
-static char *read_cell(tws_arena *arena, const char **at, const char *end, int *bad_quote) {
+static inline char *read_cell(tws_arena *arena, const char **at, const char *end, int *bad_quote) {
   const char *p = *at;
   char *text = NULL;
   if (p < end && *p == '"') {
@@ -111,8 +54,8 @@ typedef struct cells {
 } cells;
 
 /* Reads one line of cells; sets *more to 0 at the end of the text. */
-static tws_code read_line(tws_arena *arena, const char **at, const char *end, cells *into, const char *name, int line,
-                          tws_error *err) {
+static inline tws_code read_line(tws_arena *arena, const char **at, const char *end, cells *into, const char *name,
+                                 int line, tws_error *err) {
   for (;;) {
     int bad_quote = 0;
     char *cell = read_cell(arena, at, end, &bad_quote);
@@ -133,7 +76,7 @@ static tws_code read_line(tws_arena *arena, const char **at, const char *end, ce
   }
 }
 
-static tws_code fill_table(tws_csv *csv, cells *all, const char *name, tws_error *err) {
+static inline tws_code fill_table(csv_table *csv, cells *all, const char *name, tws_error *err) {
   const size_t count = all->count - (size_t)csv->columns;
   csv->rows = (int)(count / (size_t)csv->columns);
   csv->heading = tws_arena_alloc(csv->arena, (size_t)csv->columns, sizeof(char *));
@@ -150,12 +93,14 @@ static tws_code fill_table(tws_csv *csv, cells *all, const char *name, tws_error
   return TWS_OK;
 }
 
-tws_code tws_csv_parse(const char *text, size_t length, const char *name, tws_csv **out, tws_error *err) {
+/* Parses a table. Fails with TWS_INVALID and names file and line if a line has another number of cells than the header
+ * or an open quote. */
+static inline tws_code csv_parse(const char *text, size_t length, const char *name, csv_table **out, tws_error *err) {
   const char *at = text, *end = text + length;
   cells all = {0};
   *out = NULL;
   tws_arena *arena = tws_arena_create();
-  tws_csv *csv = arena ? tws_arena_alloc(arena, 1, sizeof *csv) : NULL;
+  csv_table *csv = arena ? tws_arena_alloc(arena, 1, sizeof *csv) : NULL;
   if (!csv) {
     tws_arena_destroy(arena);
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory while reading %.300s", name);
@@ -181,23 +126,25 @@ tws_code tws_csv_parse(const char *text, size_t length, const char *name, tws_cs
   return code;
 }
 
-tws_code tws_csv_read(const char *path, tws_csv **out, tws_error *err) {
+static inline tws_code csv_read(const char *path, csv_table **out, tws_error *err) {
   char *text = NULL;
   size_t length = 0;
   *out = NULL;
   TWS_TRY(tws_read_file(path, (size_t)1 << 30, &text, &length, err));
-  tws_code code = tws_csv_parse(text, length, path, out, err);
+  tws_code code = csv_parse(text, length, path, out, err);
   tws_free(text);
   return code;
 }
 
-void tws_csv_destroy(tws_csv *csv) {
+static inline void csv_destroy(csv_table *csv) {
   if (csv) tws_arena_destroy(csv->arena);
 }
 
-int tws_csv_column(const tws_csv *csv, const char *heading) {
+static inline int csv_column(const csv_table *csv, const char *heading) {
   for (int i = 0; i < csv->columns; i++) {
     if (strcmp(csv->heading[i], heading) == 0) return i;
   }
   return -1;
 }
+
+#endif
