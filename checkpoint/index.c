@@ -102,6 +102,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
   add_member(out, "architecture", x->architecture);
   add_member(out, "class", x->class_name);
   add_frozen(out, x);
+  if (x->client_state && *x->client_state) add_member(out, "client_state", x->client_state);
   add_training(out, x);
   tws_text_add(out, ",\n\"block_bytes\":%d,\n\"entries\":[", TWS_CHECKPOINT_BLOCK);
   for (uint32_t i = 0; i < x->entry_count; i++) {
@@ -484,6 +485,8 @@ static tws_code read_index(const reader *r) {
   TWS_TRY(read_text(r, json->root, "architecture", &x->architecture));
   TWS_TRY(read_text(r, json->root, "class", &x->class_name));
   TWS_TRY(read_frozen(r));
+  x->client_state = "";
+  if (cJSON_HasObjectItem(json->root, "client_state")) TWS_TRY(read_text(r, json->root, "client_state", &x->client_state));
   TWS_TRY(read_training(r));
   TWS_TRY(read_entries(r));
   TWS_TRY(read_params(r));

@@ -48,6 +48,7 @@ typedef struct tws_saved_index {
   double lora_scale;   /* factor by which the adapters' output is multiplied */
   int64_t block;       /* elements that share one scale in quantized frozen parameters; 0: no parameter is quantized */
   int64_t scale_block; /* number of scales that are themselves quantized to 8 bits together; 0: scales are float32 */
+  const char *client_state; /* text that a program which trained through the library stored; "": none */
   tws_counters counters;
   tws_saved_entry *entries;
   tws_param *params; /* the parameters of the model. Set are name, rows, columns, fused, groups, shape, experts,

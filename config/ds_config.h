@@ -127,6 +127,12 @@ typedef struct tws_monitor_section {
   const char *output_path, *job_name; /* strings owned by the configuration, or the defaults */
 } tws_monitor_section;
 
+/* Settings of the communication log (estimators/comm_log.h). */
+typedef struct tws_comms_section {
+  int enabled, prof_all, verbose, debug;
+  const struct cJSON *prof_ops; /* names of operations: a text or a list of texts; NULL: not given */
+} tws_comms_section;
+
 typedef struct tws_wandb_section {
   int enabled;
   const char *group, *team, *project; /* NULL: not given */
@@ -249,6 +255,7 @@ typedef struct tws_config {
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters;  /* list of patterns of parameter names */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
+  tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;

@@ -123,7 +123,7 @@ const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *ke
 }
 
 const char *tws_section_switch(int index, const tws_key **first) {
-  static const char *const sections[] = {"sparse_attention", "comms_logger", "checkpoint.writer"};
+  static const char *const sections[] = {"sparse_attention", "checkpoint.writer"};
   if (index < 0 || (size_t)index >= sizeof sections / sizeof *sections) return NULL;
   for (size_t i = 0; i < tws_key_count; i++) {
     const size_t length = strlen(sections[index]);

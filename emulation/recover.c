@@ -281,6 +281,8 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
 void tws_emulation_free(tws_emulation *emulation) {
   tws_free(emulation->spans);
   tws_free(emulation->marks);
+  tws_comm_log_destroy(emulation->communication);
+  emulation->communication = NULL;
   emulation->marks = NULL;
   emulation->mark_count = 0;
   emulation->spans = NULL;

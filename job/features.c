@@ -37,8 +37,8 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define SPARSE (BIT(EXPERTS) | BIT(EXPERTS_WHOLE_TOKENS))
 
 /* Sources:
- *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks, the CUDA backend has no
- *                 kernels on the host's cores, which offloaded optimizers need.
+ *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks. A rank on a GPU also has the
+ *                 host backend's kernels (real/host_work.h), so that both run the same jobs.
  *   DeepSpeed     0.19.8: config.py refuses MiCS, which has been removed; pipe/module.py asserts stages below 2 with a
  *                 pipeline and has one schedule (TrainSchedule); engine.py refuses AutoTP with stage 3; MoE layers go
  *                 with stages up to 2; optimizer states are on NVMe at stage 3 only.
@@ -66,7 +66,7 @@ static const struct {
 } families[] = {
 #define OWN_ENGINE (ALL & ~(BIT(DISPATCH_FP8) | BIT(NARROW) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3)))
     {"host backend", OWN_ENGINE},
-    {"CUDA backend", OWN_ENGINE & ~(ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(ZENFLOW) | BIT(DELAYED_UPDATE))},
+    {"CUDA backend", OWN_ENGINE},
     {"DeepSpeed", STAGES | PIPELINE_ZERO_1 | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) | BIT(ULYSSES) |
                       SPARSE | BIT(EXPERTS_FP16) | BIT(EXPERT_TENSOR) | ZERO_PP | ZERO_OFFLOAD |
                       BIT(CHECKPOINTS_ON_HOST) | BIT(ZENFLOW) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) |

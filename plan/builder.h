@@ -16,7 +16,7 @@ typedef struct tws_builder {
   tws_plan *plan;
   tws_code failed;
   tws_error *err;
-  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity;
+  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity, update_capacity;
   uint32_t *work_table; /* hash table with open addressing: 1 + index of a work, 0: empty */
   uint32_t work_table_size;
   uint32_t *group_matches; /* per group: number of collectives emitted so far */
@@ -93,6 +93,8 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 /* Emits a kernel with arguments (NULL: without arguments). */
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count);
+/* Records that the operation emitted last updates elements [first, first + count) of those that this rank updates. */
+void tws_builder_updates(tws_builder *b, uint64_t first, uint64_t count);
 /* Emits a collective of `segments` coalesced segments, each of which has one operand if it is in place, otherwise two
  * (sent, received). whole_bytes: tws_work.d[0]; dtype: the type of the first segment. */
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,

@@ -233,6 +233,12 @@ static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
 
+/* An operation that updates elements of parameters: its operand 1 + optimizer_states are their gradients. */
+typedef struct tws_plan_update {
+  uint32_t op;
+  uint64_t first, count; /* the updated elements, numbered as in entries of the state with TWS_ELEMENTS_OWNED */
+} tws_plan_update;
+
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
@@ -267,9 +273,10 @@ typedef struct tws_plan {
   tws_work *works;
   tws_arguments *arguments; /* different arguments of kernels, without duplicates */
   tws_group *groups;
+  tws_plan_update *updates; /* the optimizer's updates, in issue order */
   /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
   const tws_param_slice *slices;
-  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
+  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count, update_count;
   /* bytes of the program's arena in each tier, without the state's arena: tws_plan_bytes() adds it */
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* indices of buffers that engines use; TWS_NONE: the plan has no such buffer */
@@ -398,5 +405,15 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
 /* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
  * writes to `buffer` (at most 160 bytes). */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
+/* Writes to `buffer` what traces say about an operation, as members of a JSON object: bytes (of a kernel: read and
+ * written; of a collective: of the larger operand), flops, shape, type, group and algorithm, or peer. algorithm: name
+ * of the algorithm of a collective or of the transport; NULL: the pattern in models/collectives.def. */
+enum { TWS_OP_DETAIL = 400 };
+const char *tws_op_detail(const tws_plan *plan, uint32_t op, const char *algorithm, char *buffer, int size);
+/* Returns the bytes that an operation reads and writes, or transfers, as tws_op_detail() says. */
+uint64_t tws_op_bytes(const tws_plan *plan, uint32_t op);
+/* Returns a number that is equal for the operations of different ranks that meet, a collective or the two ends of a
+ * message, and different for others of the same step; 0: the operation meets no other. */
+uint64_t tws_op_meeting(const tws_plan *plan, uint32_t op);
 
 #endif

@@ -159,7 +159,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
   tws_free(gathered);
   tws_free(offset);
   TWS_TRY(code);
-  code = tws_mpi_broadcast(&data, &bytes, err);
+  code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   if (code == TWS_OK) code = take_pieces(t, data, (uint32_t)(bytes / sizeof(tws_piece)), err);
   if (t->rank != 0) tws_free(data);
   return code;
@@ -276,6 +276,7 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->params = network->params;
   x->param_count = network->param_count;
   x->base = t->options->init_from && tws_training_has_frozen(t) ? t->options->init_from : "";
+  x->client_state = t->client_state;
   x->lora_r = config->lora.r;
   x->lora_scale = tws_lora_scale(config);
   x->block = t->plan->quantized.bits > 0 ? t->plan->quantized.block : 0;

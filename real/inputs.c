@@ -125,7 +125,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
                                  tws_error *err) {
   const tws_plan *plan = t->programs[program];
   if (t->ahead) {
-    if (t->ahead->data != data || t->ahead->batch != batch) TWS_TRY(send_ahead(t, data, batch, err));
+    if (data->tokens || t->ahead->data != data || t->ahead->batch != batch) TWS_TRY(send_ahead(t, data, batch, err));
     return take(t, plan, program, err);
   }
   TWS_TRY(fill(t, data, batch, t->input, err));
@@ -139,7 +139,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
 
 tws_code tws_training_prefetch_inputs(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   tws_error why = {0};
-  if (!t->ahead) return TWS_OK;
+  if (!t->ahead || data->tokens) return TWS_OK; /* the caller sets a batch in memory only when its step begins */
   const tws_code code = send_ahead(t, data, batch, &why);
   /* errors in the data are reported when the batch is needed */
   if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK;

@@ -384,6 +384,15 @@ tws_code tws_objective_open(const tws_network *network, const char *path, int64_
   return tws_data_open(path, sequence, network->vocabulary, train_batch, seed, data, err);
 }
 
+tws_code tws_objective_open_memory(const tws_network *network, int64_t sequence, int64_t train_batch, uint64_t seed,
+                                   tws_data *data, tws_error *err) {
+  if (network->objective == TWS_OBJECTIVE_PICTURES || network->classes > 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "name a file of them",
+                    "%s is trained on pictures or labelled texts, and a batch in memory has tokens alone",
+                    network->name);
+  return tws_data_open_memory(sequence, network->vocabulary, train_batch, seed, data, err);
+}
+
 tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *const input[TWS_NETWORK_INPUTS],
                             tws_error *err) {
   filler f = {.from = s,

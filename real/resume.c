@@ -143,7 +143,7 @@ static tws_code open_announced(tws_training *t, const announced *a, tws_error *e
     if (err) *err = a->failure;
     return a->failure.code;
   }
-  if (t->rank == 0 || tws_mpi_world() == 1) return tws_saved_open(a->path, &t->resumed, err);
+  if (t->rank == 0 || tws_mpi_world(t->mpi) == 1) return tws_saved_open(a->path, &t->resumed, err);
   if (tws_saved_read_index(a->path, &text, &length, NULL) != TWS_OK) {
     t->fetches = 1;
     return tws_saved_parse(a->index, a->length, a->path, &t->resumed, err);
@@ -157,9 +157,9 @@ static tws_code open_saved(tws_training *t, tws_error *err) {
   void *data = NULL;
   uint64_t bytes = 0;
   announced *own = NULL;
-  if (tws_mpi_rank() == 0) TWS_TRY(announce(t->options, &own, &bytes, err));
+  if (tws_mpi_rank(t->mpi) == 0) TWS_TRY(announce(t->options, &own, &bytes, err));
   data = own;
-  tws_code code = tws_mpi_broadcast(&data, &bytes, err);
+  tws_code code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   if (code == TWS_OK) code = open_announced(t, data, err);
   tws_free(data);
   return code;

@@ -252,7 +252,7 @@ static int64_t evaluation_batches(const tws_virtual *v) {
 
 static tws_code evaluation_begin(tws_virtual *v, int64_t batch, tws_error *err) {
   if (batch == 0) v->evaluated = (tws_evaluation_sum){0};
-  for (int r = 0; r < v->world; r++) TWS_TRY(tws_evaluation_put(&v->ranks[r], batch, err));
+  for (int r = 0; r < v->world; r++) TWS_TRY(tws_evaluation_put(&v->ranks[r], &v->ranks[r].eval_data, batch, err));
   return TWS_OK;
 }
 

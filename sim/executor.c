@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "estimators/memory_track.h"
 #include "sim/adapter.h"
 
 #define X(name, text) text,
@@ -47,8 +48,11 @@ void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
 static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
-  char label[160];
-  const tws_event event = {.name = tws_timeline_name(sim->timeline, tws_op_label(r->plan, op, label, sizeof label)),
+  char label[160], detail[TWS_OP_DETAIL];
+  const uint32_t name = tws_timeline_name(sim->timeline, tws_op_detail(r->plan, op, NULL, detail, sizeof detail));
+  const tws_event event = {.detail = name == UINT32_MAX ? 0 : name + 1,
+                           .meets = tws_op_meeting(r->plan, op),
+                           .name = tws_timeline_name(sim->timeline, tws_op_label(r->plan, op, label, sizeof label)),
                            .rank = (uint16_t)r->plan->rank,
                            .stream = o->stream,
                            .phase = o->phase,
@@ -85,6 +89,10 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record_end(sim, rank, op, end_s);
+  if (sim->request->times) {
+    sim->request->times[rank][2 * (size_t)op] = ready_s;
+    sim->request->times[rank][2 * (size_t)op + 1] = end_s;
+  }
   take_effect(sim, rank, op, end_s);
   tws_run_end(sim->run, rank, op, end_s);
 }
@@ -323,6 +331,29 @@ static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   return sim->failed != TWS_OK ? sim->failed : tws_run_check(sim->run, err);
 }
 
+/* Adds the memory in use over time to the timeline. */
+static tws_code record_memory(const tws_sim *sim, tws_error *err) {
+  tws_code code = TWS_OK;
+  for (int i = 0; i < sim->rank_count && code == TWS_OK; i++) {
+    const tws_plan *plan = sim->ranks[i].plan;
+    const tws_op_times *of_ops = sim->run->ranks[i].times;
+    tws_memory_change *changes = NULL;
+    size_t count = 0;
+    double *times = tws_calloc((size_t)plan->op_count + 1, 2 * sizeof *times);
+    if (!times) return no_memory(err);
+    for (uint32_t op = 0; op < plan->op_count; op++) {
+      times[2 * (size_t)op] = of_ops[op].ready_s;
+      times[2 * (size_t)op + 1] = of_ops[op].end_s;
+    }
+    code = tws_memory_track(plan, times, &changes, &count, err);
+    if (code == TWS_OK && tws_memory_track_add(sim->timeline, plan->rank, changes, count, 0) != 0)
+      code = no_memory(err);
+    tws_free(changes);
+    tws_free(times);
+  }
+  return code;
+}
+
 static tws_code read_result(const tws_sim *sim, tws_sim_result *result, tws_error *err) {
   result->step_s = sim->end_s;
   result->rank_compute_s = sim->ranks[0].compute_s;
@@ -348,6 +379,7 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
   tws_code code = sim.arena ? prepare_simulation(&sim, err) : no_memory(err);
   if (code == TWS_OK) code = execute_simulation(&sim, err);
   if (code == TWS_OK) code = read_result(&sim, result, err);
+  if (code == TWS_OK && sim.timeline) code = record_memory(&sim, err);
   for (size_t i = 0; sim.transfers && i < sim.run->rendezvous_count; i++) tws_free(sim.transfers[i].messages);
   tws_platform_drop(&sim.platform);
   tws_run_destroy(sim.run);

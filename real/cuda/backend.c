@@ -138,6 +138,15 @@ static tws_code cuda_wait(tws_backend *backend, tws_stream stream, uint32_t even
   return TWS_OK;
 }
 
+/* The driver calls the function on a thread of its own. In a recorded step it is a host node of the graph. */
+static tws_code cuda_call(tws_backend *backend, tws_stream stream, void (*function)(void *user), void *user,
+                          tws_error *err) {
+  cudaStream_t s = NULL;
+  TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  TRY_CUDA(cudaLaunchHostFunc(s, function, user), "work on the host's cores");
+  return TWS_OK;
+}
+
 void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user) {
   backend->look = look;
   backend->look_user = user;
@@ -459,8 +468,19 @@ static tws_code cuda_copy(tws_backend *backend, void *to, const void *from, uint
   cudaStream_t s = NULL;
   if (bytes == 0) return TWS_OK;
   TWS_TRY(tws_cuda_stream(backend, (int)stream, &s, err));
+  const int pageable = !is_ours(backend, to) || !is_ours(backend, from);
+  if (pageable && backend->recording)
+    return tws_fail(
+        err, TWS_ENVIRONMENT, "set pin_memory to true",
+        "memory that is offloaded to is not pinned (pin_memory is false), and a recording has no copies of it");
+  /* the driver may read pageable memory before earlier work of the stream has written it */
+  if (pageable) {
+    cudaError_t status = cudaSuccess;
+    TWS_TRY(wait_for_stream(backend, s, &status, err));
+    TRY_CUDA(status, "work before a copy");
+  }
   TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s), "a copy");
-  if (!is_ours(backend, to) || !is_ours(backend, from)) TRY_CUDA(cudaStreamSynchronize(s), "a copy");
+  if (pageable) TRY_CUDA(cudaStreamSynchronize(s), "a copy");
   return TWS_OK;
 }
 
@@ -521,8 +541,7 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
   device_stream *l = NULL;
   TWS_TRY(tws_check_operands(work, operand, dtype, operand_count, "this GPU backend", err));
   if (stream == TWS_STREAM_HOST)
-    return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or train on the host",
-                    "%s on the host's cores: the CUDA backend has no host kernels",
+    return tws_fail(err, TWS_INTERNAL, NULL, "%s on the host's cores was given to the device",
                     tws_kernel_name((tws_kernel)work->code));
   TWS_TRY(kernel_stream(backend, stream, &l, err));
   tws_cuda_call call = {.work = work,
@@ -552,6 +571,7 @@ const tws_backend_ops tws_cuda_backend = {.name = "cuda",
                                           .copy = cuda_copy,
                                           .signal = cuda_signal,
                                           .wait = cuda_wait,
+                                          .call = cuda_call,
                                           .synchronize = cuda_synchronize,
                                           .supports = cuda_supports,
                                           .record = cuda_record,
