@@ -97,7 +97,8 @@ twinspeed_status twinspeed_engine_open(const twinspeed_job *job, const twinspeed
   twinspeed_engine_options o;
   *out = NULL;
   twinspeed_engine *engine = tws_calloc(1, sizeof *engine);
-  tws_code code = engine ? read_options(options, &o, &why) : tws_fail(&why, TWS_MEMORY, NULL, "no memory for an engine");
+  tws_code code =
+      engine ? read_options(options, &o, &why) : tws_fail(&why, TWS_MEMORY, NULL, "no memory for an engine");
   if (code == TWS_OK) code = open_engine(job, &o, engine, &why);
   if (code == TWS_OK)
     *out = engine;
@@ -181,8 +182,7 @@ twinspeed_status twinspeed_save(twinspeed_engine *engine, const char *folder, co
                                 char tag[TWINSPEED_TAG_SIZE], twinspeed_error *error) {
   tws_error why = {0};
   char unused[TWS_TAG_SIZE];
-  const tws_code code =
-      engine->calls->save(engine->engine, folder, client_state, keep, tag ? tag : unused, &why);
+  const tws_code code = engine->calls->save(engine->engine, folder, client_state, keep, tag ? tag : unused, &why);
   return twinspeed_tell_(twinspeed_failed_(code), &why, error);
 }
 
@@ -190,7 +190,6 @@ twinspeed_status twinspeed_load(twinspeed_engine *engine, const char *folder, co
                                 const char **client_state, twinspeed_error *error) {
   tws_error why = {0};
   const char *unused;
-  const tws_code code =
-      engine->calls->load(engine->engine, folder, tag, client_state ? client_state : &unused, &why);
+  const tws_code code = engine->calls->load(engine->engine, folder, tag, client_state ? client_state : &unused, &why);
   return twinspeed_tell_(twinspeed_failed_(code), &why, error);
 }

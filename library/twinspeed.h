@@ -308,9 +308,9 @@ typedef struct twinspeed_parameter {
 } twinspeed_parameter;
 /* Describes the parameter with this index; returns 0 after the last one. Not collective. */
 TWINSPEED_API int twinspeed_parameter_describe(const twinspeed_engine *engine, int index, twinspeed_parameter *out);
-/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of the
- * optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one. PyTorch's
- * names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
+/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of
+ * the optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one.
+ * PyTorch's names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
 TWINSPEED_API const char *twinspeed_state_name(const twinspeed_engine *engine, int index);
 
 /* Gathers a state of the whole parameter NAME from all ranks, devices, host memory and disks into `values` on every
@@ -333,8 +333,8 @@ TWINSPEED_API twinspeed_status twinspeed_set_local(twinspeed_engine *engine, con
 
 /* A scope in which whole parameters are in memory, as DeepSpeed's GatheredParameters. twinspeed_gather() opens it, and
  * twinspeed_gathered_values() returns the values of the parameter names[index], which may be changed.
- * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks; -1:
- * nothing is written back. The scope is freed also after a failure. */
+ * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks;
+ * -1: nothing is written back. The scope is freed also after a failure. */
 typedef struct twinspeed_gathered twinspeed_gathered;
 TWINSPEED_API twinspeed_status twinspeed_gather(twinspeed_engine *engine, const char *const *names, int count,
                                                 twinspeed_gathered **scope, twinspeed_error *error);

@@ -16,7 +16,8 @@ typedef struct tws_builder {
   tws_plan *plan;
   tws_code failed;
   tws_error *err;
-  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity, update_capacity;
+  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity,
+      update_capacity;
   uint32_t *work_table; /* hash table with open addressing: 1 + index of a work, 0: empty */
   uint32_t work_table_size;
   uint32_t *group_matches; /* per group: number of collectives emitted so far */

@@ -413,7 +413,8 @@ static tws_code prepare(bench *b, tws_error *err) {
   const tws_plan plan = {.groups = &group, .group_count = 1};
   if (b->world > 1) TWS_TRY(tws_comm_create(NULL, &group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));
-  if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, NULL, &plan, &b->device_comm, err));
+  if (b->cuda && b->world > 1)
+    TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, NULL, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
   /* with more ranks than cores, ranks would compete for cores */

@@ -54,9 +54,9 @@ typedef struct tws_engine_api {
   const char *(*state_name)(const tws_engine *engine, int index);
   /* Returns the number of elements of a whole parameter; of experts of which each rank has other ones, of all. */
   uint64_t (*elements)(const tws_engine *engine, uint32_t param);
-  /* Gathers a state of a whole parameter, in float32, on every rank. "parameter" is the widest copy, the master weights.
-   * Gradients are those of the mean loss, without loss scale, and can be accessed between the last backward() and
-   * step(). Fails with TWS_USAGE for a state that the parameter does not have. */
+  /* Gathers a state of a whole parameter, in float32, on every rank. "parameter" is the widest copy, the master
+   * weights. Gradients are those of the mean loss, without loss scale, and can be accessed between the last backward()
+   * and step(). Fails with TWS_USAGE for a state that the parameter does not have. */
   tws_code (*get)(tws_engine *engine, uint32_t param, const char *state, float *values, tws_error *err);
   /* Replaces it by the values of rank `root` in all copies, rounded to their types. */
   tws_code (*set)(tws_engine *engine, uint32_t param, const char *state, int root, const float *values,

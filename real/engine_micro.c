@@ -1,6 +1,6 @@
 /* A step in parts: the operations of the plan of a training step, cut where the first backward operation of a
- * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer are. They run in the
- * order of a whole step, so that all values are the same. */
+ * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer are. They run in
+ * the order of a whole step, so that all values are the same. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -20,7 +20,8 @@ static uint32_t end_of_forward(const tws_plan *plan, uint32_t from, int64_t micr
 
 static int is_norm(const tws_plan *plan, uint32_t op) {
   const tws_op *o = &plan->ops[op];
-  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM && op >= plan->previous_step_ops;
+  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM &&
+         op >= plan->previous_step_ops;
 }
 
 /* Returns the index of the first operation that reads complete gradients, for their norm or for an update; without such
@@ -176,8 +177,7 @@ static tws_code read_loss(tws_engine *e, double *loss, tws_error *err) {
 static tws_code begin_micro_batch(tws_engine *e, tws_error *err) {
   tws_training *t = &e->t;
   const int64_t step = t->counters->steps + 1;
-  if (e->micro > 0)
-    return t->batch ? tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, t->batch, step - 1, err) : TWS_OK;
+  if (e->micro > 0) return t->batch ? tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, t->batch, step - 1, err) : TWS_OK;
   t->step_ended_s = tws_clock_s();
   memset(e->loss_sum, 0, sizeof e->loss_sum);
   TWS_TRY(tws_training_meet(t, step, err));

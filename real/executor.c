@@ -30,9 +30,9 @@ typedef struct step_op {
   uint32_t signal;       /* event that the operation signals when it ends, or TWS_NONE */
   const uint32_t *waits; /* events of the operations that it depends on */
   tws_disk *disk;        /* for COPY: the disk in which one of the two operands is; NULL: none is on a disk */
-  uint32_t disk_before;  /* the last disk operation that it waits for, or TWS_NONE */
-  tws_host_task *task;   /* what the host does for it in the order of its stream; NULL: nothing, or the backend has no
-                          * streams */
+  uint32_t disk_before;  /* last disk operation that this operation waits for */
+  /* task of the host for this operation, in the order of its stream; NULL: none, or the backend has no streams */
+  tws_host_task *task;
 } step_op;
 
 /* One allocation per tier: for the memory that programs use while they run, or for one state. */
@@ -636,8 +636,8 @@ typedef struct range {
   uint32_t first, end;
 } range;
 
-/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it loads
- * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
+/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it
+ * loads kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
 static tws_code run_range(tws_executor *x, const program *p, range ops, size_t prefix, double *times,
                           tws_executor_probe probe, void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;

@@ -172,9 +172,9 @@ void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_st
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data; after the
- * program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately for each of
- * several losses; mean() returns the mean (or the sum of the means). */
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data;
+ * after the program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately
+ * for each of several losses; mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
