@@ -13,8 +13,8 @@ typedef struct tws_saved_reader {
   void *user;                   /* passed to fetch() */
   unsigned char *block;         /* the block of data that was read last */
   unsigned char *checked;       /* [file] 1: the file's header has been compared with its checksum */
-  uint32_t piece, number, file; /* piece and number: the piece of the block in `block` and the block's index in it;
-                                 * file: the file that is open. TWS_NONE: none */
+  uint32_t piece, number; /* index of the piece that has `block`, and index of the block in the piece; or TWS_NONE */
+  uint32_t file;          /* index of the open file; TWS_NONE: no file is open */
   int fd;
 } tws_saved_reader;
 

@@ -39,6 +39,28 @@ static tws_code check_batch(const cJSON *config, int64_t world, tws_error *err) 
   return TWS_OK;
 }
 
+/* Refuses the keys of features that DeepSpeed 0.19.8 has removed, whatever their value. */
+static tws_code check_removed(const cJSON *config, tws_error *err) {
+  static const char *const keys[] = {"nebula",
+                                     "compression_training",
+                                     "amp",
+                                     "quantize_training",
+                                     "sparse_gradients",
+                                     "eigenvalue",
+                                     "sparse_attention",
+                                     "elasticity",
+                                     "graph_harvesting",
+                                     "curriculum_learning",
+                                     "progressive_layer_drop"};
+  static const char *const zero[] = {"mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"};
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    if (at(config, keys[i], NULL, NULL)) return tws_fail(err, TWS_INVALID, NULL, "%s has been removed", keys[i]);
+  for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+    if (at(config, "zero_optimization", zero[i], NULL))
+      return tws_fail(err, TWS_INVALID, NULL, "zero_optimization.%s has been removed", zero[i]);
+  return TWS_OK;
+}
+
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err) {
   const cJSON *zero = at(config, "zero_optimization", NULL, NULL);
   const int64_t stage = integer(at(zero, "stage", NULL, NULL), 0);
@@ -47,6 +69,7 @@ tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err)
   const cJSON *ratio = at(zero, "offload_optimizer", "ratio", NULL);
   const char *optimizer = cJSON_GetStringValue(at(zero, "offload_optimizer", "device", NULL));
   const char *parameters = cJSON_GetStringValue(at(zero, "offload_param", "device", NULL));
+  TWS_TRY(check_removed(config, err));
   TWS_TRY(check_batch(config, world, err));
   RULE(stage >= 0 && stage <= 3, "a ZeRO stage is 0 to 3");
   RULE(pipeline < 2 || stage < 2, "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism");
@@ -56,11 +79,13 @@ tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err)
   RULE(!parameters || strcmp(parameters, "none") == 0 || stage == 3, "offload_param is of stage 3");
   RULE(!optimizer || strcmp(optimizer, "nvme") != 0 || stage == 3, "an optimizer on NVMe is of stage 3");
   RULE(!optimizer || strcmp(optimizer, "none") == 0 || stage > 0, "an offloaded optimizer is of stages 1 to 3");
+  RULE((!optimizer || strcmp(optimizer, "nvme") != 0 || at(zero, "offload_optimizer", "nvme_path", NULL)) &&
+           (!parameters || strcmp(parameters, "nvme") != 0 || at(zero, "offload_param", "nvme_path", NULL)),
+       "nvme_path is given where the device is nvme");
   RULE(!cJSON_IsNumber(ratio) || ratio->valuedouble >= 1 || stage == 3,
        "offload_optimizer.ratio below 1 is of stage 3");
   RULE(integer(at(zero, "allgather_bucket_size", NULL, NULL), 0) % 2 == 0, "allgather_bucket_size is even");
   RULE(!at(config, "optimizer", "params", "max_grad_norm"), "max_grad_norm is gradient_clipping");
-  RULE(integer(at(zero, "mics_shard_size", NULL, NULL), -1) < 1 || stage == 3, "mics_shard_size is of stage 3");
   return TWS_OK;
 }
 

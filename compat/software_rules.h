@@ -1,6 +1,6 @@
 /* Rules by which other software refuses a configuration, so that exported files are never refused there.
  *
- * DeepSpeed 0.19: runtime/config.py, runtime/engine.py, runtime/pipe/module.py. Megatron-LM: validate_args() of
+ * DeepSpeed 0.19.8: runtime/config.py, runtime/engine.py, runtime/pipe/module.py. Megatron-LM: validate_args() of
  * megatron/training/arguments.py, commit 000c4ac24f61159c138b0975def722c65245983c. */
 #ifndef TWS_COMPAT_SOFTWARE_RULES_H
 #define TWS_COMPAT_SOFTWARE_RULES_H

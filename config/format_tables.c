@@ -271,6 +271,12 @@ static void write_deepspeed(const tws_settings *s, const tws_format_shape *shape
   tws_tree_put_text(root, "fp16.enabled", tws_setting_is(s, TWS_SETTING_TYPE, "fp16") ? "true" : "false");
   /* Without other knowledge DeepSpeed's batch assertion counts all ranks as replicas */
   if (shape->replicas != shape->ranks) cJSON_DeleteItemFromObjectCaseSensitive(root, "train_batch_size");
+  /* DeepSpeed asserts that states on a disk have a folder; its documentation names this one as the default */
+  const char *folder = shape->disk ? shape->disk : "/local_nvme";
+  if (tws_setting_is(s, TWS_SETTING_OPTIMIZER_PLACE, "nvme"))
+    tws_tree_put_text(root, "zero_optimization.offload_optimizer.nvme_path", folder);
+  if (tws_setting_is(s, TWS_SETTING_PARAMETER_PLACE, "nvme"))
+    tws_tree_put_text(root, "zero_optimization.offload_param.nvme_path", folder);
 }
 
 static int holds_deepspeed(const tws_settings *s, tws_setting setting) {

@@ -12,7 +12,8 @@ typedef struct tws_format_shape {
   int64_t ranks, nodes, replicas;
   /* experts: number of experts of a layer; 0: the model has no experts */
   int64_t layers, hidden, heads, kv_heads, intermediate, vocabulary, positions, experts;
-  int gated; /* 1: the MLP is gated (SwiGLU) */
+  int gated;        /* 1: the MLP is gated (SwiGLU) */
+  const char *disk; /* folder for states on a disk; NULL: the configuration names none */
 } tws_format_shape;
 
 /* Writes the settings as a file of the format to `out`; TWS_FORMAT_MEGATRON: one argument per line. Fails with

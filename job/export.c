@@ -32,7 +32,8 @@ static tws_format_shape shape_of(const tws_job *job) {
                             .kv_heads = n->kv_heads,
                             .intermediate = n->intermediate,
                             .vocabulary = n->vocabulary,
-                            .positions = n->positions};
+                            .positions = n->positions,
+                            .disk = tws_config_disk(job->config)};
   if (shape.positions < job->config->sequence_length) shape.positions = job->config->sequence_length;
   for (uint32_t m = 0; m < n->module_count; m++) {
     if (n->modules[m].type == TWS_MODULE_ROUTER) shape.experts = n->modules[m].routing->experts;

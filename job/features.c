@@ -30,7 +30,7 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define SHARDED (BIT(STAGE_0) | BIT(STAGE_2) | BIT(STAGE_3))
 #define PIPELINE_ZERO_1 (BIT(PIPELINE) | BIT(PIPELINE_STAGE_1) | BIT(ONE_F_ONE_B))
 #define TENSOR_RANKS (BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(SPLIT_TOKENS))
-#define ZERO_PP (BIT(HPZ) | BIT(MICS) | BIT(QUANTIZED_WEIGHTS) | BIT(QUANTIZED_GRADIENTS))
+#define ZERO_PP (BIT(HPZ) | BIT(QUANTIZED_WEIGHTS) | BIT(QUANTIZED_GRADIENTS))
 #define ZERO_OFFLOAD (BIT(OFFLOAD_OPTIMIZER) | BIT(OFFLOAD_PARAMETERS) | BIT(DISK))
 #define CAST (BIT(FP16) | BIT(OVERLAP))
 #define TUNED (BIT(LORA) | BIT(QUANTIZED_FROZEN))
@@ -39,8 +39,9 @@ const char *tws_feature_remedy(tws_feature feature) {
 /* Sources:
  *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks. A rank on a GPU also has the
  *                 host backend's kernels (real/host_work.h), so that both run the same jobs.
- *   DeepSpeed     0.19: pipe/module.py asserts stages below 2 with a pipeline and has one schedule (TrainSchedule);
- *                 engine.py refuses AutoTP with stage 3; MoE layers go with stages up to 2.
+ *   DeepSpeed     0.19.8: config.py refuses MiCS, which has been removed; pipe/module.py asserts stages below 2 with a
+ *                 pipeline and has one schedule (TrainSchedule); engine.py refuses AutoTP with stage 3; MoE layers go
+ *                 with stages up to 2; optimizer states are on NVMe at stage 3 only.
  *   Transformers  its Trainer hands a model to DeepSpeed's engine whole: no pipelines and no MoE layers of DeepSpeed's.
  *   Megatron      megatron/training/arguments.py of 000c4ac: the distributed optimizer is stage 1; --use-torch-fsdp2
  *                 and --use-megatron-fsdp partition gradients and parameters without pipelines.

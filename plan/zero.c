@@ -108,7 +108,8 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_offload_parameters(l, elements, segments, count);
   if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  /* Parameters that are updated on another tier than that of their use have master weights there in any type. */
+  /* If the host updates parameters that the device uses, they have separate master weights, also if both are
+   * float32. */
   const tws_dtype masters = tws_config_bf16_masters(l->config) ? TWS_BF16 : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
                            .dtype = (uint8_t)masters,

@@ -5,13 +5,13 @@
 #include "real/engine.h"
 #include "real/train_internal.h"
 
-/* The call that follows in a step that is run in parts: forward() (also between steps), backward(), step(). */
+/* The next call in a step that is run in parts: forward() (also between steps), backward(), step(). */
 typedef enum tws_micro_state { TWS_MICRO_FORWARD, TWS_MICRO_BACKWARD, TWS_MICRO_STEP } tws_micro_state;
 
 /* A range of elements of a parameter, and where this rank holds it. */
 typedef struct tws_engine_part {
   tws_piece piece; /* entry TWS_NONE: it is a gradient; `at`: offset of the first element in the buffer */
-  uint32_t buffer; /* of the training program */
+  uint32_t buffer; /* buffer of the training program */
 } tws_engine_part;
 
 struct tws_engine {

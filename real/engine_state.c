@@ -195,8 +195,8 @@ static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, cons
   return message->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* Writes the segments of a message into a whole parameter; only those of entries of one type. Returns the number of
- * their elements. */
+/* Writes the ranges in a message into a whole parameter, those of entries of one type alone. Returns the number of
+ * elements. */
 static uint64_t assemble(const tws_engine *e, const unsigned char *at, const unsigned char *end, size_t element,
                          float *whole) {
   uint64_t written = 0;

@@ -30,9 +30,9 @@ typedef struct step_op {
   uint32_t signal;       /* event that the operation signals when it ends, or TWS_NONE */
   const uint32_t *waits; /* events of the operations that it depends on */
   tws_disk *disk;        /* for COPY: the disk in which one of the two operands is; NULL: none is on a disk */
-  uint32_t disk_before;  /* the last disk operation that it waits for, or TWS_NONE */
-  tws_host_task *task;   /* what the host does for it in the order of its stream; NULL: nothing, or the backend has no
-                          * streams */
+  uint32_t disk_before;  /* last disk operation that this operation waits for */
+  /* task of the host for this operation, in the order of its stream; NULL: none, or the backend has no streams */
+  tws_host_task *task;
 } step_op;
 
 /* One allocation per tier: for the memory that programs use while they run, or for one state. */

@@ -240,8 +240,7 @@ static void compare_gradients(const char *folder, const char *model, twinspeed_e
   fclose(file);
 }
 
-/* The values that were set are those that training uses: an engine of other weights and moments gets those of the
- * first. */
+/* Sets the weights and moments of an engine to those of another; training continues from the values that were set. */
 static void copy_states(twinspeed_engine *from, twinspeed_engine *to) {
   twinspeed_parameter p;
   for (int i = 0; twinspeed_parameter_describe(from, i, &p); i++)

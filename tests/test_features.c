@@ -32,6 +32,7 @@ START_TEST(families_have_what_their_software_has) {
               {"deepspeed-flash", TWS_FEATURE_PIPELINE_STAGE_2, 0},
               {"deepspeed-flash", TWS_FEATURE_TENSOR_STAGE_3, 0},
               {"deepspeed-flash", TWS_FEATURE_HPZ, 1},
+              {"deepspeed-flash", TWS_FEATURE_MICS, 0},
               {"deepspeed-flash", TWS_FEATURE_RING, 0},
               {"transformers", TWS_FEATURE_PIPELINE, 0},
               {"transformers", TWS_FEATURE_DISK, 1},

@@ -369,6 +369,13 @@ START_TEST(rules_refuse) {
       "{\"train_micro_batch_size_per_gpu\": 1, \"pipeline\": {\"stages\": 2}, \"zero_optimization\": {\"stage\": 2}}",
       ("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": "
        "\"cpu\"}}}"),
+      "{\"train_micro_batch_size_per_gpu\": 1, \"elasticity\": {\"enabled\": false}}",
+      ("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, \"mics_shard_size\": -1}}"),
+      ("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+       "{\"device\": "
+       "\"nvme\"}}}"),
+      ("{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": "
+       "\"nvme\"}}}"),
       "{\"train_micro_batch_size_per_gpu\": 1, \"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}"};
   static const char *const megatron[] = {"--num-layers 30 --pipeline-model-parallel-size 4",
                                          "--num-layers 32 --context-parallel-size 8 --seq-length 1000",
@@ -404,10 +411,12 @@ START_TEST(jobs_are_exported) {
       {"deepspeed", "--stage 3", "deepspeed --num_nodes 2 --num_gpus 8 train.py --deepspeed_config", "\"stage\""},
       {"megatron", "--stage 1 --tp 2", "torchrun --nnodes 2 --nproc_per_node 8", "--tensor-model-parallel-size 2"},
       {"torchtitan", "--stage 3", "-m torchtitan.train --job.config_file", "data_parallel_shard_degree = -1"},
+      {"deepspeed", "--stage 3 --set zero_optimization.offload_optimizer.device=nvme --runtime deepspeed-flash",
+       "deepspeed --num_nodes", "\"nvme_path\":\t\"/local_nvme\""},
       {"accelerate", "--stage 2", "accelerate launch", "zero_stage: 2"},
       {"megatron-bridge", "--stage 1", "train.py --config-file", "use_distributed_optimizer: true"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100:2 --dtype bf16 %s --export %s %s",
+    command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100:2 --dtype bf16 %s --force --export %s %s",
                                  cases[i].options, cases[i].format, in_folder(cases[i].format));
     ck_assert_msg(r.status == 0 && strstr(r.out, cases[i].launch), "%s: %s%s", cases[i].format, r.out, r.err);
     char script[64];

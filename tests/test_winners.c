@@ -1,5 +1,5 @@
-/* Winners of searches over small random spaces: each is exported for DeepSpeed or Megatron, and no rule of that software
- * refuses it. With TWS_WINNERS=FOLDER the files stay there, for tests/deepspeed_configs.py. */
+/* Winners of searches over small random spaces: each is exported for DeepSpeed or Megatron, and no rule of that
+ * software refuses it. With TWS_WINNERS=FOLDER the files stay there, for tests/deepspeed_configs.py. */
 /* ctest: slow */
 #include <check.h>
 
