@@ -75,7 +75,7 @@ tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, t
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
 /* Extends the error of a failed read: if the checkpoint at `path` no longer exists, the message says so and names the
  * checkpoints that exist. */
-tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err);
+tws_code tws_saved_explain_missing(const char *path, tws_code code, tws_error *err);
 void tws_saved_close(tws_saved_index *index); /* NULL is allowed */
 /* Returns the index of the entry with this name, or TWS_NONE. */
 uint32_t tws_saved_entry_of(const tws_saved_index *index, const char *name);

@@ -282,7 +282,8 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before) + (int64_t)(from - start);
-    /* the elements that the host updates begin a run */
+    /* a new run begins at `cut`, the first element that the host updates, since one kernel does not update elements of
+     * both */
     const uint64_t cut = l->offload.cut, kept = c->kept + from - begin;
     int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
                   r.count + (to - from) <= most &&

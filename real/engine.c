@@ -135,7 +135,7 @@ static tws_code engine_train(tws_engine *e, const tws_engine_batch *batch, tws_s
   t->batch = NULL;
   e->failed = code != TWS_OK;
   if (code != TWS_OK) return tws_fail_in(err, code, "rank %d, step %lld", t->rank, (long long)step);
-  tws_step_report_tell(t, t->phase_times, report);
+  tws_step_report_finish(t, t->phase_times, report);
   return TWS_OK;
 }
 

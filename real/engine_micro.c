@@ -20,7 +20,7 @@ static uint32_t end_of_forward(const tws_plan *plan, uint32_t from, int64_t micr
 
 static int is_norm(const tws_plan *plan, uint32_t op) {
   const tws_op *o = &plan->ops[op];
-  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM && op >= plan->late;
+  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM && op >= plan->previous_step_ops;
 }
 
 /* Returns the index of the first operation that reads complete gradients, for their norm or for an update; without such
@@ -28,11 +28,11 @@ static int is_norm(const tws_plan *plan, uint32_t op) {
 static uint32_t start_of_optimizer(const tws_plan *plan) {
   uint32_t first = plan->op_count;
   for (uint32_t i = 0; i < plan->update_count; i++)
-    if (plan->updates[i].op >= plan->late && plan->updates[i].op < first) first = plan->updates[i].op;
+    if (plan->updates[i].op >= plan->previous_step_ops && plan->updates[i].op < first) first = plan->updates[i].op;
   for (uint32_t i = 0; i < first; i++)
     if (is_norm(plan, i)) first = i;
   for (uint32_t i = 0; first == plan->op_count && i < plan->op_count; i++)
-    if (tws_op_is_of_end(plan, i)) first = i;
+    if (tws_op_in_optimizer_phase(plan, i)) first = i;
   return first;
 }
 
@@ -63,7 +63,7 @@ static int is_written(const tws_plan *plan, uint32_t from, uint32_t end, const t
 tws_code tws_engine_has_gradients(const tws_engine *e, tws_error *err) {
   const tws_plan *plan = e->t.plan;
   const uint32_t cut = start_of_optimizer(plan);
-  int there = plan->update_count > 0 && plan->late == 0 && !e->t.programs[TWS_PROGRAM_APPLY];
+  int there = plan->update_count > 0 && plan->previous_step_ops == 0 && !e->t.programs[TWS_PROGRAM_APPLY];
   for (uint32_t i = 0; i < plan->update_count && there; i++) {
     const tws_plan_update *u = &plan->updates[i];
     there = !is_written(plan, cut, u->op,
@@ -217,6 +217,6 @@ tws_code tws_engine_step(tws_engine *e, tws_step_report *report, tws_error *err)
   tws_engine_forget_step(e);
   e->failed = code != TWS_OK;
   if (code != TWS_OK) return tws_fail_in(err, code, "rank %d, step %lld", t->rank, (long long)step);
-  tws_step_report_tell(t, NULL, report);
+  tws_step_report_finish(t, NULL, report);
   return TWS_OK;
 }

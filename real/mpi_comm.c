@@ -280,7 +280,7 @@ static tws_code run_collective(tws_comm *comm, uint32_t index, tws_collective co
   const tws_shared_group *group = index < comm->group_count ? &comm->groups[index] : &comm->everyone;
   const tws_span *span = comm->shared ? &comm->spans[index] : NULL;
   for (int i = 0; i < count && tws_collective_of(collective)->reduces; i++)
-    if (!tws_ordered_sum_takes(segments[i].dtype))
+    if (!tws_ordered_sum_supports(segments[i].dtype))
       return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
                       tws_collective_name(collective), tws_dtype_name(segments[i].dtype));
   if (root < 0 || root >= group->size)

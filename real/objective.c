@@ -155,7 +155,8 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
     const uint64_t away = 1 + (uint64_t)(drawn(data, number, whole, OF_OTHER) * (double)(data->samples - 1));
     TWS_TRY(tws_data_tokens_at(data, (sample + away) % data->samples * (uint64_t)whole, whole, f->other, err));
     const int64_t ends = length_of(f, f->other);
-    another = ends > first; /* 0: the other sample has no text that could follow */
+    /* 1: sentence B is taken from another sample; 0 if that sample has no token after the end of A */
+    another = ends > first;
     if (another) taken = ends < taken ? ends : taken;
   }
   const int32_t *second = another ? f->other : f->row;

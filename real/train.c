@@ -83,12 +83,13 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   TWS_TRY(tws_step_report_prepare(t, err));
+  TWS_TRY(tws_comm_report_open(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
-  if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  TWS_TRY(tws_trace_open(t, err));
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
-  const int room = !traces || (t->times && (routed == 0 || t->traced_routed));
+  const int room = routed == 0 || !traces || t->traced_routed;
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -119,6 +120,7 @@ tws_code tws_training_make_executor(tws_training *t, tws_error *err) {
                               .program_count = TWS_PROGRAM_COUNT,
                               .ops = t->ops,
                               .backend = t->backend,
+                              .host = t->host,
                               .comm_ops = t->cuda ? t->cuda->comm_ops : tws_mpi_comm_ops(),
                               .comm = t->cuda ? t->device_comm : t->comm,
                               .activity = o->activity,
@@ -202,7 +204,7 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
   const uint64_t chunk = quantized ? tws_quantized_chunk(plan, CHUNK) : CHUNK;
   for (uint64_t done = 0; done < shard->count; done += chunk) {
     uint64_t n = shard->count - done < chunk ? shard->count - done : chunk;
-    tws_watchdog_moves(t->watchdog);
+    tws_watchdog_count_progress(t->watchdog);
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
     if (quantized) TWS_TRY(tws_training_put_quantized(t, shard->storage_offset + done, m->values, n, err));
@@ -305,8 +307,12 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
 }
 
 static int is_traced(const tws_training *t, int64_t step) {
-  const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
-  return t->options->trace_path != NULL && step == wanted;
+  return tws_trace_phase_of(t, step) == TWS_TRACE_ACTIVE;
+}
+
+/* Returns the memory for the times of the step's operations; NULL: no times are recorded. */
+static double *times_of(const tws_training *t, int64_t step) {
+  return tws_trace_phase_of(t, step) != TWS_TRACE_NONE ? t->times : t->phase_times;
 }
 
 /* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
@@ -323,12 +329,12 @@ static void warn_of_slowness(tws_training *t) {
 
 /* Called while a step runs: prefetches the inputs of the program that follows it. */
 static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
-  if (tws_evaluation_is_due(t, step)) return tws_training_put_ahead(t, &t->eval_data, 0, err);
-  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+  if (tws_evaluation_is_due(t, step)) return tws_training_prefetch_inputs(t, &t->eval_data, 0, err);
+  return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: no times are recorded */
+  double *times = times_of(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
@@ -336,12 +342,12 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   }
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
-  const tws_disk_count before = tws_executor_disk_moved(t->executor);
+  const tws_disk_count before = tws_executor_disk_transferred(t->executor);
   TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
   TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, times, err));
   warn_of_slowness(t);
-  const tws_disk_count after = tws_executor_disk_moved(t->executor);
+  const tws_disk_count after = tws_executor_disk_transferred(t->executor);
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;
   TWS_TRY(tws_comm_barrier(t->comm, err));
@@ -436,14 +442,14 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
                   report->step, hottest, hottest_expert, report->hottest_share);
 }
 
-void tws_training_took(const tws_training *t, double seconds, tws_step_report *report) {
+void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report) {
   report->seconds = seconds;
   report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
 }
 
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err) {
-  tws_training_took(t, seconds, report);
+  tws_training_set_step_seconds(t, seconds, report);
   report->loss = metrics[TWS_METRIC_LOSS];
   for (int h = 0; h < TWS_LOSS_HEADS; h++) report->head_loss[h] = metrics[TWS_METRIC_HEADS + 2 * h];
   report->gradient_norm = metrics[TWS_METRIC_NORM];
@@ -510,7 +516,7 @@ tws_code tws_training_meet(tws_training *t, int64_t step, tws_error *err) {
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "reading the inputs", TWS_PHASE_ALONE);
   if (is_traced(t, step)) {
-    t->trace_start_s = tws_clock_s();
+    if (t->traced_step == 0) t->trace_start_s = tws_clock_s();
     t->traced_step = step;
   }
   return TWS_OK;
@@ -521,11 +527,12 @@ tws_code tws_training_complete(tws_training *t, int64_t step, tws_step_report *r
   double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
   TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, report, err));
+  if (is_traced(t, step)) TWS_TRY(tws_trace_keep(t, step, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step, &behind)) {
     TWS_TRY(apply(t, behind, step, err));
-    tws_training_took(t, tws_clock_s() - t->step_ended_s, report);
+    tws_training_set_step_seconds(t, tws_clock_s() - t->step_ended_s, report);
   }
   t->step_ended_s = tws_clock_s();
   return TWS_OK;
@@ -548,8 +555,9 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
     t->step_ended_s = tws_clock_s();
   }
+  TWS_TRY(tws_comm_report_step(t, times_of(t, step), err));
   if (t->rank != 0) return TWS_OK;
-  tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
+  tws_step_report_finish(t, times_of(t, step), &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -590,8 +598,8 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole training ---- */
 
-/* Returns the code of an error after allocation, which is an error of this rank and thus of the job. If a file cannot
- * be written or read, the code stays TWS_IO, whatever the number of ranks. */
+/* Returns the code with which a failed training ends. In a job of several ranks an error of one rank ends all of them,
+ * so the code becomes TWS_RANK; TWS_IO, a file that cannot be read or written, stays TWS_IO. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;
@@ -655,6 +663,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
+  TWS_TRY(tws_comm_report_end(t, err));
   struct tws_monitor *monitor = t->monitor;
   t->monitor = NULL;
   TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
@@ -668,6 +677,7 @@ void tws_training_release(tws_training *t) {
   tws_free(t->far_readers);
   tws_watchdog_destroy(t->watchdog);
   tws_executor_destroy(t->executor);
+  tws_host_work_destroy(t->host);
   if (t->device_comm) t->cuda->comm_destroy(t->device_comm);
   tws_comm_destroy(t->comm);
   tws_inputs_close(t);
@@ -678,12 +688,14 @@ void tws_training_release(tws_training *t) {
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
   tws_free(t->times);
+  tws_text_free(&t->trace);
   tws_free(t->routed);
   tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
+  tws_comm_report_close(t);
   tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed
                                                   * already */
 }

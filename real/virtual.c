@@ -42,7 +42,7 @@ static tws_code settle(tws_virtual *v, tws_program program, uint32_t rank, uint3
   const void *at;
   if (!may_be_equal(b)) return TWS_OK;
   TWS_TRY(tws_executor_find(t->executor, (int)program, buffer, offset, count, &at, err));
-  return tws_shared_pages_settle(v->pages, rank, at, count * tws_dtype_bytes((tws_dtype)b->dtype), writer, err);
+  return tws_shared_pages_share(v->pages, rank, at, count * tws_dtype_bytes((tws_dtype)b->dtype), writer, err);
 }
 
 static tws_code settle_state(tws_virtual *v, uint32_t rank, tws_error *err) {
@@ -231,7 +231,7 @@ static tws_code virtual_apply_begin(tws_virtual *v, tws_program program, tws_err
 }
 
 static void virtual_apply_end(const tws_virtual *v, double seconds, tws_step_report *report) {
-  tws_training_took(&v->ranks[0], report->seconds + seconds, report);
+  tws_training_set_step_seconds(&v->ranks[0], report->seconds + seconds, report);
   tws_step_report_complete(&v->ranks[0], report);
 }
 

@@ -410,7 +410,7 @@ static void check_bound(const tws_config *config, const cpu_set_t *before) {
   cpu_set_t now, both;
   if (tws_cpus_allowed(&allowed, NULL) != TWS_OK) return; /* built without hwloc */
   need(sched_getaffinity(0, sizeof now, &now) == 0, "affinity", NULL);
-  need(tws_machine_look(NULL, NULL, &parts, NULL) == TWS_OK, "machine", NULL);
+  need(tws_machine_count_parts(NULL, NULL, &parts, NULL) == TWS_OK, "machine", NULL);
   CPU_AND(&both, &now, before);
   need(CPU_EQUAL(&both, &now), "a thread is bound to what it may not use", NULL);
   const int enough = config->bind_threads == TWS_THREADS_SHARE && world > 1 && CPU_COUNT(before) >= parts.cores &&
