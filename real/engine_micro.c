@@ -20,7 +20,8 @@ static uint32_t end_of_forward(const tws_plan *plan, uint32_t from, int64_t micr
 
 static int is_norm(const tws_plan *plan, uint32_t op) {
   const tws_op *o = &plan->ops[op];
-  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM && op >= plan->previous_step_ops;
+  return o->kind == TWS_OP_COMPUTE && plan->works[o->work].code == TWS_KERNEL_SQUARED_NORM &&
+         op >= plan->previous_step_ops;
 }
 
 /* Returns the index of the first operation that reads complete gradients, for their norm or for an update; without such
