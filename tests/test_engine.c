@@ -1,11 +1,13 @@
 /* Training through twinspeed.h: equal to the bit to `twinspeed train`, on one and several ranks, from files and from
  * memory, several engines in one process. Most of it is in tests/ranks_library.c, which runs as the ranks. */
 /* ctest: library ranks_library mpi */
+#include <cjson/cJSON.h>
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "library/twinspeed.h"
+#include "tests/members.h"
 #include "tests/train.h"
 
 static const char common[] =
@@ -204,6 +206,139 @@ START_TEST(faults_are_told) {
 }
 END_TEST
 
+/* ---- DeepSpeed's safe_get and safe_set functions, tests/golden/state_access.json ---- */
+
+typedef struct oracle {
+  twinspeed_engine *engine;
+  twinspeed_parameter params[32]; /* in the order of names */
+  int count;
+} oracle;
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const twinspeed_parameter *)a)->name, ((const twinspeed_parameter *)b)->name);
+}
+
+static float *read_state(const oracle *o, int i, const char *state) {
+  twinspeed_error error;
+  float *values = calloc(o->params[i].elements, sizeof *values);
+  ck_assert_msg(twinspeed_get_full(o->engine, o->params[i].name, state, values, &error) == TWINSPEED_OK, "%s",
+                error.message);
+  return values;
+}
+
+static void scale_state(const oracle *o, const char *state, float factor) {
+  twinspeed_error error;
+  for (int i = 0; i < o->count; i++) {
+    float *values = read_state(o, i, state);
+    for (uint64_t k = 0; k < o->params[i].elements; k++) values[k] *= factor;
+    ck_assert_msg(twinspeed_set_full(o->engine, o->params[i].name, state, 0, values, &error) == TWINSPEED_OK, "%s",
+                  error.message);
+    free(values);
+  }
+}
+
+/* Compares a state of all parameters with sum, norm, first, middle and last element of DeepSpeed's. */
+static void compare_state(const oracle *o, const cJSON *step, const char *state, const char *known) {
+  for (int i = 0; i < o->count; i++) {
+    const uint64_t n = o->params[i].elements;
+    const cJSON *item =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(step, known), o->params[i].name);
+    ck_assert_msg(cJSON_GetArraySize(item) == 5, "%s of %s", known, o->params[i].name);
+    float *values = read_state(o, i, state);
+    double sum = 0, squares = 0;
+    for (uint64_t k = 0; k < n; k++) sum += values[k], squares += (double)values[k] * values[k];
+    const double got[] = {sum, sqrt(squares), values[0], values[n / 2], values[n - 1]};
+    const double norm = cJSON_GetArrayItem(item, 1)->valuedouble;
+    for (int k = 0; k < 5; k++) /* sums lose digits where their terms cancel */
+      ck_assert_msg(fabs(got[k] - cJSON_GetArrayItem(item, k)->valuedouble) < 2e-4 * norm * (k ? 1 : sqrt((double)n)),
+                    "%s of %s, number %d: %.9g, not %.9g", known, o->params[i].name, k, got[k],
+                    cJSON_GetArrayItem(item, k)->valuedouble);
+    free(values);
+  }
+}
+
+static void set_first_weights(const oracle *o) {
+  twinspeed_error error;
+  for (int i = 0; i < o->count; i++) {
+    float *values = calloc(o->params[i].elements, sizeof *values);
+    for (uint64_t k = 0; k < o->params[i].elements; k++)
+      values[k] = (float)(0.2 * sin(0.37 * (double)k + 1.3 * i) + (i % 3 == 0 ? 0.5 : 0));
+    ck_assert_msg(twinspeed_set_full(o->engine, o->params[i].name, "parameter", 0, values, &error) == TWINSPEED_OK,
+                  "%s", error.message);
+    free(values);
+  }
+}
+
+static void oracle_step(const oracle *o, const cJSON *known, int k) {
+  twinspeed_error error;
+  twinspeed_step step;
+  for (int micro = 0; micro < 2; micro++) {
+    int32_t tokens[2][17];
+    const twinspeed_batch batch = {.tokens = tokens[0]};
+    double loss;
+    for (int s = 0; s < 2; s++)
+      for (int t = 0, sample = 4 * k + 2 * micro + s; t < 17; t++)
+        tokens[s][t] = (7 * sample + 5 * t + sample * t * t) % 64;
+    ck_assert_msg(twinspeed_forward(o->engine, &batch, &loss, &error) == TWINSPEED_OK, "%s", error.message);
+    ck_assert_double_eq_tol(loss, cJSON_GetArrayItem(cJSON_GetObjectItem(known, "loss"), micro)->valuedouble, 1e-4);
+    ck_assert_msg(twinspeed_backward(o->engine, &error) == TWINSPEED_OK, "%s", error.message);
+    if (micro == 1) {
+      compare_state(o, known, "gradient", "gradient");
+      if (k == 2) scale_state(o, "gradient", 0.25F);
+    }
+    ck_assert_msg(twinspeed_step_micro_batch(o->engine, &step, &error) == TWINSPEED_OK, "%s", error.message);
+  }
+  const double norm = cJSON_GetObjectItem(known, "gradient_norm")->valuedouble;
+  ck_assert_double_eq_tol(step.gradient_norm, norm, 1e-4 * norm);
+  compare_state(o, known, "parameter", "parameter");
+  compare_state(o, known, "exp_avg", "exp_avg");
+  compare_state(o, known, "exp_avg_sq", "exp_avg_sq");
+}
+
+START_TEST(access_is_that_of_deepspeed) {
+  tws_json *golden = golden_file("state_access.json");
+  const cJSON *known;
+  twinspeed_options options;
+  twinspeed_error error;
+  twinspeed_job *job;
+  oracle o = {0};
+  int k = 0;
+  write_text(in_folder("gpt.json"),
+             "{\"model_type\":\"gpt2\",\"vocab_size\":64,\"n_positions\":16,\"n_layer\":1,"
+             "\"n_embd\":16,\"n_head\":2}");
+  write_text(
+      in_folder("access.json"),
+      "{\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.01,\"weight_decay\":0.1}},\"gradient_clipping\":1.0,"
+      "\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2}");
+  char model[128], config[128];
+  snprintf(model, sizeof model, "%s/gpt.json", folder);
+  snprintf(config, sizeof config, "%s/access.json", folder);
+  twinspeed_options_init(&options);
+  options.model = model;
+  options.config = config;
+  options.sequence_length = 16;
+  options.ranks = 1;
+  options.stage = 1 + _i;
+  ck_assert_msg(twinspeed_open(&options, &job, &error) == TWINSPEED_OK, "%s", error.message);
+  ck_assert_msg(twinspeed_engine_open(job, NULL, &o.engine, &error) == TWINSPEED_OK, "%s", error.message);
+  while (o.count < 32 && twinspeed_parameter_describe(o.engine, o.count, &o.params[o.count])) o.count++;
+  ck_assert_int_eq(o.count, 16);
+  qsort(o.params, (size_t)o.count, sizeof *o.params, by_name);
+  set_first_weights(&o);
+  cJSON_ArrayForEach(known, cJSON_GetObjectItem(golden->root, "steps")) {
+    oracle_step(&o, known, k);
+    if (k++ > 0) continue;
+    scale_state(&o, "parameter", 0.5F);
+    scale_state(&o, "exp_avg", 2);
+    scale_state(&o, "exp_avg_sq", 3);
+  }
+  ck_assert_int_eq(k, 3);
+  twinspeed_engine_close(o.engine);
+  twinspeed_close(job);
+  tws_json_destroy(golden);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("engine");
   TCase *tests = tcase_create("engine");
@@ -211,6 +346,7 @@ int main(void) {
   tcase_add_loop_test(tests, states_are_read_and_set, 0, 3);
   tcase_add_loop_test(tests, the_example_resumes, 0, 2);
   tcase_add_test(tests, faults_are_told);
+  tcase_add_loop_test(tests, access_is_that_of_deepspeed, 0, 3);
   suite_add_tcase(suite, tests);
   set_up();
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* ranks that wait leave the cores to others */
