@@ -2,6 +2,7 @@
 /* Trainings with OneBitAdam and ZeroOneAdam on several ranks: plans of all divisions, bytes, losses, checkpoints. */
 #include "base/json.h"
 #include "members.h"
+#include "traces/plot.h"
 #include "train.h"
 
 #define ONEBIT "--set optimizer.type=OneBitAdam --set optimizer.params.freeze_step=%d"
@@ -214,6 +215,16 @@ START_TEST(compares) {
     }
   }
   tws_json_destroy(json);
+  if (tws_plot_available()) {
+    const char *figure = in_folder("optimizers.svg");
+    r = twinspeed(
+        "tune -m tiny-gpt2 --micro-batches 1 --cluster dgx1-v100 -n 2 --optimizers 100 --figure %s --sweep "
+        "net.bandwidth=1..100G:3",
+        figure);
+    ck_assert_msg(r.status == 0 && access(figure, R_OK) == 0, "%s%s", r.out, r.err);
+    ck_assert_msg(strstr(r.out, "OneBitAdam saves a twentieth"), "%s", r.out);
+    command_free(&r);
+  }
   r = twinspeed("tune -m tiny-gpt2 -n 1 --optimizers 100");
   ck_assert(r.status != 0 && strstr(r.err, "--optimizers compares what replicas communicate"));
   command_free(&r);
