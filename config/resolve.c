@@ -547,7 +547,7 @@ static tws_code check_optimizer(const rules *r) {
                       : "optimizer %.40s does not go with ZeRO",
                   row->type);
   if (!row || row->optimizer < 0) {
-    char known[128], hint[160];
+    char known[256], hint[288];
     tws_optimizer_list(known, sizeof known);
     snprintf(hint, sizeof hint, "use %s", known);
     return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED, hint, "optimizer \"%.60s\" is not supported",

@@ -100,7 +100,7 @@ static double model_flops(const tws_estimated_job *job) {
   const tws_config *c = request->config;
   /* programs between steps are not counted, since they have neither a forward nor a backward pass */
   double per_token = 0;
-  if (request->program == TWS_PROGRAM_TRAIN)
+  if (tws_program_is_step(request->program))
     per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
   if (request->program == TWS_PROGRAM_EVALUATE)
     per_token = tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0);

@@ -73,8 +73,8 @@ static int is_part(const tws_lower *l, uint32_t param) {
 }
 
 /* Returns the number of ranks that hold equal copies of a gradient: stages with a tied parameter, tensor-parallel
- * ranks, replicas at stage 0, groups that each have all partitions. Each rank counts 1 / copies of the squares. Replicas
- * whose gradients stay local have no copies. */
+ * ranks, replicas at stage 0, groups that each have all partitions. Each rank counts 1 / copies of the squares. If
+ * gradients stay local, replicas hold no copies. */
 static int copies_of(const tws_lower *l, uint32_t param) {
   const int reduced = l->zero.stage == 0 && !has_all_squares(l) && !tws_gradients_stay_local(l);
   const int replicas = reduced ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;

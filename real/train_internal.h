@@ -172,7 +172,8 @@ tws_code tws_training_weights(tws_training *t, tws_error *err);
 void tws_training_release(tws_training *t);
 
 /* Returns 1 if a program runs after this step: a delayed update on the host, during warm-up, after the last step, and
- * with ZenFlow after each interval; or FREEZE, which begins a phase of the optimizer. *program is the program that computes it, after tws_training_begin_apply(). */
+ * with ZenFlow after each interval; or FREEZE, which begins a phase of the optimizer. *program is that program, which
+ * the caller runs after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 /* Returns the largest number of operations of a training step's programs. */
 uint32_t tws_training_most_ops(const tws_training *t);

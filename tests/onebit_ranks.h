@@ -190,7 +190,7 @@ static inline void onebit_clear(onebit_job *job) {
   }
 }
 
-/* Runs the update: its program from clipping on, then what begins a phase. clip: the coefficient; 0 skips the update. */
+/* Runs the update: its program from clipping on, then FREEZE where a phase begins. clip: 0 skips the update. */
 static inline void onebit_update(onebit_job *job, double clip) {
   const int program = job->kind.program;
   for (int r = 0; r < job->ranks; r++) {

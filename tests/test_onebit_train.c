@@ -2,6 +2,7 @@
 /* Trainings with OneBitAdam and ZeroOneAdam on several ranks: plans of all divisions, bytes, losses, checkpoints. */
 #include "base/json.h"
 #include "members.h"
+#include "traces/plot.h"
 #include "train.h"
 
 #define ONEBIT "--set optimizer.type=OneBitAdam --set optimizer.params.freeze_step=%d"
@@ -68,6 +69,29 @@ static const cJSON *communication_of(const tws_json *json, const char *program) 
   ck_abort_msg("no program %s", program);
   return NULL;
 }
+
+/* What the manuals print is accepted, without the key that DeepSpeed refuses too. */
+START_TEST(printed_configurations) {
+  static const char *const configurations[] = {
+      "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999], \"eps\": 1e-8, "
+      "\"weight_decay\": 3e-7, \"freeze_step\": 400, \"cuda_aware\": false, \"comm_backend_name\": \"nccl\"}}}",
+      "{\"optimizer\": {\"type\": \"ZeroOneAdam\", \"params\": {\"lr\": 1e-3, \"weight_decay\": 0.01, "
+      "\"bias_correction\": false, \"var_freeze_step\": 1000, \"var_update_scaler\": 16, \"local_step_scaler\": 1000, "
+      "\"local_step_clipper\": 16, \"cuda_aware\": false, \"comm_backend_name\": \"nccl\"}}}",
+      "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001, \"freeze_step\": 100000, "
+      "\"bias_correction\": true, \"betas\": [0.9, 0.999], \"eps\": 1e-08, \"eps_inside_sqrt\": false, "
+      "\"weight_decay\": 0.0, \"amsgrad\": false, \"cuda_aware\": false, \"comm_backend_name\": \"nccl\"}}}"};
+  for (int i = 0; i < 3; i++) {
+    const char *path = in_folder("printed.json");
+    FILE *file = fopen(path, "w");
+    fputs(configurations[i], file);
+    fclose(file);
+    command_result r = twinspeed("check -m tiny-gpt2 -c %s --micro-batch 1 -n 2 --cluster dgx-a100", path);
+    ck_assert_msg(r.status == 0, "%s: %s", configurations[i], r.err);
+    command_free(&r);
+  }
+}
+END_TEST
 
 /* The communicator's bytes are the plan's; a compressed step sends a sixteenth of what 16-bit gradients need. */
 START_TEST(bytes) {
@@ -191,6 +215,16 @@ START_TEST(compares) {
     }
   }
   tws_json_destroy(json);
+  if (tws_plot_available()) {
+    const char *figure = in_folder("optimizers.svg");
+    r = twinspeed(
+        "tune -m tiny-gpt2 --micro-batches 1 --cluster dgx1-v100 -n 2 --optimizers 100 --figure %s --sweep "
+        "net.bandwidth=1..100G:3",
+        figure);
+    ck_assert_msg(r.status == 0 && access(figure, R_OK) == 0, "%s%s", r.out, r.err);
+    ck_assert_msg(strstr(r.out, "OneBitAdam saves a twentieth"), "%s", r.out);
+    command_free(&r);
+  }
   r = twinspeed("tune -m tiny-gpt2 -n 1 --optimizers 100");
   ck_assert(r.status != 0 && strstr(r.err, "--optimizers compares what replicas communicate"));
   command_free(&r);
@@ -203,6 +237,7 @@ int main(void) {
   tcase_set_timeout(cases, 300);
   tcase_add_test(cases, divisions);
   tcase_add_test(cases, refusals);
+  tcase_add_test(cases, printed_configurations);
   tcase_add_test(cases, bytes);
   tcase_add_test(cases, trains);
   tcase_add_test(cases, checkpoints);

@@ -9,7 +9,7 @@ namespace {
 
 enum { SIGNS = 8 };
 
-// ---- signs: a kernel that completes the error and sums its squares, one that finds the scale, one that writes codes ----
+// ---- signs: kernels that complete the error and sum its squares, find the scale, and write the codes ----
 
 __device__ inline void put_sum(double sum, double *parts) {
   __shared__ double scratch[BLOCK / WARP];
