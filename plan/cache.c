@@ -31,7 +31,7 @@ static void divide(tws_lower *l, uint32_t layers) {
   for (uint32_t m = 0; m < l->network->module_count; m++)
     for (uint64_t i = 0; l->cache.counts[m] > 0 && i < steps; i++)
       starts[count++] = l->cache.first[m] + i * l->cache.counts[m];
-  tws_builder_pieces(&l->b, l->cache.buffer, starts, count);
+  tws_builder_segments(&l->b, l->cache.buffer, starts, count);
 }
 
 tws_code tws_cache_begin(tws_lower *l) {
@@ -104,7 +104,7 @@ void tws_cache_attention(tws_lower *l, const tws_module *m) {
   work.f[1] = m->cap;
   work.f[2] = m->slope;
   tws_dropout_arguments(l, m, TWS_KERNEL_ATTENTION, &heads);
-  const tws_operand operands[] = {qkv, cache_of(l, m, TWS_READ), starts, lengths, tws_value_make(l, m->out[0])};
+  const tws_operand operands[] = {qkv, cache_of(l, m, TWS_READ), starts, lengths, tws_value_write(l, m->out[0])};
   tws_lower_compute_with(l, &work, &(tws_arguments){{heads.a[2], heads.a[3]}}, operands, 5);
 }
 

@@ -132,11 +132,11 @@ static int forward_coded(tws_lower *l, const tws_module *m) {
   work.d[4] = q->bits;
   if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
-  operands[n++] = tws_value_make(l, m->out[0]);
+  operands[n++] = tws_value_write(l, m->out[0]);
   tws_lower_compute(l, &work, operands, n);
   if (!l->at.fused_with) return 1;
   tws_work gelu = tws_kernel_work(TWS_KERNEL_GELU, l->config->dtype, 0);
-  const tws_operand both[2] = {tws_value_read(l, m->out[0]), tws_value_make(l, l->at.fused_with->out[0])};
+  const tws_operand both[2] = {tws_value_read(l, m->out[0]), tws_value_write(l, l->at.fused_with->out[0])};
   gelu.d[0] = (int64_t)both[0].count;
   tws_lower_compute(l, &gelu, both, 2);
   return 1;
