@@ -486,7 +486,8 @@ static tws_code read_index(const reader *r) {
   TWS_TRY(read_text(r, json->root, "class", &x->class_name));
   TWS_TRY(read_frozen(r));
   x->client_state = "";
-  if (cJSON_HasObjectItem(json->root, "client_state")) TWS_TRY(read_text(r, json->root, "client_state", &x->client_state));
+  if (cJSON_HasObjectItem(json->root, "client_state"))
+    TWS_TRY(read_text(r, json->root, "client_state", &x->client_state));
   TWS_TRY(read_training(r));
   TWS_TRY(read_entries(r));
   TWS_TRY(read_params(r));

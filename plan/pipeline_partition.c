@@ -69,7 +69,8 @@ tws_code tws_partition_balanced(const int64_t *weights, int count, int parts, in
     for (int j = 1; j <= parts; j++) {
       int *row = position + (size_t)(j - 1) * width;
       /* of all parts together only the division of all weights is needed */
-      for (int end = j < parts ? j : count; end <= count; end++) longer[end] = best_cut(shorter, sum, j, end, &row[end]);
+      for (int end = j < parts ? j : count; end <= count; end++)
+        longer[end] = best_cut(shorter, sum, j, end, &row[end]);
       cut_state *swap = shorter;
       shorter = longer;
       longer = swap;

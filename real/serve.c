@@ -24,7 +24,7 @@ typedef struct server {
   tws_training t;
   const tws_generate_options *options;
   tws_generate_result *result;
-  tws_config config; /* that of the options, for the whole batch */
+  tws_config config; /* the configuration of the options, for the whole batch */
   tws_serving serving;
   tws_plan *plan[TWS_SERVING_PROGRAMS];
   text *texts;
