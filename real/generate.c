@@ -210,8 +210,8 @@ static int keeps_cache(const tws_generate_options *o) {
 static tws_code check_options(const tws_generate_options *o, tws_error *err) {
   const int world = tws_topology_world(&o->plan.topology);
   if (tws_mpi_world(NULL) != world)
-    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d", tws_mpi_world(NULL),
-                    world);
+    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d",
+                    tws_mpi_world(NULL), world);
   if (tws_topology_size(&o->plan.topology, TWS_AXES_DATA) > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp",
                     "replicas generate no texts of their own");
