@@ -3,6 +3,7 @@
 #include <string.h>
 #include "autotune/tuning.h"
 #include "base/units.h"
+#include "cli/tune_serve.h"
 #include "cli/export_view.h"
 #include "cli/faults_view.h"
 #include "cli/job_options.h"
@@ -33,6 +34,7 @@ typedef struct options {
   int64_t first_step, last_step, rounds, race;
   double memory, limit_s, budget_s, faults_s;
   int64_t workers;
+  tws_tune_serve_options serving;
   int exhaustive, oversubscribe, force, resume, no_simulation, no_tight;
 } options;
 
@@ -373,6 +375,11 @@ static tws_code compare_optimizers(const tws_cli *cli, const options *o, tws_err
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
   options *o = raw;
+  const tws_tune_serve_options *serving = &o->serving;
+  if (serving->serve) return tws_tune_serve(cli, &o->job, serving, err);
+  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights || serving->cache)
+    return tws_fail(err, TWS_USAGE, "add --serve",
+                    "--first-token-within, --token-within, --software, --weights and --cache concern inference");
   TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
@@ -508,9 +515,11 @@ static const tws_option table[] = {
         "after this time (default: no limit)"),
     TWS_FLAG("resume", 0, options, resume,
              "continue from the folder's records: runs, bounds and plans in them are not repeated"),
+    TWS_TUNE_SERVE_OPTIONS(options, serving),
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
+                                 .serving = {.prompt = 512, .output = 512},
                                  .results = TWS_TUNING_RESULTS,
                                  .memory = -1,
                                  .rounds = 2,
@@ -526,6 +535,7 @@ const tws_verb tws_verb_tune = {
         "  twinspeed tune -m gpt2-xl -c ds_config.json --cluster dgx-a100:2\n"
         "  twinspeed tune -m config.json -c ds_config.json --profile host.json -n 1,2 --validate 3 --data book.txt\n"
         "  twinspeed tune -m llama-3-70b -b 256 --cluster dgx-h100:8 --set bf16.enabled=true --tp 4,8 --pp 1,2,4\n"
+        "  twinspeed tune --serve -m llama-3-70b --cluster dgx-h100 --software vllm --token-within 0.03\n"
         "  twinspeed tune -m gpt2 -b 64 --cluster dgx1-v100 --stages 2,3 --recomputes none,full\n"
         "  twinspeed tune -m bert-large --cluster dgx1-v100:8 -n 64 --micro-batches 16 --seq 128 --optimizers 100000\n",
     .notes =

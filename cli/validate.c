@@ -249,7 +249,7 @@ static const tws_option table[] = {
     TWS_NUMBER("tolerance", 0, "PERCENT", tws_validate_options, tolerance, 0, 1e6,
                "exit status 1 if the error (with --sweep: the median, with --cases: the mean) is larger"),
     TWS_STRING("cases", 0, "FILE", tws_validate_options, cases,
-               "predict the measured runs of a file instead of measuring"),
+               "predict the measured runs of a file, of training or of inference, instead of measuring"),
     TWS_LIST("group", 0, "NAME", tws_validate_options, group, "with --cases: runs of this group"),
     TWS_INTEGER("worst", 0, "N", tws_validate_options, worst, 1, 100000, "with --cases: list the N largest errors"),
     TWS_FLAG("measured", 0, tws_validate_options, measured,

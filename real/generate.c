@@ -209,9 +209,9 @@ static int keeps_cache(const tws_generate_options *o) {
 
 static tws_code check_options(const tws_generate_options *o, tws_error *err) {
   const int world = tws_topology_world(&o->plan.topology);
-  if (tws_mpi_world() != world)
-    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d", tws_mpi_world(),
-                    world);
+  if (tws_mpi_world(NULL) != world)
+    return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d",
+                    tws_mpi_world(NULL), world);
   if (tws_topology_size(&o->plan.topology, TWS_AXES_DATA) > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp",
                     "replicas generate no texts of their own");
@@ -227,7 +227,7 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
     return tws_fail(err, TWS_UNSUPPORTED,
                     "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
                     "weights of few bits need a cache of keys and values");
-  if (!keeps && tws_mpi_world() > 1)
+  if (!keeps && tws_mpi_world(NULL) > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "use one rank, or texts within the context (--seq)",
                     "without a cache of keys and values tokens are generated on one rank");
   if (keeps) return tws_real_serve(options, result, err);

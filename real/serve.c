@@ -24,7 +24,7 @@ typedef struct server {
   tws_training t;
   const tws_generate_options *options;
   tws_generate_result *result;
-  tws_config config; /* that of the options, for the whole batch */
+  tws_config config; /* the configuration of the options, for the whole batch */
   tws_serving serving;
   tws_plan *plan[TWS_SERVING_PROGRAMS];
   text *texts;
@@ -80,7 +80,7 @@ static tws_code make_engine(server *s, tws_error *err) {
   tws_training *t = &s->t;
   TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
   const int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
-  TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
+  TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   TWS_TRY(tws_share_cores(t, err));
   const tws_executor_setup setup = {.programs = t->programs,
                                     .program_count = TWS_SERVING_PROGRAMS,
@@ -209,7 +209,7 @@ static tws_code share_tokens(server *s, tws_error *err) {
   if (first && !chosen) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int64_t b = 0; first && b < s->batch; b++)
     chosen[2 * b] = s->texts[b].last, chosen[2 * b + 1] = s->texts[b].ended;
-  const tws_code code = tws_mpi_broadcast(&data, &bytes, err);
+  const tws_code code = tws_mpi_broadcast(NULL, &data, &bytes, err);
   for (int64_t b = 0; code == TWS_OK && !first && b < s->batch; b++) {
     s->texts[b].last = ((const int32_t *)data)[2 * b];
     s->texts[b].generated += !s->texts[b].ended;
@@ -280,8 +280,8 @@ tws_code tws_real_serve(const tws_generate_options *options, tws_generate_result
               .result = result,
               .t = {.options = &weights,
                     .config = options->plan.config,
-                    .rank = tws_mpi_rank(),
-                    .world = tws_mpi_world(),
+                    .rank = tws_mpi_rank(NULL),
+                    .world = tws_mpi_world(NULL),
                     .threads = options->plan.threads > 0 ? options->plan.threads : 1,
                     .weights_only = 1,
                     .ops = tws_real_backend("host")}};

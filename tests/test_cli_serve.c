@@ -99,6 +99,35 @@ START_TEST(refusals) {
 }
 END_TEST
 
+/* The best division within limits of latency comes first; tighter limits cost throughput, and impossible ones all. */
+START_TEST(tuning_within_limits) {
+  static const char *const limits[] = {"", "--token-within 0.02", "--token-within 0.02 --first-token-within 0.5"};
+  double rate = INFINITY;
+  for (int i = 0; i < 3; i++) {
+    command_result r =
+        twinspeed("tune --serve --json --quiet -m llama-2-13b --cluster dgx-a100:1x4 --software vllm %s", limits[i]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-serve-tuning-1");
+    const cJSON *points = member(json, "points"), *best = cJSON_GetArrayItem(points, 0), *point;
+    ck_assert_int_eq(cJSON_GetArraySize(points), 6); /* 4 = tensor ranks x stages x replicas */
+    cJSON_ArrayForEach(point, points) {
+      if (number(point, "texts") == 0) continue;
+      ck_assert_double_le(number(point, "tokens_per_s"), number(best, "tokens_per_s"));
+      if (i > 0) ck_assert_double_le(number(point, "token_s"), 0.02);
+      if (i > 1) ck_assert_double_le(number(point, "first_token_s"), 0.5);
+    }
+    ck_assert_double_lt(number(best, "tokens_per_s"), rate * 1.0001);
+    rate = number(best, "tokens_per_s");
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  command_result r = twinspeed("tune --serve --quiet -m llama-2-13b --cluster dgx-a100:1x4 --token-within 0.0001");
+  ck_assert_int_eq(r.status, 1);
+  ck_assert_msg(strstr(r.err, "no division fits within the limits") != NULL, "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* DeepSpeed's inference configuration: keys take effect, or are explained; the weights' type and tensor ranks are those
  * of options. */
 START_TEST(inference_configuration) {
@@ -158,6 +187,7 @@ int main(void) {
   tcase_add_test(tests, figures_follow_from_each_other);
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
+  tcase_add_test(tests, tuning_within_limits);
   tcase_add_test(tests, inference_configuration);
   tcase_add_test(tests, published_runs);
   tcase_set_timeout(tests, 60);

@@ -75,7 +75,7 @@ __global__ void attend(Cache s, tws_attention_form form, const T *qkv, const T *
       total = total * kept + block_sum(p, room);
       score[threadIdx.x] = p;
       __syncthreads();
-      const int64_t count = position + 1 - begin < BLOCK ? position + 1 - begin : BLOCK;
+      const int64_t left = position + 1 - begin, count = left < BLOCK ? left : (int64_t)BLOCK;
       for (int part = 0; part < PARTS; ++part) {
         const int64_t c = part * BLOCK + threadIdx.x;
         if (c >= s.head) break;
