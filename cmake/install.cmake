@@ -11,7 +11,7 @@ set(TWS_PUBLIC_HEADERS
     compat/deepspeed_autotuner.h compat/deepspeed_memory.h
     config/axes.def config/axes.h config/cluster.h config/ds_config.h config/loss_scale.h
     config/optimizer.h config/optimizers.def
-    models/collective.h models/collectives.def models/kernel.h models/operators.def models/operators_adapters.def models/operators_columns.def models/operators_encoders.def models/operators_experts.def models/operators_float8.def models/operators_parts.def models/operators_sequence.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/hardware/runtime.h models/hardware/runtime_interval.h models/hardware/host_buffers.h models/hardware/step_buffers.h models/network/modules.def models/network/network.h
+    models/collective.h models/collectives.def models/kernel.h models/operators.def models/operators_adapters.def models/operators_columns.def models/operators_encoders.def models/operators_experts.def models/operators_float8.def models/operators_muon.def models/operators_parts.def models/operators_sequence.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/hardware/runtime.h models/hardware/runtime_interval.h models/hardware/host_buffers.h models/hardware/step_buffers.h models/network/modules.def models/network/network.h
     plan/plan.h plan/run_order.h plan/state.h plan/topology.h plan/pipeline_schedule.h plan/node_mapping.h plan/representatives.h estimators/estimators.h
     traces/compare.h traces/csv.h traces/marks.h traces/measurements.h traces/plot.h traces/step_report.h traces/step_values.def traces/timeline.h
     estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/real.h real/sample.h

@@ -16,7 +16,6 @@
 #define RESUME "twinspeed train --resume continues the schedule at the step of its checkpoint"
 #define BUFFERS "there are as many as pipeline_read and pipeline_write take"
 #define FAST "swap files are made in full, and zero, at once"
-#define MOMENTS "they are, unless bf16.bf16_optimizer_states says otherwise"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
 #define INTERVALS "the plan is static: the host updates every update_interval steps"
 #define CORES "twinspeed.threads and twinspeed.bind_threads say which cores the host uses"

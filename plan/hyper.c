@@ -1,6 +1,7 @@
 #include "plan/hyper.h"
 
 #include <math.h>
+#include <stddef.h>
 
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]) {
   const double lr = tws_config_lr(config, update - 1);
@@ -20,6 +21,16 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
   hyper[TWS_HYPER_BETA2] = (float)beta2;
   hyper[TWS_HYPER_REST1] = (float)(1 - beta1);
   hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
+  return lr;
+}
+
+double tws_hyper_fill_groups(const tws_config *config, int64_t update, double loss_scale, float *hyper) {
+  const double lr = tws_hyper_fill(config, update, loss_scale, hyper);
+  for (int group = 1; group < tws_config_param_groups(config); group++) {
+    tws_config own;
+    tws_config_of_param_group(config, group, &own);
+    tws_hyper_fill(&own, update, loss_scale, hyper + (ptrdiff_t)group * TWS_HYPER_COUNT);
+  }
   return lr;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/operator.h"
+#include "plan/muon.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
@@ -123,11 +124,11 @@ static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
-/* Returns the work of the kernel of the configuration's optimizer (norms 0) or of its norms (norms 1), with its
- * parameters, which are configuration keys of the same names. */
-static tws_work rule_work(const tws_config *config, int norms) {
+/* Returns the work of the kernel of an update rule (norms 0) or of its norms (norms 1), with its parameters, which are
+ * configuration keys of the same names. */
+static tws_work rule_work(const tws_config *config, tws_update_rule rule, int norms) {
   tws_work work = tws_kernel_work(TWS_KERNEL_COUNT, config->accumulation_dtype, 0);
-  switch (tws_optimizer_of(config->optimizer)->rule) {
+  switch (rule) {
 #define VALUES1(a) config->a
 #define VALUES2(a, b) config->a, config->b
 #define VALUES4(a, b, c, d) config->a, config->b, config->c, config->d
@@ -149,7 +150,12 @@ static tws_work rule_work(const tws_config *config, int norms) {
 }
 
 static tws_work update_work(const tws_config *config, const run *r, int norms, tws_arguments *arguments) {
-  tws_work work = rule_work(config, norms);
+  tws_config own;
+  const int group = r->of ? r->of->param_group : 0;
+  tws_config_of_param_group(config, group, &own);
+  tws_work work = rule_work(
+      &own, tws_config_is_muon_group(config, group) ? TWS_UPDATE_MUON : tws_optimizer_of(config->optimizer)->rule,
+      norms);
   if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
   if (tws_config_bf16_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
   if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
@@ -185,7 +191,7 @@ static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand
     operands[n++] = tws_read(l->offload.gradients, state - l->offload.cut, r->count);
   else
     operands[n++] = tws_read(plan->gradients, l->zero.flat_gradients ? r->at : state, r->count);
-  operands[n++] = tws_all(&l->b, on_host ? l->offload.hyper : plan->hyper, TWS_READ);
+  operands[n++] = tws_hyper_of(on_host ? l->offload.hyper : plan->hyper, r->of->param_group);
   operands[n++] = tws_all(&l->b, on_host ? l->offload.metrics : plan->metrics, TWS_READ);
   return n;
 }
@@ -206,6 +212,28 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            is_stochastic(l->config) ? &arguments : NULL, operands, n);
   tws_offload_updated(l, updated, r->at, r->count);
+}
+
+/* Emits the update of a part of a matrix by its change (plan/muon.c). Muon has one state, which the update does not
+ * change. */
+static void update_matrix(tws_lower *l, const tws_zero_class *c, uint64_t at, tws_operand change) {
+  const tws_plan *plan = l->b.plan;
+  const run r = {.of = c, .at = at, .count = change.count};
+  const uint64_t state = c->kept + at - tws_zero_kept_first(&l->zero, c);
+  tws_work work = update_work(l->config, &r, 0, NULL);
+  work.dtype = TWS_F32;
+  const int master = plan->master != TWS_NONE;
+  tws_operand operands[6] = {
+      tws_update(master ? plan->master : plan->parameters, master ? state : at, change.count),
+      tws_update(plan->optimizer_state[0], state, change.count),
+      change,
+      tws_hyper_of(plan->hyper, c->param_group),
+      tws_read(plan->metrics, 0, TWS_METRIC_COUNT),
+  };
+  int n = 5;
+  if (master && plan->buffers[plan->master].dtype != l->config->dtype)
+    operands[n++] = tws_write(plan->parameters, at, change.count);
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
 /* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it. */
@@ -260,6 +288,11 @@ static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
+/* Returns 1 if Muon updates the parameters of a class. */
+static int is_muon_class(const tws_lower *l, const tws_zero_class *c) {
+  return tws_config_is_muon_group(l->config, c->param_group);
+}
+
 /* Adds the runs of a class to the list and returns its new length. A new run begins at a new sub-group, if the
  * elements' numbers are not consecutive (for the random bits of rounding), and at each parameter if the optimizer needs
  * whole parameters. Padding belongs to the last run. before: per parameter of the whole network, number of elements of
@@ -309,7 +342,7 @@ static int list_runs(tws_lower *l, run **list) {
   before[0] = 0;
   for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
   for (uint32_t k = 0; k < l->zero.trained_count; k++)
-    count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
+    if (!is_muon_class(l, &l->zero.classes[k])) count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
   return count;
 }
 
@@ -356,6 +389,8 @@ void tws_lower_update(tws_lower *l) {
   } else {
     for (int i = 0; i < count; i++) update(l, &runs[i], norms);
   }
+  for (uint32_t k = 0; k < l->zero.trained_count; k++)
+    if (is_muon_class(l, &l->zero.classes[k])) tws_muon_lower(l, &l->zero.classes[k], update_matrix);
   tws_offload_end(l);
 }
 

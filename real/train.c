@@ -250,9 +250,10 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
  * of the moments counts it. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
-  float hyper[TWS_HYPER_COUNT];
-  *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  float hyper[TWS_PARAM_GROUPS * TWS_HYPER_COUNT];
+  const uint64_t count = (uint64_t)tws_config_param_groups(t->config) * TWS_HYPER_COUNT;
+  *lr = tws_hyper_fill_groups(t->config, step, t->counters->loss_scale.scale, hyper);
+  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, count, err));
   return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
 }
 
