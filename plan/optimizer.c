@@ -117,7 +117,8 @@ typedef struct run {
   uint64_t at, count; /* first element in the flat order, and number of elements */
   int64_t element;    /* number of the first element among the elements of all parameters of the whole network */
   uint32_t param;     /* parameter of the first element */
-  uint64_t norms;     /* offset of its two norms in the buffer of all norms */
+  uint64_t norms;     /* offset of the first parameter's two norms in the buffer of all norms: twice its place in
+                       * tws_zero.order */
 } run;
 
 static int is_stochastic(const tws_config *config) {
@@ -247,12 +248,34 @@ static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &share, operands, n);
 }
 
-/* Reduces the norms of parameters that tensor parallelism splits or replicates. */
-static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
-  const tws_operand operand = tws_update(norms, 0, elements);
-  if (l->group[TWS_AXIS_MODEL] == TWS_NONE) return;
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_MODEL], TWS_F64,
-                         elements * sizeof(double), 1, 0, &operand, 1);
+/* Reduces norms over a group of ranks. */
+static void share_norms(tws_lower *l, uint32_t group, tws_operand norms) {
+  if (group == TWS_NONE || norms.count == 0) return;
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, group, TWS_F64,
+                         norms.count * sizeof(double), 1, 0, &norms, 1);
+}
+
+/* Emits the norms of all parameters, those of parameters of which this rank updates nothing too, which are 0, and
+ * reduces them: over the ranks that partition a parameter, and over those that tensor parallelism splits it among or
+ * replicates it on. */
+static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
+  const tws_zero *z = &l->zero;
+  const uint32_t trained = z->classes[z->trained_count - 1].end;
+  const uint64_t elements = 2 * (uint64_t)trained;
+  const uint32_t norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
+  int next = 0;
+  for (uint32_t k = 0; k < z->trained_count; k++) {
+    const tws_zero_class *c = &z->classes[k];
+    for (uint32_t i = c->first; i < c->end; i++) {
+      run r = {.of = c, .at = tws_zero_kept_first(z, c), .param = (uint32_t)z->order[i], .norms = 2 * (uint64_t)i};
+      if (next < count && runs[next].norms == r.norms) r = runs[next++];
+      find_norms(l, &r, norms);
+    }
+    if (z->stage > 0 && c->ranks > 1)
+      share_norms(l, c->group, tws_update(norms, 2 * (uint64_t)c->first, 2 * (uint64_t)(c->end - c->first)));
+  }
+  share_norms(l, l->group[TWS_AXIS_MODEL], tws_update(norms, 0, elements));
+  return norms;
 }
 
 /* Returns the sub-group of each position in the flat order at stage 3; at other stages all are one sub-group. */
@@ -320,7 +343,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
                   (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
-      r = (run){.of = c, .at = from, .element = element, .param = p};
+      r = (run){.of = c, .at = from, .element = element, .param = p, .norms = 2 * (uint64_t)i};
       group = group_of[i];
     }
     r.count += to - from;
@@ -374,15 +397,7 @@ void tws_lower_update(tws_lower *l) {
   uint32_t norms = TWS_NONE;
   const int count = list_runs(l, &runs);
   if (l->b.failed != TWS_OK) return;
-  if (tws_optimizer_of(l->config->optimizer)->by_tensor) {
-    const uint64_t elements = 2 * (uint64_t)count;
-    norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
-    for (int i = 0; i < count; i++) {
-      runs[i].norms = 2 * (uint64_t)i;
-      find_norms(l, &runs[i], norms);
-    }
-    share_norms(l, norms, elements);
-  }
+  if (tws_optimizer_of(l->config->optimizer)->by_tensor) norms = find_all_norms(l, runs, count);
   if (tws_offload_has_ranges(l)) {
     run_list list = {.runs = runs, .count = count};
     tws_offload_stages(l, update_range, &list);

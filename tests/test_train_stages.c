@@ -165,6 +165,10 @@ START_TEST(lamb) {
     const char *name, *text;
     int ranks;
   } divisions[] = {{"data", "", 1},
+                   {"zero1", "\"zero_optimization\":{\"stage\":1,\"reduce_bucket_size\":20000},", 1},
+                   {"zero2", "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":20000},", 1},
+                   {"zero3", "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100},", 1},
+                   {"zero1-tensor", "\"zero_optimization\":{\"stage\":1},\"tensor_parallel\":{\"autotp_size\":2},", 2},
                    {"tensor", "\"tensor_parallel\":{\"autotp_size\":2},", 2},
                    {"pipe", "\"pipeline\":{\"stages\":2},", 2},
                    {"both", "\"tensor_parallel\":{\"autotp_size\":2},\"pipeline\":{\"stages\":2},", 4}};
