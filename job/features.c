@@ -36,8 +36,8 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define TUNED (BIT(LORA) | BIT(QUANTIZED_FROZEN))
 
 /* Sources:
- *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks, the CUDA backend has no
- *                 kernels on the host's cores, which offloaded optimizers need.
+ *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks. A rank on a GPU also has the
+ *                 host backend's kernels (real/host_work.h), so that both run the same jobs.
  *   DeepSpeed     0.19: pipe/module.py asserts stages below 2 with a pipeline and has one schedule (TrainSchedule);
  *                 engine.py refuses AutoTP with stage 3; MoE layers go with stages up to 2.
  *   Transformers  its Trainer hands a model to DeepSpeed's engine whole: no pipelines and no MoE layers of DeepSpeed's.
@@ -51,7 +51,7 @@ static const struct {
 } families[] = {
 #define OWN_ENGINE (ALL & ~(BIT(DISPATCH_FP8) | BIT(NARROW) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3)))
     {"host backend", OWN_ENGINE},
-    {"CUDA backend", OWN_ENGINE & ~(ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(ZENFLOW) | BIT(DELAYED_UPDATE))},
+    {"CUDA backend", OWN_ENGINE},
     {"DeepSpeed", STAGES | PIPELINE_ZERO_1 | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) | BIT(ULYSSES) |
                       BIT(EXPERTS) | BIT(EXPERT_TENSOR) | ZERO_PP | ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) |
                       BIT(ZENFLOW) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) | BIT(LINEAR_TILES) | CAST | TUNED},
@@ -252,7 +252,7 @@ int tws_config_updates_late(const tws_config *c) {
   return c->zenflow.on || c->delayed_update;
 }
 
-tws_features tws_job_lacks(const tws_job *job) {
+tws_features tws_job_unsupported_features(const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   return tws_config_features(job->config) & ~tws_runtime_features(runtime, job->backend);
 }

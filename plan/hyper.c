@@ -25,13 +25,14 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
 }
 
 double tws_hyper_fill_groups(const tws_config *config, int64_t update, double loss_scale, float *hyper) {
-  const double lr = tws_hyper_fill(config, update, loss_scale, hyper);
-  for (int group = 1; group < tws_config_param_groups(config); group++) {
+  double first = 0;
+  for (int group = 0; group < tws_config_param_groups(config); group++) {
     tws_config own;
     tws_config_of_param_group(config, group, &own);
-    tws_hyper_fill(&own, update, loss_scale, hyper + (ptrdiff_t)group * TWS_HYPER_COUNT);
+    const double lr = tws_hyper_fill(&own, update, loss_scale, hyper + (ptrdiff_t)group * TWS_HYPER_COUNT);
+    if (group == 0) first = lr;
   }
-  return lr;
+  return first;
 }
 
 void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]) {

@@ -31,6 +31,8 @@ typedef struct step_op {
   const uint32_t *waits; /* events of the operations that it depends on */
   tws_disk *disk;        /* for COPY: the disk in which one of the two operands is; NULL: none is on a disk */
   uint32_t disk_before;  /* the last disk operation that it waits for, or TWS_NONE */
+  tws_host_task *task;   /* what the host does for it in the order of its stream; NULL: nothing, or the backend has no
+                          * streams */
 } step_op;
 
 /* One allocation per tier: for the memory that programs use while they run, or for one state. */
@@ -251,6 +253,17 @@ static tws_code prepare_operands(tws_executor *x, const program *p, const tws_op
   return TWS_OK;
 }
 
+/* Returns the transfer of a copy from or to a disk. */
+static tws_disk_transfer transfer_of(const program *p, uint32_t index) {
+  const step_op *s = &p->ops[index];
+  const tws_operand *operand = &p->plan->operands[p->plan->ops[index].operand_first + (uint32_t)s->root];
+  return (tws_disk_transfer){.writes = s->root == 1,
+                             .offset = (uintptr_t)s->address[s->root],
+                             .bytes = s->bytes,
+                             .memory = s->address[1 - s->root],
+                             .what = p->plan->buffers[operand->buffer].name};
+}
+
 static tws_code prepare_copy(tws_executor *x, const program *p, const tws_op *op, step_op *s, tws_error *err) {
   TWS_TRY(prepare_operands(x, p, op, s, err));
   const tws_operand *o = &p->plan->operands[op->operand_first];
@@ -348,10 +361,45 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED);
   if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
   if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
-  if (x->setup.ops->supports && !x->setup.ops->supports(s->work))
+  const int on_host = op->place == TWS_PLACE_HOST && x->setup.host;
+  if (on_host ? !tws_host_work_supports(s->work) : x->setup.ops->supports && !x->setup.ops->supports(s->work))
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32 or bf16, or another device", "backend %s has no kernel %s of %s%s",
-                    x->setup.ops->name, tws_kernel_name((tws_kernel)s->work->code),
+                    on_host ? "host" : x->setup.ops->name, tws_kernel_name((tws_kernel)s->work->code),
                     tws_dtype_name((tws_dtype)s->work->dtype), s->work->flags & TWS_SCALED ? " with a loss scale" : "");
+  return TWS_OK;
+}
+
+/* Makes the task of an operation on the host's cores or a disk, or of one that waits for a disk, on a backend with
+ * streams. */
+static tws_code prepare_task(tws_executor *x, const program *p, uint32_t index, tws_error *err) {
+  step_op *s = &p->ops[index];
+  const int place = p->plan->ops[index].place;
+  if (place == TWS_PLACE_DEVICE && s->disk_before == TWS_NONE) return TWS_OK;
+  if (!x->setup.host || !x->setup.ops->call)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave offloading out, or train on the host",
+                    "backend %s runs nothing on the host's cores", x->setup.ops->name);
+  tws_host_task *t = s->task = tws_arena_alloc(x->arena, 1, sizeof *t);
+  if (!t) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  *t = (tws_host_task){.host = x->setup.host,
+                       .kind = s->disk                     ? TWS_HOST_TRANSFER
+                               : place == TWS_PLACE_DEVICE ? TWS_HOST_WAIT
+                               : s->kind == TWS_OP_COPY    ? TWS_HOST_COPY
+                                                           : TWS_HOST_KERNEL,
+                       .label = s->label,
+                       .work = s->work,
+                       .arguments = s->arguments,
+                       .address = s->address,
+                       .dtype = s->dtype,
+                       .count = s->count,
+                       .bytes = s->bytes,
+                       .disk = s->disk};
+  if (s->disk_before != TWS_NONE) {
+    t->awaited = p->ops[s->disk_before].disk;
+    t->awaited_ticket = &p->tickets[s->disk_before];
+  }
+  if (!s->disk) return TWS_OK;
+  t->ticket = &p->tickets[index];
+  t->transfer = transfer_of(p, index);
   return TWS_OK;
 }
 
@@ -369,7 +417,6 @@ static tws_code find_disk_waits(tws_executor *x, program *p, tws_error *err) {
     }
   }
   if (!used) return TWS_OK;
-  x->replays = 0;
   p->tickets = tws_arena_alloc(x->arena, plan->op_count, sizeof *p->tickets);
   return p->tickets ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
@@ -412,7 +459,9 @@ static tws_code prepare(tws_executor *x, program *p, tws_error *err) {
       return tws_fail_in(err, code, "operation %u (%s)", (unsigned)i, p->ops[i].label ? p->ops[i].label : "?");
   }
   TWS_TRY(find_disk_waits(x, p, err));
-  return x->setup.ops->wait ? assign_events(x, p, err) : TWS_OK;
+  if (!x->setup.ops->wait) return TWS_OK;
+  for (uint32_t i = 0; i < count; i++) TWS_TRY(prepare_task(x, p, i, err));
+  return assign_events(x, p, err);
 }
 
 static tws_code check_matmul_dtype(const tws_executor_setup *setup, tws_error *err) {
@@ -468,29 +517,24 @@ static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
   return TWS_OK;
 }
 
-/* Starts a copy from or to the disk, once its dependencies have ended: a backend with streams is synchronized, one
- * without runs operations to their end. */
+/* Starts a copy from or to the disk, on a backend without streams, whose operations have run to their end. */
 static tws_code start_on_disk(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const step_op *s = &p->ops[index];
-  const tws_operand *operand = &p->plan->operands[p->plan->ops[index].operand_first + (uint32_t)s->root];
-  const tws_disk_transfer transfer = {.writes = s->root == 1,
-                                      .offset = (uintptr_t)s->address[s->root],
-                                      .bytes = s->bytes,
-                                      .memory = s->address[1 - s->root],
-                                      .what = p->plan->buffers[operand->buffer].name,
-                                      .times = x->setup.ops->mark ? NULL : times};
-  if (x->setup.ops->wait) TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
+  tws_disk_transfer transfer = transfer_of(p, index);
+  transfer.times = times;
   if (x->on_disk && x->on_disk != s->disk) TWS_TRY(tws_disk_wait(x->on_disk, tws_disk_started(x->on_disk), err));
   x->on_disk = s->disk;
-  TWS_TRY(tws_disk_start(s->disk, &transfer, &p->tickets[index], err));
-  return x->setup.ops->wait ? tws_disk_wait(s->disk, p->tickets[index], err) : TWS_OK;
+  return tws_disk_start(s->disk, &transfer, &p->tickets[index], err);
 }
 
 static tws_code wait_for_dependencies(tws_executor *x, const program *p, const step_op *s, tws_error *err) {
-  if (s->disk_before != TWS_NONE) TWS_TRY(tws_disk_wait(p->ops[s->disk_before].disk, p->tickets[s->disk_before], err));
-  if (!x->setup.ops->wait) return TWS_OK;
+  if (!x->setup.ops->wait)
+    return s->disk_before == TWS_NONE ? TWS_OK
+                                      : tws_disk_wait(p->ops[s->disk_before].disk, p->tickets[s->disk_before], err);
   for (int i = 0; i < s->wait_count; i++)
     TWS_TRY(x->setup.ops->wait(x->setup.backend, (tws_stream)s->stream, s->waits[i], err));
+  if (s->task && s->task->kind == TWS_HOST_WAIT)
+    TWS_TRY(x->setup.ops->call(x->setup.backend, (tws_stream)s->stream, tws_host_work_run, s->task, err));
   /* Messages between processes are sent from host memory at once, so their data must be complete, and the device is
    * synchronized first. A communicator with streams of its own enqueues them in stream order instead. */
   if (x->setup.comm_ops && x->setup.comm_ops->start_collective) return TWS_OK;
@@ -520,6 +564,8 @@ static tws_code message(const tws_executor_setup *u, const step_op *s, int peer,
 static tws_code run_op(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const tws_executor_setup *u = &x->setup;
   const step_op *s = &p->ops[index];
+  if (s->task && s->task->kind != TWS_HOST_WAIT)
+    return u->ops->call(u->backend, (tws_stream)s->stream, tws_host_work_run, s->task, err);
   switch ((tws_op_kind)s->kind) {
     case TWS_OP_COMPUTE:
     case TWS_OP_HOST:
@@ -579,19 +625,23 @@ static size_t begin_line(tws_executor *x, int64_t step) {
 }
 
 static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
-  /* the disk itself records the times of its transfers */
+  /* the disk itself records the times of its transfers, those of streams in their tasks */
   if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK;
   if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
   times[index] = tws_clock_s();
   return TWS_OK;
 }
 
-/* Runs each operation in issue order. The first step on a backend with streams waits for each operation: it loads
+typedef struct range {
+  uint32_t first, end;
+} range;
+
+/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it loads
  * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
-static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
-                        void *user, tws_error *err) {
+static tws_code run_range(tws_executor *x, const program *p, range ops, size_t prefix, double *times,
+                          tws_executor_probe probe, void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
-  for (uint32_t i = 0; i < p->plan->op_count; i++) {
+  for (uint32_t i = ops.first; i < ops.end; i++) {
     const step_op *s = &p->ops[i];
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
@@ -605,14 +655,19 @@ static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double
     if (code == TWS_OK && careful) code = x->setup.ops->synchronize(x->setup.backend, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
   }
-  return wait_for_disks(x, err);
+  return x->setup.ops->wait ? TWS_OK : wait_for_disks(x, err); /* tasks of streams start their transfers later */
 }
 
-tws_disk_count tws_executor_disk_moved(const tws_executor *x) {
+static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
+                        void *user, tws_error *err) {
+  return run_range(x, p, (range){0, p->plan->op_count}, prefix, times, probe, user, err);
+}
+
+tws_disk_count tws_executor_disk_transferred(const tws_executor *x) {
   tws_disk_count sum = {0, 0};
   for (int i = -1; i < x->state_count; i++) {
     tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
-    const tws_disk_count moved = disk ? tws_disk_moved(disk) : (tws_disk_count){0, 0};
+    const tws_disk_count moved = disk ? tws_disk_transferred(disk) : (tws_disk_count){0, 0};
     sum.read += moved.read;
     sum.written += moved.written;
   }
@@ -661,6 +716,8 @@ static tws_code read_marks(const tws_executor *x, const program *p, double *time
   const double now = tws_clock_s();
   for (uint32_t i = 0; i < count; i++) last = fmax(last, times[i]);
   for (uint32_t i = 0; i < count; i++) times[i] += now - last;
+  for (uint32_t i = 0; i < p->plan->op_count; i++) /* stream DISK only starts transfers; the disk has their times */
+    if (p->ops[i].disk) memcpy(times + 2 * (size_t)i, p->ops[i].task->times, sizeof p->ops[i].task->times);
   return TWS_OK;
 }
 
@@ -675,10 +732,24 @@ tws_code tws_executor_start(tws_executor *x, int index, int64_t step, double *ti
 tws_code tws_executor_finish(tws_executor *x, int index, double *times, tws_error *err) {
   program *p = &x->programs[index];
   TWS_TRY(x->setup.ops->synchronize(x->setup.backend, err));
+  if (x->setup.host) {
+    TWS_TRY(tws_host_work_failed(x->setup.host, err));
+    TWS_TRY(wait_for_disks(x, err));
+  }
   if (times && x->setup.ops->mark) TWS_TRY(read_marks(x, p, times, err));
   p->ran = 1;
   atomic_store(&x->doing, NULL);
   if (x->prefix) snprintf(x->setup.activity + x->prefix, x->setup.activity_bytes - x->prefix, "between steps");
+  return TWS_OK;
+}
+
+tws_code tws_executor_part(tws_executor *x, int index, uint32_t first, uint32_t end, int64_t step, tws_error *err) {
+  program *p = &x->programs[index];
+  const int ran = p->ran;
+  x->prefix = begin_line(x, step);
+  TWS_TRY(run_range(x, p, (range){first, end}, x->prefix, NULL, NULL, NULL, err));
+  TWS_TRY(tws_executor_finish(x, index, NULL, err));
+  if (end < p->plan->op_count) p->ran = ran; /* the program has not run completely */
   return TWS_OK;
 }
 
@@ -696,7 +767,7 @@ const void *tws_executor_at(const tws_executor *x) {
   return atomic_load(&x->doing);
 }
 
-const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
+const char *tws_executor_activity(const tws_executor *x, char *buffer, int size) {
   const step_op *s = atomic_load(&x->doing);
   snprintf(buffer, (size_t)size, "%s%s", s ? s->label : "between steps", s ? s->where : "");
   return buffer;

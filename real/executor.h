@@ -6,7 +6,8 @@
  * with wait() runs the plan's streams concurrently: an operation that another stream waits for signals an event when it
  * has ended, and each operation first waits for exactly the events of its dependencies. A backend without wait() runs
  * each operation to its end at once, and issue order suffices. Copies from and to a disk overlap with either, in the
- * order of their stream (real/disk.h); operations that depend on one wait for it.
+ * order of their stream (real/disk.h); operations that depend on one wait for it. On a backend with streams, operations
+ * on the host's cores and on a disk are functions that the streams call in their order (real/host_work.h).
  * A backend that can record a step (CUDA graph) runs the first step of programs[0] operation by operation, records the
  * second, and launches it and all later ones as a whole. Other programs, steps that are timed or probed, and all steps
  * after a failed recording run operation by operation.
@@ -17,6 +18,7 @@
 
 #include <stdatomic.h>
 #include "real/disk.h"
+#include "real/host_work.h"
 #include "real/real.h"
 
 typedef struct tws_executor tws_executor;
@@ -27,6 +29,9 @@ typedef struct tws_executor_setup {
   int program_count;
   const tws_backend_ops *ops;
   tws_backend *backend;
+  tws_host_work
+      *host; /* for a backend with streams: runs operations on the host's cores and disks, and must outlive the
+                        * executor; NULL: plans with such operations are refused */
   const tws_comm_ops *comm_ops;
   tws_comm *comm;
   char *activity; /* see tws_train_options, or NULL */
@@ -45,7 +50,7 @@ void tws_executor_destroy(tws_executor *executor);
 uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
 /* Returns the bytes that all disk arenas have transferred since their creation. */
-tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
+tws_disk_count tws_executor_disk_transferred(const tws_executor *executor);
 
 /* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
@@ -73,6 +78,11 @@ tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, do
 tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                             void *user, tws_error *err);
 tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
+/* Runs operations [first, end) of a program and waits until they have ended. The parts of a step are run in order, the
+ * first from 0 on and the last up to the program's end; between them tws_executor_put() and tws_executor_get() may be
+ * called. Parts are not recorded. */
+tws_code tws_executor_part(tws_executor *executor, int program, uint32_t first, uint32_t end, int64_t step,
+                           tws_error *err);
 /* Returns the reason why steps are not launched as a recording; NULL: they are, or recording was not requested. */
 const char *tws_executor_not_recorded(const tws_executor *executor);
 
@@ -90,7 +100,7 @@ const void *tws_executor_at(const tws_executor *executor);
 /* Describes the operation that is running by its tws_op_label() and the ranks that it waits for ("forward
  * h.0.mlp.c_proj all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). May be called from any thread;
  * returns `buffer`. */
-const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
+const char *tws_executor_activity(const tws_executor *executor, char *buffer, int size);
 const char *tws_executor_label(const tws_executor *executor, int program, uint32_t op);
 
 #endif

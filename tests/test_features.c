@@ -47,7 +47,9 @@ START_TEST(families_have_what_their_software_has) {
               {"fsdp-2022", TWS_FEATURE_TENSOR, 0},
               {"pytorch-2020", TWS_FEATURE_STAGE_3, 0},
               {"twinspeed", TWS_FEATURE_ZB_H1, 1},
-              {"twinspeed", TWS_FEATURE_OFFLOAD_OPTIMIZER, 0}};
+              {"twinspeed", TWS_FEATURE_OFFLOAD_OPTIMIZER, 1},
+              {"twinspeed", TWS_FEATURE_ZENFLOW, 1},
+              {"twinspeed", TWS_FEATURE_DISPATCH_FP8, 0}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     ck_assert_msg(has(rows[i].runtime, rows[i].feature) == rows[i].has, "%s: %s", rows[i].runtime,
                   tws_feature_words(rows[i].feature));
@@ -78,7 +80,8 @@ START_TEST(answers_say_what_is_missing) {
       {"deepspeed-flash", "--pp 2 --accumulation 4 --schedule zb-h1", "schedule zb-h1"},
       {"transformers", "--pp 2 --accumulation 4", "pipeline stages"},
       {"fsdp", "--stage 1", "ZeRO stage 1 alone"},
-      {"twinspeed", "--stage 2 --set zero_optimization.offload_optimizer.device=cpu",
+      {"twinspeed", "--stage 2 --set zero_optimization.offload_optimizer.device=cpu", NULL},
+      {"fsdp", "--stage 3 --set zero_optimization.offload_optimizer.device=cpu",
        "optimizer in host memory without the parameters"},
       {"deepspeed-flash", "--stage 3", NULL}};
   static const char *const verbs[] = {"estimate", "check", "simulate"};

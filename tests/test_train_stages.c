@@ -316,7 +316,7 @@ START_TEST(muon) {
             methods[i], stage, i ? "tiny-llama" : "tiny-gpt2", FEW_STEPS, methods[i], stage);
     fclose(file);
     run_jobs(k, jobs);
-    ck_assert_int_eq(curve_count[k], 8);
+    ck_assert_int_eq(curve_count[k], 9);
     for (int i = 0; i < curve_count[k]; i++) {
       const curve *c = &curves[k][i];
       snprintf(name, sizeof name, "%s-0", methods[c->name[0] == 's']);

@@ -99,14 +99,28 @@ const Allocation *find(const void *address, size_t bytes) {
   return at + bytes <= found.first + found.second.bytes ? &found.second : nullptr;
 }
 
-/* While it is closed, the host cannot touch device memory. */
-void open_memory(bool open) {
-  open_count += open ? 1 : -1;
-  if (open_count != (open ? 1 : 0)) return;
+bool in_host_function;
+
+void protect_device(bool open) {
   for (const auto &one : allocations)
     if (one.second.device)
       mprotect(one.second.map + HOST_PAGE, one.second.mapped - 2 * HOST_PAGE,
                open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+/* While it is closed, the host cannot touch device memory. */
+void open_memory(bool open) {
+  open_count += open ? 1 : -1;
+  if (open_count == (open ? 1 : 0)) protect_device(open);
+}
+
+/* A function of the host cannot touch device memory either, nor call the runtime. */
+void call_host(cudaHostFn_t function, void *user) {
+  protect_device(false);
+  in_host_function = true;
+  function(user);
+  in_host_function = false;
+  protect_device(true);
 }
 
 cudaError_t give(void **out, size_t bytes, bool device) {
@@ -208,6 +222,7 @@ double milliseconds_of(const std::vector<Node> &nodes) {
 }
 
 void wait_for(const Stream *s) {
+  if (in_host_function) emulated_refuse("a function of the host waits for the device");
   run(s->latest);
   waited = std::max(waited, s->at);
 }
@@ -251,6 +266,7 @@ bool emulated_is_recorded(cudaStream_t stream) {
 }
 
 cudaError_t emulated_submit(cudaStream_t stream, const std::function<void()> &work, double milliseconds) {
+  if (in_host_function) emulated_refuse("work that a function of the host starts");
   Stream *s = of(stream);
   if (recording) {
     if (!is_captured(s)) return spoil(stream ? cudaErrorStreamCaptureIsolation : cudaErrorStreamCaptureImplicit);
@@ -368,6 +384,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
   const cudaError_t status = emulated_submit(stream, [=] { memmove(to, from, bytes); });
   if (!target) wait_for(of(stream));
   return status;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user) {
+  return emulated_submit(stream, [=] { call_host(function, user); });
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int) {
