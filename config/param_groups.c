@@ -98,7 +98,7 @@ static tws_code check_entry(const tws_config *config, int entry, tws_given list,
                           "\"params\" has patterns of parameter names, such as \"*.bias\", or the word vectors",
                           "%s: entry %d has no \"params\"", list_path, entry);
   for (const cJSON *value = item->child; value; value = value->next)
-    if (strcmp(value->string, "params") != 0 && !tws_optimizer_takes(row, value->string))
+    if (strcmp(value->string, "params") != 0 && !tws_optimizer_has_argument(row, value->string))
       return tws_store_fail(config->store, list, TWS_INVALID, err, NULL, "%s: entry %d: %s takes no \"%.40s\"",
                             list_path, entry, row->type, value->string);
   tws_config_of_param_group(config, entry * kinds(config), &own);

@@ -181,6 +181,7 @@ static void find_change(tws_lower *l, const matrix *m, tws_operand change) {
                                    tws_read(plan->gradients, l->zero.flat_gradients ? m->at : kept, change.count),
                                    tws_read(plan->metrics, 0, TWS_METRIC_COUNT), change};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 4);
+  tws_builder_updates(&l->b, 1, kept, change.count);
 }
 
 /* Emits the orthogonalization of `rows` rows of a matrix from row `first` on, in place. */

@@ -213,7 +213,7 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
     operands[n++] = updated = tws_offload_weights(l, r->at, r->count, on_host);
   tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            is_stochastic(l->config) ? &arguments : NULL, operands, n);
-  tws_builder_updates(&l->b, first, r->count);
+  tws_builder_updates(&l->b, 1 + (uint32_t)plan->optimizer_states, first, r->count);
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
