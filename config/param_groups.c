@@ -54,7 +54,7 @@ static void take_schedule(const tws_config *config, int group, tws_config *own) 
                {"scheduler.params.warmup_max_lr", offsetof(tws_config, schedule.max_lr)},
                {"scheduler.params.cycle_min_lr", offsetof(tws_config, schedule.cycle_min_lr)},
                {"scheduler.params.cycle_max_lr", offsetof(tws_config, schedule.cycle_max_lr)}};
-  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+  for (size_t i = 0; i < sizeof lists / sizeof *lists && config->store; i++) {
     const tws_given given = tws_store_at(config->store, lists[i].path);
     const cJSON *item = cJSON_IsArray(given.item) ? cJSON_GetArrayItem(given.item, group) : NULL;
     if (cJSON_IsNumber(item)) memcpy((char *)own + lists[i].offset, &item->valuedouble, sizeof item->valuedouble);
