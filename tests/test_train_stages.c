@@ -314,6 +314,13 @@ START_TEST(muon) {
             "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000},"
             "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
             methods[i], stage, i ? "tiny-llama" : "tiny-gpt2", FEW_STEPS, methods[i], stage);
+    fprintf(
+        file, /* the rates of gram-0, given by a parameter group */
+        "gram-rates\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Muon\",\"params\":{\"lr\":0.02,\"weight_decay\":0.01},"
+        "\"param_groups\":[{\"params\":[\"*ln_*\",\"*.bias\",\"*.wte.*\",\"*.wpe.*\"],\"lr\":0.003}]},"
+        "\"gradient_clipping\":1.0,\"train_batch_size\":8,\"train_micro_batch_size_per_gpu\":2,"
+        "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+        FEW_STEPS);
     fclose(file);
     run_jobs(k, jobs);
     ck_assert_int_eq(curve_count[k], 9);
