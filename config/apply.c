@@ -133,6 +133,8 @@ static void apply_optimizer(tws_config *config) {
   config->beta2 = row->beta2;
   const tws_given epsilon = tws_store_at(store, "optimizer.params.eps");
   if (!epsilon.item || tws_given_auto(epsilon)) config->epsilon = row->epsilon;
+  config->narrow_moments = cJSON_IsFalse(tws_store_at(store, "optimizer.params.fp32_optimizer_states").item);
+  config->param_groups = tws_store_at(store, "optimizer.param_groups").item;
   if (!tws_store_has(store, "optimizer.params.momentum")) config->momentum = row->momentum;
   tws_given betas = tws_store_at(store, "optimizer.params.betas");
   if (cJSON_IsArray(betas.item)) {

@@ -75,9 +75,13 @@ static int is_integer(const tws_walk *walk, const tws_key *key, const cJSON *ite
   return in_range(key, (double)value) && (literal || !key->strict);
 }
 
-/* Returns 1 if the item is a list of numbers for the only parameter group that Twinspeed supports. */
+/* Returns 1 if the item is a list of numbers, one for each parameter group; tws_config_check_param_groups() checks how
+ * many. */
 static int is_number_list(const tws_key *key, const cJSON *item) {
-  return cJSON_IsArray(item) && cJSON_GetArraySize(item) == 1 && is_number(key, item->child);
+  if (!cJSON_IsArray(item) || !item->child) return 0;
+  for (const cJSON *element = item->child; element; element = element->next)
+    if (!is_number(key, element)) return 0;
+  return 1;
 }
 
 static int is_list_of(const tws_walk *walk, const tws_key *key, const cJSON *item) {

@@ -174,6 +174,9 @@ typedef struct tws_config {
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   double momentum, dampening;
+  double muon_lr, adam_lr; /* learning rates of Muon's two kinds of groups; below 0: lr */
+  int muon_method;         /* optimizer.params.ns_method: tws_muon_method */
+  int narrow_moments;      /* 1: fp32_optimizer_states is false; read it with tws_config_bf16_moments() */
   int adam_w_mode, bias_correction, nesterov;
   /* optimizer.params of optimizers with phases; numbers of updates, as plan/phases.h uses them */
   int64_t freeze_step, var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper;
@@ -263,6 +266,7 @@ typedef struct tws_config {
   const char *recompute_operations;       /* names separated by commas; NULL: the operations before attention */
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters;  /* list of patterns of parameter names */
+  const struct cJSON *param_groups;       /* optimizer.param_groups: a list of objects; see below */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
   tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
@@ -362,7 +366,7 @@ static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
 static inline int tws_config_bf16_moments(const tws_config *config) {
-  return tws_config_bf16_masters(config) && config->bf16_moments;
+  return tws_config_bf16_masters(config) && (config->bf16_moments || config->narrow_moments);
 }
 
 /* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Both are counted from the end of the warm-up:
@@ -430,6 +434,28 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config);
 /* Returns the learning rate of the optimizer step with 0-based index k, that is, after k calls of the scheduler's
  * step() (specification 06 section 5). */
 double tws_config_lr(const tws_config *config, int64_t k);
+
+/* Parameter groups: optimizer.param_groups lists sets of parameters with values of their own. Group 0 has all other
+ * parameters, and group g those of entry g - 1 of the list. With Muon each of these sets is two groups: first the
+ * matrices of layers, then its other parameters, which Adam updates. */
+enum { TWS_PARAM_GROUPS = 16 }; /* largest number of groups */
+typedef enum tws_muon_method {
+  TWS_MUON_GRAM,
+  TWS_MUON_STANDARD
+} tws_muon_method; /* forms of Newton-Schulz iterations */
+int tws_config_param_groups(const tws_config *config);
+/* Returns the number of the group's entry in the list, counted from 1; 0: it has the parameters that no entry names. */
+int tws_config_param_group_entry(const tws_config *config, int group);
+/* Returns the patterns of names of a group, a text or a list of texts; NULL if no entry names its parameters. */
+const struct cJSON *tws_config_param_group_names(const tws_config *config, int group);
+/* Returns 1 if Muon updates the matrices of the group. */
+static inline int tws_config_is_muon_group(const tws_config *config, int group) {
+  return tws_optimizer_of(config->optimizer)->matrices && group % 2 == 0;
+}
+/* Fills *own with the configuration in which the group's values are those of all parameters. It owns nothing, and ends
+ * with `config`. */
+void tws_config_of_param_group(const tws_config *config, int group, tws_config *own);
+
 /* Computes Adam's betas of the optimizer step k: OneCycle with cycle_momentum varies beta1 and sets beta2 to 0.99;
  * every other schedule leaves both unchanged. */
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);

@@ -17,7 +17,6 @@
 #define BUFFERS "there are as many as pipeline_read and pipeline_write take"
 #define FAST "swap files are made in full, and zero, at once"
 #define CARRIER "the ranks choose themselves: NCCL on GPUs, shared memory and MPI on hosts"
-#define MOMENTS "they are, unless bf16.bf16_optimizer_states says otherwise"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
 #define INTERVALS "the plan is static: the host updates every update_interval steps"
 #define CORES "twinspeed.threads and twinspeed.bind_threads say which cores the host uses"

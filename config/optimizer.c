@@ -19,6 +19,8 @@
 #define BETAS(first, second) .beta1 = first, .beta2 = second, .epsilon = 1e-8
 #define EPSILON(value) .epsilon = value
 #define MOMENTUM(value) .momentum = value, .epsilon = 1e-8
+#define MATRICES(first, second, epsilon_, momentum_) \
+  .beta1 = first, .beta2 = second, .epsilon = epsilon_, .momentum = momentum_, .matrices = 1
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
 #define ADAPTED_SCALE .adapted_scale = 1

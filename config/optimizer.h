@@ -35,7 +35,8 @@ typedef struct tws_optimizer_row {
   const char *const *state; /* names of the state tensors of each parameter */
   int states;
   double beta1, beta2, epsilon, momentum;     /* defaults if optimizer.params does not give them */
-  int by_tensor;                              /* 1: an update needs complete parameters, so they are not partitioned */
+  int matrices;                               /* 1: matrices of layers have the rule MUON (plan/muon.c) */
+  int by_tensor;                              /* 1: an update needs the norms of complete parameters */
   int decoupled, without_zero, adapted_scale; /* traits */
   tws_optimizer_phases phases;                /* trait */
 } tws_optimizer_row;

@@ -108,6 +108,14 @@ static void put_special(builder *b, const tws_config *config) {
     put_at(b, "optimizer.params.betas", betas);
   else
     cJSON_Delete(betas);
+  if (config->narrow_moments) put_at(b, "optimizer.params.fp32_optimizer_states", cJSON_CreateBool(0));
+  if (cJSON_GetArraySize(config->param_groups) > 0)
+    put_at(b, "optimizer.param_groups", cJSON_Duplicate(config->param_groups, 1));
+  for (size_t i = 0; i < tws_key_count; i++) { /* the fields have the values of the first group alone */
+    const tws_given given = tws_store_get(config->store, &tws_keys[i]);
+    if (tws_keys[i].type == TWS_KEY_NUMBER_OR_LIST && cJSON_GetArraySize(given.item) > 1)
+      put_at(b, tws_keys[i].path, cJSON_Duplicate(given.item, 1));
+  }
   put_at(b, "twinspeed.axis_order", cJSON_CreateString(tws_axis_order_text(&config->axis_order, order)));
   drop_at(b, "tensor_parallel.tensor_parallel.tp_size"); /* printed as autotp_size, into which the value was read */
   cJSON *inner = find_at(b, "tensor_parallel.tensor_parallel");

@@ -563,6 +563,10 @@ static tws_code check_optimizer(const rules *r) {
     return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
                   "%s needs a loss scale that adapts itself", row->type);
   TWS_TRY(check_compression(r, row));
+  if (row->by_tensor && tws_config_offloads(r->config))
+    return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED,
+                  "set the devices of offload_optimizer and offload_param to none",
+                  "%s does not go with offloading: norms of parameters are computed on the device", row->type);
   if (r->config->min_coeff > r->config->max_coeff)
     return REFUSE(r, "optimizer.params.min_coeff", TWS_INVALID, NULL, "min_coeff %g is above max_coeff %g",
                   r->config->min_coeff, r->config->max_coeff);
@@ -572,6 +576,11 @@ static tws_code check_optimizer(const rules *r) {
   if (r->config->beta1 >= 1 || r->config->beta2 >= 1)
     return REFUSE(r, "optimizer.params.betas", TWS_INVALID, NULL, "betas must be below 1");
   return TWS_OK;
+}
+
+static tws_code check_param_groups(const rules *r) {
+  TWS_TRY(tws_config_check_muon(r->config, r->err));
+  return tws_config_check_param_groups(r->config, r->err);
 }
 
 static tws_code check_scheduler(const rules *r) {
@@ -698,7 +707,7 @@ static tws_code check_rules(tws_config *config, tws_error *err) {
   static tws_code (*const checks[])(const rules *) = {
       check_precision,   check_reduction,    check_offload,   check_delayed,       check_zenflow,
       check_parallelism, check_optimizer,    check_scheduler, check_recomputation, check_linear_tiles,
-      check_zeropp,      check_quantization, check_groups};
+      check_zeropp,      check_quantization, check_groups,    check_param_groups};
   tws_refusals refusals = {0};
   tws_error unheard;
   const rules r = {config, config->store, err ? err : &unheard};

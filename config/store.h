@@ -51,6 +51,12 @@ int tws_given_fraction(const tws_key *key, tws_given given);
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
                         const char *hint, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
+/* Fails if optimizer.param_groups, or a list with a value for each group in the schedule, cannot be used. */
+tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err);
+
+/* Fails if Muon is asked for with a feature that it is not supported with. */
+tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
+
 /* Visits every key below `item`, whose path is `segments`, in document order. An unknown key is refused, unless
  * DeepSpeed ignores it and it is not a misspelling of a known key; the visitor may refuse more. */
 typedef struct tws_walk {

@@ -77,6 +77,8 @@ static const char *of_training(const tws_config *c, const char *path) {
        "it"},
       {"twinspeed.error_feedback", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
       {"twinspeed.momentum_mask", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
+      {"optimizer.params.fp32_optimizer_states", !tws_config_bf16_masters(c),
+       "it needs bf16.bf16_master_weights_and_grads: the moments of float32 masters are float32"},
       {"scheduler.params.cycle_min_mom", !c->schedule.cycle_momentum, momentum},
       {"scheduler.params.cycle_max_mom", !c->schedule.cycle_momentum, momentum},
       {"scheduler.params.decay_mom_rate", !c->schedule.cycle_momentum, momentum},

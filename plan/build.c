@@ -156,7 +156,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   TWS_TRY(tws_recompute_begin(l));
   TWS_TRY(tws_backward_begin(l));
   const tws_lifetime whole = TWS_LIFETIME_PROGRAM;
-  plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT, whole);
+  plan->hyper = tws_builder_buffer(&l->b, "hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, tws_hyper_count(c), whole);
   uint64_t experts;
   tws_routers(plan->network, TWS_NONE, &experts);
   plan->metrics = tws_builder_buffer(&l->b, "metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT + experts, whole);

@@ -40,10 +40,11 @@ static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, s
   return 0;
 }
 
-void tws_builder_updates(tws_builder *b, uint64_t first, uint64_t count) {
+void tws_builder_updates(tws_builder *b, uint32_t gradient, uint64_t first, uint64_t count) {
   tws_plan *plan = b->plan;
   if (reserve(b, &plan->updates, &b->update_capacity, plan->update_count + (size_t)1, sizeof *plan->updates)) return;
-  plan->updates[plan->update_count++] = (tws_plan_update){.op = plan->op_count - 1, .first = first, .count = count};
+  plan->updates[plan->update_count++] =
+      (tws_plan_update){.op = plan->op_count - 1, .gradient = gradient, .first = first, .count = count};
 }
 
 uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,

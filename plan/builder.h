@@ -94,8 +94,9 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 /* Emits a kernel with arguments (NULL: without arguments). */
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count);
-/* Records that the operation emitted last updates elements [first, first + count) of those that this rank updates. */
-void tws_builder_updates(tws_builder *b, uint64_t first, uint64_t count);
+/* Records that the operation emitted last updates elements [first, first + count) of those that this rank updates, from
+ * the gradients in operand number `gradient`. */
+void tws_builder_updates(tws_builder *b, uint32_t gradient, uint64_t first, uint64_t count);
 /* Emits a collective of `segments` coalesced segments, each of which has one operand if it is in place, otherwise two
  * (sent, received). whole_bytes: tws_work.d[0]; dtype: the type of the first segment. */
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,

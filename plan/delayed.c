@@ -30,7 +30,7 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept) {
   d->last = &d->first;
   if (!d->on) return;
   d->gradients = tws_offload_waiting_gradients(l, TWS_DELAYED_GRADIENTS, l->config->accumulation_dtype, kept);
-  d->hyper = scalars(l, "delayed hyperparameters", TWS_F32, TWS_HYPER_COUNT);
+  d->hyper = scalars(l, "delayed hyperparameters", TWS_F32, tws_hyper_count(l->config));
   d->metrics = scalars(l, "delayed metrics", TWS_F64, TWS_METRIC_COUNT);
 }
 

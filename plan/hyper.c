@@ -1,6 +1,7 @@
 #include "plan/hyper.h"
 
 #include <math.h>
+#include <stddef.h>
 
 #include "plan/phases.h"
 
@@ -36,6 +37,17 @@ double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scal
   hyper[TWS_HYPER_REST2] = (float)(1 - beta2);
   fill_phase(config, update, hyper);
   return lr;
+}
+
+double tws_hyper_fill_groups(const tws_config *config, int64_t update, double loss_scale, float *hyper) {
+  double first = 0;
+  for (int group = 0; group < tws_config_param_groups(config); group++) {
+    tws_config own;
+    tws_config_of_param_group(config, group, &own);
+    const double lr = tws_hyper_fill(&own, update, loss_scale, hyper + (ptrdiff_t)group * TWS_HYPER_COUNT);
+    if (group == 0) first = lr;
+  }
+  return first;
 }
 
 void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]) {

@@ -9,6 +9,10 @@
 /* Fills the scalars of update number `update`, counted from 1. Returns the learning rate, not rounded to float32. */
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
 
+/* Does the same for all parameter groups of the configuration, whose scalars follow one another; the learning rate is
+ * that of the first group. hyper: room for TWS_PARAM_GROUPS. */
+double tws_hyper_fill_groups(const tws_config *config, int64_t update, double loss_scale, float *hyper);
+
 /* Fills the scalars of an update that the host performs every few steps (plan/zenflow.c): the learning rate and the
  * betas of the device's update number `update`, and the bias corrections of the host's update number `own`. */
 void tws_hyper_fill_late(const tws_config *config, int64_t update, int64_t own, float hyper[TWS_HYPER_COUNT]);

@@ -73,13 +73,15 @@ typedef struct tws_bucket {
 
 /* A ZeRO class: parameters that are replicated on the same ranks, which reduce their gradients and partition them. Each
  * class has its own range in the flat buffers. Dense parameters are one class, over all ranks with different samples or
- * tokens; experts are another, over the ranks that hold the same experts. */
-enum { TWS_ZERO_CLASSES = 8 }; /* largest number of classes */
+ * tokens; experts are another, over the ranks that hold the same experts. Each parameter group has classes of its own.
+ * */
+enum { TWS_ZERO_CLASSES = 8 + 2 * TWS_PARAM_GROUPS }; /* largest number of classes */
 typedef enum tws_frozen { TWS_TRAINED, TWS_FROZEN, TWS_FROZEN_QUANTIZED } tws_frozen;
 typedef struct tws_zero_class {
   tws_axes axes;
   uint32_t group;
   int ranks, index;
+  int param_group;     /* the parameter group of all its parameters; a frozen class has 0 */
   int frozen;          /* tws_frozen: the parameters of a frozen class are stored but not updated */
   uint32_t first, end; /* [first, end) of tws_zero.order: the parameters of the class */
   uint64_t stored;     /* offset in elements of the class's range in buffers of all elements that a rank stores */
@@ -184,6 +186,16 @@ typedef struct tws_zero {
   /* per parameter: buffers of the codes and the scales of a quantized gather, or TWS_NONE */
   uint32_t *codes, *code_scales;
 } tws_zero;
+
+/* Returns the elements of a buffer of hyperparameters, which has TWS_HYPER_COUNT for each parameter group. */
+static inline uint64_t tws_hyper_count(const tws_config *config) {
+  return (uint64_t)tws_config_param_groups(config) * TWS_HYPER_COUNT;
+}
+
+/* Returns the operand of a parameter group's scalars in a buffer of hyperparameters. */
+static inline tws_operand tws_hyper_of(uint32_t hyper, int param_group) {
+  return tws_read(hyper, (uint64_t)param_group * TWS_HYPER_COUNT, TWS_HYPER_COUNT);
+}
 
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {
   return &z->classes[z->class_of[param]];

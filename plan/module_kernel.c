@@ -106,7 +106,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       break;
     case TWS_BIND_HYPER:
       if (e->work.flags & TWS_DROPOUT || e->work.code == TWS_KERNEL_DROPOUT)
-        e->operand[e->count++] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+        e->operand[e->count++] = tws_hyper_of(l->b.plan->hyper, 0);
       break;
     case TWS_BIND_TAKE:
     case TWS_BIND_UPDATE:

@@ -109,7 +109,7 @@ double tws_loss_weight(const tws_lower *l, const tws_module *m) {
 int tws_lower_scaled(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   if (l->config->dtype != TWS_F16 || l->extent.evaluates) return count;
   work->flags |= TWS_SCALED;
-  operands[count] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+  operands[count] = tws_hyper_of(l->b.plan->hyper, 0);
   return count + 1;
 }
 

@@ -217,7 +217,7 @@ static void forward_dropped(tws_lower *l, const tws_module *m) {
     return;
   }
   const tws_operand x = tws_value_read(l, m->in[0]);
-  tws_operand operands[2] = {tws_value_write(l, m->out[0]), tws_all(&l->b, l->b.plan->hyper, TWS_READ)};
+  tws_operand operands[2] = {tws_value_write(l, m->out[0]), tws_hyper_of(l->b.plan->hyper, 0)};
   const tws_work work = tws_module_work(l, m, TWS_KERNEL_DROPOUT, 0);
   tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, x, operands[0]);
   operands[0].access = TWS_READ_WRITE;

@@ -87,7 +87,7 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   for (int i = 0; i < 4; i++) operands[1 + i] = tws_value_write(l, m->out[i]);
   operands[5] = tws_update(l->b.plan->metrics, TWS_METRIC_AUXILIARY, 2);
   operands[6] = routed(l, m, TWS_READ_WRITE);
-  if (draws) operands[count++] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
+  if (draws) operands[count++] = tws_hyper_of(l->b.plan->hyper, 0);
   if (m->running != TWS_NONE) {
     work.flags |= TWS_BIAS;
     operands[count++] = tws_running_operand(l, m, TWS_READ);

@@ -239,7 +239,7 @@ void tws_offload_squares_begin(tws_lower *l) {
   if (!o->optimizer) return;
   o->metrics = tws_offload_buffer(l, "host metrics", TWS_CATEGORY_INPUT, TWS_F64, TWS_METRIC_COUNT);
   if (!o->delayed.on)
-    o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, TWS_HYPER_COUNT);
+    o->hyper = tws_offload_buffer(l, "host hyperparameters", TWS_CATEGORY_INPUT, TWS_F32, tws_hyper_count(l->config));
   if (squares_on_host(l)) copy_scalars(l, TWS_STREAM_COPY_OUT, plan->metrics, o->metrics, TWS_METRIC_SQUARES, 1);
 }
 
@@ -254,7 +254,7 @@ void tws_offload_scalars(tws_lower *l) {
   const uint32_t hyper = o->delayed.on ? o->delayed.hyper : o->hyper;
   if (!o->optimizer) return;
   copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->metrics, metrics, 0, TWS_METRIC_COUNT);
-  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, hyper, 0, TWS_HYPER_COUNT);
+  copy_scalars(l, TWS_STREAM_COPY_OUT, l->b.plan->hyper, hyper, 0, tws_hyper_count(l->config));
 }
 
 /* ---- the disk ---- */

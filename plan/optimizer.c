@@ -5,6 +5,7 @@
 
 #include "models/operator.h"
 #include "plan/compressed.h"
+#include "plan/muon.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
@@ -121,18 +122,19 @@ typedef struct run {
   uint64_t at, count; /* first element in the flat order, and number of elements */
   int64_t element;    /* number of the first element among the elements of all parameters of the whole network */
   uint32_t param;     /* parameter of the first element */
-  uint64_t norms;     /* offset of its two norms in the buffer of all norms */
+  uint64_t norms;     /* offset of the first parameter's two norms in the buffer of all norms: twice its place in
+                       * tws_zero.order */
 } run;
 
 static int is_stochastic(const tws_config *config) {
   return tws_config_bf16_masters(config) && config->stochastic_rounding;
 }
 
-/* Returns the work of the kernel of the configuration's optimizer (norms 0) or of its norms (norms 1), with its
- * parameters, which are configuration keys of the same names. */
-static tws_work rule_work(const tws_config *config, int norms) {
+/* Returns the work of the kernel of an update rule (norms 0) or of its norms (norms 1), with its parameters, which are
+ * configuration keys of the same names. */
+static tws_work rule_work(const tws_config *config, tws_update_rule rule, int norms) {
   tws_work work = tws_kernel_work(TWS_KERNEL_COUNT, config->accumulation_dtype, 0);
-  switch (tws_optimizer_of(config->optimizer)->rule) {
+  switch (rule) {
 #define VALUES1(a) config->a
 #define VALUES2(a, b) config->a, config->b
 #define VALUES4(a, b, c, d) config->a, config->b, config->c, config->d
@@ -154,7 +156,12 @@ static tws_work rule_work(const tws_config *config, int norms) {
 }
 
 static tws_work update_work(const tws_config *config, const run *r, int norms, tws_arguments *arguments) {
-  tws_work work = rule_work(config, norms);
+  tws_config own;
+  const int group = r->of ? r->of->param_group : 0;
+  tws_config_of_param_group(config, group, &own);
+  tws_work work = rule_work(
+      &own, tws_config_is_muon_group(config, group) ? TWS_UPDATE_MUON : tws_optimizer_of(config->optimizer)->rule,
+      norms);
   if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
   if (tws_config_bf16_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
   if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
@@ -190,7 +197,7 @@ static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand
     operands[n++] = tws_read(l->offload.gradients, state - l->offload.cut, r->count);
   else
     operands[n++] = tws_read(plan->gradients, l->zero.flat_gradients ? r->at : state, r->count);
-  operands[n++] = tws_all(&l->b, on_host ? l->offload.hyper : plan->hyper, TWS_READ);
+  operands[n++] = tws_hyper_of(on_host ? l->offload.hyper : plan->hyper, r->of->param_group);
   operands[n++] = tws_all(&l->b, on_host ? l->offload.metrics : plan->metrics, TWS_READ);
   return n;
 }
@@ -211,8 +218,30 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
     operands[n++] = updated = tws_offload_weights(l, r->at, r->count, on_host);
   tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            is_stochastic(l->config) ? &arguments : NULL, operands, n);
-  tws_builder_updates(&l->b, first, r->count);
+  tws_builder_updates(&l->b, 1 + (uint32_t)plan->optimizer_states, first, r->count);
   tws_offload_updated(l, updated, r->at, r->count);
+}
+
+/* Emits the update of a part of a matrix by its change (plan/muon.c). Muon has one state, which the update does not
+ * change. */
+static void update_matrix(tws_lower *l, const tws_zero_class *c, uint64_t at, tws_operand change) {
+  const tws_plan *plan = l->b.plan;
+  const run r = {.of = c, .at = at, .count = change.count};
+  const uint64_t state = c->kept + at - tws_zero_kept_first(&l->zero, c);
+  tws_work work = update_work(l->config, &r, 0, NULL);
+  work.dtype = TWS_F32;
+  const int master = plan->master != TWS_NONE;
+  tws_operand operands[6] = {
+      tws_update(master ? plan->master : plan->parameters, master ? state : at, change.count),
+      tws_update(plan->optimizer_state[0], state, change.count),
+      change,
+      tws_hyper_of(plan->hyper, c->param_group),
+      tws_read(plan->metrics, 0, TWS_METRIC_COUNT),
+  };
+  int n = 5;
+  if (master && plan->buffers[plan->master].dtype != l->config->dtype)
+    operands[n++] = tws_write(plan->parameters, at, change.count);
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
 /* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it. */
@@ -226,12 +255,34 @@ static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &share, operands, n);
 }
 
-/* Reduces the norms of parameters that tensor parallelism splits or replicates. */
-static void share_norms(tws_lower *l, uint32_t norms, uint64_t elements) {
-  const tws_operand operand = tws_update(norms, 0, elements);
-  if (l->group[TWS_AXIS_MODEL] == TWS_NONE) return;
-  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, l->group[TWS_AXIS_MODEL], TWS_F64,
-                         elements * sizeof(double), 1, 0, &operand, 1);
+/* Reduces norms over a group of ranks. */
+static void share_norms(tws_lower *l, uint32_t group, tws_operand norms) {
+  if (group == TWS_NONE || norms.count == 0) return;
+  tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, group, TWS_F64,
+                         norms.count * sizeof(double), 1, 0, &norms, 1);
+}
+
+/* Emits the norms of all parameters, those of parameters of which this rank updates nothing too, which are 0, and
+ * reduces them: over the ranks that partition a parameter, and over those that tensor parallelism splits it among or
+ * replicates it on. */
+static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
+  const tws_zero *z = &l->zero;
+  const uint32_t trained = z->classes[z->trained_count - 1].end;
+  const uint64_t elements = 2 * (uint64_t)trained;
+  const uint32_t norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
+  int next = 0;
+  for (uint32_t k = 0; k < z->trained_count; k++) {
+    const tws_zero_class *c = &z->classes[k];
+    for (uint32_t i = c->first; i < c->end; i++) {
+      run r = {.of = c, .at = tws_zero_kept_first(z, c), .param = (uint32_t)z->order[i], .norms = 2 * (uint64_t)i};
+      if (next < count && runs[next].norms == r.norms) r = runs[next++];
+      find_norms(l, &r, norms);
+    }
+    if (z->stage > 0 && c->ranks > 1)
+      share_norms(l, c->group, tws_update(norms, 2 * (uint64_t)c->first, 2 * (uint64_t)(c->end - c->first)));
+  }
+  share_norms(l, l->group[TWS_AXIS_MODEL], tws_update(norms, 0, elements));
+  return norms;
 }
 
 /* Returns the sub-group of each position in the flat order at stage 3; at other stages all are one sub-group. */
@@ -267,6 +318,11 @@ static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
+/* Returns 1 if Muon updates the parameters of a class. */
+static int is_muon_class(const tws_lower *l, const tws_zero_class *c) {
+  return tws_config_is_muon_group(l->config, c->param_group);
+}
+
 /* Adds the runs of a class to the list and returns its new length. A new run begins at a new sub-group, if the
  * elements' numbers are not consecutive (for the random bits of rounding), and at each parameter if the optimizer needs
  * whole parameters. Padding belongs to the last run. before: per parameter of the whole network, number of elements of
@@ -295,7 +351,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
                   (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
-      r = (run){.of = c, .at = from, .element = element, .param = p};
+      r = (run){.of = c, .at = from, .element = element, .param = p, .norms = 2 * (uint64_t)i};
       group = group_of[i];
     }
     r.count += to - from;
@@ -317,7 +373,7 @@ static int list_runs(tws_lower *l, run **list) {
   before[0] = 0;
   for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
   for (uint32_t k = 0; k < l->zero.trained_count; k++)
-    count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
+    if (!is_muon_class(l, &l->zero.classes[k])) count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
   return count;
 }
 
@@ -349,21 +405,15 @@ void tws_lower_update(tws_lower *l) {
   uint32_t norms = TWS_NONE;
   const int count = list_runs(l, &runs);
   if (l->b.failed != TWS_OK) return;
-  if (tws_optimizer_of(l->config->optimizer)->by_tensor) {
-    const uint64_t elements = 2 * (uint64_t)count;
-    norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
-    for (int i = 0; i < count; i++) {
-      runs[i].norms = 2 * (uint64_t)i;
-      find_norms(l, &runs[i], norms);
-    }
-    share_norms(l, norms, elements);
-  }
+  if (tws_optimizer_of(l->config->optimizer)->by_tensor) norms = find_all_norms(l, runs, count);
   if (tws_offload_has_ranges(l)) {
     run_list list = {.runs = runs, .count = count};
     tws_offload_stages(l, update_range, &list);
   } else {
     for (int i = 0; i < count; i++) update(l, &runs[i], norms);
   }
+  for (uint32_t k = 0; k < l->zero.trained_count; k++)
+    if (is_muon_class(l, &l->zero.classes[k])) tws_muon_lower(l, &l->zero.classes[k], update_matrix);
   tws_offload_end(l);
 }
 

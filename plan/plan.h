@@ -248,9 +248,9 @@ static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
 
-/* An operation that updates elements of parameters: its operand 1 + optimizer_states are their gradients. */
+/* An operation that updates elements of parameters, or computes their change, from their gradients. */
 typedef struct tws_plan_update {
-  uint32_t op;
+  uint32_t op, gradient; /* gradient: index of the operand that has the gradients, among those of the operation */
   uint64_t first, count; /* the updated elements, numbered as in entries of the state with TWS_ELEMENTS_OWNED */
 } tws_plan_update;
 

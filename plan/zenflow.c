@@ -186,7 +186,7 @@ static void update_columns(tws_lower *l) {
   const tws_work work = tws_lower_update_work(l, l->config->accumulation_dtype, count);
   for (int kind = 0; kind <= plan->optimizer_states; kind++) operands[n++] = tws_update(z->compact[kind], 0, count);
   operands[n++] = tws_read(gradients, 0, count);
-  operands[n++] = tws_all(&l->b, plan->hyper, TWS_READ);
+  operands[n++] = tws_hyper_of(plan->hyper, 0);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
   /* the update keeps these weights if any gradient is not finite */
   const uint32_t weights = cast_weights(l);

@@ -102,6 +102,15 @@ static void order_params(tws_lower *l) {
   }
 }
 
+/* Returns the number of elements that have the state `index` of those that the rank updates: Muon's matrices, which
+ * come last, have only the first state. */
+static uint64_t state_count(const tws_lower *l, int index, uint64_t owned) {
+  const tws_zero *z = &l->zero;
+  for (uint32_t k = 0; k < z->trained_count && index > 0; k++)
+    if (tws_config_is_muon_group(l->config, z->classes[k].param_group)) return z->classes[k].kept;
+  return owned;
+}
+
 static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *segments, uint32_t count) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
@@ -127,7 +136,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
                               .role = TWS_ELEMENTS_OWNED,
                               .initial = TWS_INITIAL_ZERO,
                               .checkpointed = 1};
-    plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, owned);
+    plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, state_count(l, i, owned));
   }
   tws_delayed_begin(l, owned);
   tws_zenflow_begin(l, owned);

@@ -178,10 +178,10 @@ static void engine_set_lr(tws_engine *e, double lr) {
 
 static double engine_lr(const tws_engine *e) {
   const tws_counters *counters = e->t.counters;
-  float hyper[TWS_HYPER_COUNT];
-  return e->t.has_set_lr
-             ? e->t.set_lr
-             : tws_hyper_fill(e->t.config, counters->steps - counters->skipped + 1, counters->loss_scale.scale, hyper);
+  float hyper[TWS_PARAM_GROUPS * TWS_HYPER_COUNT];
+  return e->t.has_set_lr ? e->t.set_lr
+                         : tws_hyper_fill_groups(e->t.config, counters->steps - counters->skipped + 1,
+                                                 counters->loss_scale.scale, hyper);
 }
 
 /* ---- checkpoints ---- */

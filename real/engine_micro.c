@@ -68,7 +68,7 @@ tws_code tws_engine_has_gradients(const tws_engine *e, tws_error *err) {
   for (uint32_t i = 0; i < plan->update_count && there; i++) {
     const tws_plan_update *u = &plan->updates[i];
     there = !is_written(plan, cut, u->op,
-                        &plan->operands[plan->ops[u->op].operand_first + 1u + (uint32_t)plan->optimizer_states]);
+                        &plan->operands[plan->ops[u->op].operand_first + u->gradient]);
   }
   if (!there)
     return tws_fail(err, TWS_UNSUPPORTED, "turn off twinspeed.delayed_update and ZenFlow to read them",

@@ -35,7 +35,7 @@ uint64_t tws_engine_elements(const tws_engine *e, uint32_t param) {
 /* Adds the ranges of gradients that one operation updates with. */
 static void add_gradients(tws_engine *e, const tws_plan_update *u) {
   const tws_plan *plan = e->t.plan;
-  const tws_operand *from = &plan->operands[plan->ops[u->op].operand_first + 1u + (uint32_t)plan->optimizer_states];
+  const tws_operand *from = &plan->operands[plan->ops[u->op].operand_first + u->gradient];
   for (uint32_t i = 0; i < plan->state->shard_count; i++) {
     const tws_shard *s = &plan->state->shards[i];
     const tws_param *param = &plan->network->params[s->param];

@@ -254,23 +254,25 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
-/* Replaces the schedule's learning rate by the one that the caller has set, if any. */
-static void use_set_lr(const tws_training *t, double *lr, float hyper[TWS_HYPER_COUNT]) {
+/* Replaces the schedule's learning rate, of all parameter groups, by the one that the caller has set, if any. */
+static void use_set_lr(const tws_training *t, double *lr, float *hyper) {
   if (!t->has_set_lr) return;
   *lr = t->set_lr;
-  hyper[TWS_HYPER_LR] = (float)t->set_lr;
+  for (int group = 0; group < tws_config_param_groups(t->config); group++)
+    hyper[group * TWS_HYPER_COUNT + TWS_HYPER_LR] = (float)t->set_lr;
 }
 
 /* Sets the scalars of a step. A skipped step is no update: neither the learning-rate schedule nor the bias correction
  * of the moments counts it. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
-  float hyper[TWS_HYPER_COUNT];
+  float hyper[TWS_PARAM_GROUPS * TWS_HYPER_COUNT];
+  const uint64_t count = (uint64_t)tws_config_param_groups(t->config) * TWS_HYPER_COUNT;
   const int program = t->kind.program;
   const tws_plan *plan = t->programs[program];
-  *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
+  *lr = tws_hyper_fill_groups(t->config, step, t->counters->loss_scale.scale, hyper);
   use_set_lr(t, lr, hyper);
-  TWS_TRY(tws_executor_put(t->executor, program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  TWS_TRY(tws_executor_put(t->executor, program, plan->hyper, 0, hyper, count, err));
   return tws_executor_zero(t->executor, program, plan->metrics, err);
 }
 

@@ -254,6 +254,13 @@ static test_case random_case(int number) {
       c.f[0] = 1e-6, c.f[1] = 0.1, c.f[2] = 10, c.f[3] = 0.01, c.f[4] = 1, c.flags = 0;
       c.d[0] *= draw(s, 20, 1, 30);
       break;
+    case TWS_KERNEL_MUON_MOMENTUM:
+    case TWS_KERNEL_NEWTON_SCHULZ:
+      c.f[0] = 0.9, c.flags = 0;
+      break;
+    case TWS_KERNEL_MUON:
+      c.f[0] = 0.1, c.f[1] = c.f[2] = 0, c.flags = 0;
+      break;
     case TWS_KERNEL_SGD:
     case TWS_KERNEL_ADAGRAD:
     case TWS_KERNEL_LION:

@@ -412,6 +412,33 @@ static inline void oracle_sgd(const tws_work *w, double **o, int count) {
   }
 }
 
+static inline void oracle_muon(const tws_work *w, double **o, int count) {
+  for (int64_t i = 0; i < w->d[0] && o[4][TWS_METRIC_CLIP] != 0; ++i) {
+    o[0][i] -= o[3][TWS_HYPER_LR] * (o[2][i] + w->f[0] * o[0][i]);
+    if (count > 5) o[5][i] = o[0][i];
+  }
+}
+
+static inline void oracle_muon_momentum(const tws_work *w, double **o) {
+  const double clip = o[2][TWS_METRIC_CLIP], momentum = w->f[0];
+  for (int64_t i = 0; i < w->d[0]; ++i) {
+    const double g = (1 - momentum) * clip * o[1][i];
+    if (clip != 0) o[0][i] = momentum * o[0][i] + g;
+    o[3][i] = clip != 0 ? momentum * o[0][i] + g : 0;
+  }
+}
+
+static inline void oracle_unit_norm(const tws_work *w, double **o) {
+  double sum = 0;
+  for (int64_t i = 0; i < w->d[0]; ++i) sum += o[0][i] * o[0][i];
+  for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i] / (sqrt(sum) + 1e-7);
+}
+
+static inline void oracle_newton_schulz(const tws_work *w, double **o) {
+  for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i)
+    o[1][i] = w->f[0] * ((i / w->d[1] == i % w->d[1] ? 3.4445 : 0) - 4.7750 * o[0][i] + 2.0315 * o[1][i]);
+}
+
 /* The moments and what changes the weight, before it is scaled. */
 static inline double oracle_lamb_change(const tws_work *w, double **o, int64_t i, double *m, double *v) {
   const double g = o[3][i] * o[5][TWS_METRIC_CLIP];
@@ -630,6 +657,18 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ADAGRAD:
       oracle_adagrad(w, o, count);
+      break;
+    case TWS_KERNEL_MUON:
+      oracle_muon(w, o, count);
+      break;
+    case TWS_KERNEL_MUON_MOMENTUM:
+      oracle_muon_momentum(w, o);
+      break;
+    case TWS_KERNEL_UNIT_NORM:
+      oracle_unit_norm(w, o);
+      break;
+    case TWS_KERNEL_NEWTON_SCHULZ:
+      oracle_newton_schulz(w, o);
       break;
     case TWS_KERNEL_SGD:
       oracle_sgd(w, o, count);

@@ -19,6 +19,7 @@
 #include "codes.h"
 #include "columns.h"
 #include "hand_program.h"
+#include "models/network/adapt.h"
 #include "real/host/bind.h"
 #include "real/cuda_loader.h"
 #include "real/train_internal.h"
@@ -430,6 +431,7 @@ static void run_job(char *line, FILE *out) {
   need(text != NULL, "job", NULL);
   tws_config *config = load_config(text);
   need(tws_network_load(model, tws_config_vocabulary_multiple(config), &network, &err) == TWS_OK, name, &err);
+  need(tws_network_adapt(network, config, &err) == TWS_OK, name, &err);
   tws_auto_context context = {.hidden_size = network->hidden};
   need(tws_config_resolve(config, world, &context, &err) == TWS_OK, name, &err);
   tws_plan_request plan = {.network = network, .config = config, .backend = TWS_BACKEND_HOST, .threads = 1};

@@ -157,6 +157,7 @@ START_TEST(same_bits) {
       {"bf16", "\"bf16\":{\"enabled\":true},", "AdamW", 2},
       {"alone", "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true},",
        "Lion", 3},
+      {"matrices", "", "Muon", 3},
       {"fp16", "\"fp16\":{\"enabled\":true,\"initial_scale_power\":27,\"hysteresis\":3,\"loss_scale_window\":4},",
        "AdamW", 1}};
   enum { CASES = sizeof cases / sizeof *cases };

@@ -420,10 +420,88 @@ START_TEST(reasons_name_what_does_it_here) {
 }
 END_TEST
 
+/* The values of a parameter group are those of a configuration that gives them to all parameters, with each schedule. */
+START_TEST(param_groups_have_values_of_their_own) {
+  static const char *const schedules[] = {
+      "OneCycle\", \"params\": {\"cycle_min_lr\": %s, \"cycle_max_lr\": %s, \"cycle_first_step_size\": 5",
+      "WarmupLR\", \"params\": {\"warmup_min_lr\": %s, \"warmup_max_lr\": %s, \"warmup_num_steps\": 5",
+      "LRRangeTest\", \"params\": {\"lr_range_test_min_lr\": %s, \"lr_range_test_step_rate\": 2",
+      "WarmupCosineLR\", \"params\": {\"total_num_steps\": 20, \"warmup_num_steps\": 5"};
+  static const char *const values[][4] = {{"[0.1, 0.2]", "[0.5, 0.9]", "0.01",
+                                           ", \"param_groups\": [{\"params\": \"*.bias\", "
+                                           "\"lr\": 0.03, \"weight_decay\": 0, \"betas\": [0.5, 0.6], \"eps\": 1}]"},
+                                          {"0.1", "0.5", "0.01", ""},
+                                          {"0.2", "0.9", "0.03", ""}};
+  for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+    tws_config *c[3], own;
+    for (int v = 0; v < 3; v++) {
+      char text[1024], schedule[256];
+      snprintf(schedule, sizeof schedule, schedules[i], values[v][0], values[v][1]);
+      snprintf(text, sizeof text,
+               "{\"train_batch_size\": 1, \"optimizer\": {\"params\": {\"lr\": %s, \"weight_decay\": 0.1}%s}, "
+               "\"scheduler\": {\"type\": \"%s}}}",
+               values[v][2], values[v][3], schedule);
+      ck_assert_msg(resolve(text, 1, 0, &c[v]) == TWS_OK, "%s: %s", text, err.message);
+    }
+    ck_assert_int_eq(tws_config_param_groups(c[0]), 2);
+    for (int group = 0; group < 2; group++) {
+      tws_config_of_param_group(c[0], group, &own);
+      for (int64_t k = 0; k < 25; k++) ck_assert_double_eq(tws_config_lr(&own, k), tws_config_lr(c[1 + group], k));
+      ck_assert(own.weight_decay == (group ? 0 : 0.1) && own.epsilon == (group ? 1 : 1e-8));
+      ck_assert(own.beta1 == (group ? 0.5 : 0.9) && own.beta2 == (group ? 0.6 : 0.999));
+    }
+    tws_text printed = {0};
+    tws_config *again;
+    uint64_t print[2];
+    ck_assert_int_eq(tws_config_print(c[0], 0, &printed, &err), TWS_OK);
+    ck_assert_msg(resolve(printed.data, 1, 0, &again) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(tws_config_fingerprint(c[0], &print[0], &err), TWS_OK);
+    ck_assert_int_eq(tws_config_fingerprint(again, &print[1], &err), TWS_OK);
+    ck_assert_uint_eq(print[0], print[1]);
+    ck_assert_int_eq(tws_config_fingerprint(c[1], &print[1], &err), TWS_OK);
+    ck_assert_uint_ne(print[0], print[1]);
+    tws_text_free(&printed);
+    tws_config_destroy(again);
+    for (int v = 0; v < 3; v++) tws_config_destroy(c[v]);
+  }
+}
+END_TEST
+
+/* Muon has two groups for each set of parameters, of which the first is the matrices. */
+START_TEST(groups_of_muon) {
+  static const struct {
+    const char *params;
+    double muon, adam;
+  } cases[] = {{"", 0.02, 3e-4},
+               {"\"lr\": 0.5", 0.5, 0.5},
+               {"\"lr\": 0.5, \"muon_lr\": 0.1", 0.1, 0.5},
+               {"\"muon_lr\": 0, \"adam_lr\": 0.2", 0, 0.2}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_config *c, own;
+    char text[512];
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Muon\", \"params\": {%s}, "
+             "\"param_groups\": [{\"params\": \"*.mlp.*\", \"lr\": 0.7}]}}",
+             cases[i].params);
+    ck_assert_msg(resolve(text, 1, 0, &c) == TWS_OK, "%s: %s", text, err.message);
+    ck_assert_int_eq(tws_config_param_groups(c), 4);
+    for (int group = 0; group < 4; group++) {
+      tws_config_of_param_group(c, group, &own);
+      ck_assert_double_eq(own.lr, group >= 2 ? 0.7 : group ? cases[i].adam : cases[i].muon);
+      ck_assert_int_eq(tws_config_is_muon_group(c, group), group % 2 == 0);
+      ck_assert(own.momentum == 0.95 && own.beta1 == 0.9 && own.beta2 == 0.95 && own.epsilon == 1e-10);
+    }
+    tws_config_destroy(c);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("config_notes");
   TCase *tests = tcase_create("config_notes");
   tcase_add_test(tests, words_of_listings_and_python);
+  tcase_add_test(tests, param_groups_have_values_of_their_own);
+  tcase_add_test(tests, groups_of_muon);
   tcase_add_test(tests, fractions_of_counts_are_rounded);
   tcase_add_test(tests, documented_arguments_at_their_defaults);
   tcase_add_test(tests, elasticity_of_other_divisions);

@@ -482,6 +482,7 @@ START_TEST(repeatable) {
 END_TEST
 
 #include "tests/kernel_identities.h"
+#include "tests/kernel_muon.h"
 #include "tests/kernel_optimizers.h"
 #include "tests/kernel_rounding.h"
 
@@ -699,6 +700,8 @@ int main(void) {
   tcase_add_test(single, adam_golden);
   tcase_add_test(single, lion_golden);
   tcase_add_test(single, adagrad_golden);
+  tcase_add_test(single, muon_golden);
+  tcase_add_test(single, muon_updates);
   tcase_add_test(single, sgd_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);

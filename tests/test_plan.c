@@ -162,7 +162,18 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.stochastic_rounding = draw(seed, 19, 4) != 0;
   c.sequence_length = 1 + (int64_t)draw(seed, 16, 16);
   c.gradient_clipping = (double)draw(seed, 17, 2);
+  if (c.zero.offload_optimizer || c.bf16_masters) return c;
+  c.optimizer = (const tws_optimizer[]){TWS_OPTIMIZER_ADAMW, TWS_OPTIMIZER_MUON, TWS_OPTIMIZER_LAMB}[draw(seed, 24, 3)];
+  c.muon_method = (int)draw(seed, 25, 2);
   return c;
+}
+
+/* Assigns matrices of layers to Muon's first group, and other parameters to its second one. */
+static void assign_muon_groups(tws_network *network) {
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    tws_param *param = &network->params[p];
+    param->param_group = param->rows == 1 || network->modules[param->module].layer < 0;
+  }
 }
 
 /* Every parameter element is some rank's to update, exactly once (stage 0: once on every rank). */
@@ -189,11 +200,13 @@ static void check_ownership(tws_plan *const *plans, int ranks, const tws_network
 
 START_TEST(random_jobs_are_sound) {
   int stochastic = 0;
-  tws_network *networks[2] = {network_of("tiny-gpt2"), network_of("tiny-llama")};
+  tws_network *networks[4];
+  for (int i = 0; i < 4; i++) networks[i] = network_of(i % 2 ? "tiny-llama" : "tiny-gpt2");
+  for (int i = 2; i < 4; i++) assign_muon_groups(networks[i]);
   for (uint64_t seed = 1; seed <= 300; seed++) {
-    const tws_network *network = networks[seed & 1];
-    int ranks = 1 + (int)draw(seed, 30, 5);
-    tws_config config = random_config(seed, tws_network_params(network, 0));
+    const int ranks = 1 + (int)draw(seed, 30, 5);
+    const tws_config config = random_config(seed, tws_network_params(networks[seed & 1], 0));
+    const tws_network *network = networks[(seed & 1) + (config.optimizer == TWS_OPTIMIZER_MUON ? 2 : 0)];
     tws_plan *plans[8];
     tws_error err = {0};
     for (int r = 0; r < ranks; r++) {
@@ -217,8 +230,7 @@ START_TEST(random_jobs_are_sound) {
     for (int r = 0; r < ranks; r++) tws_plan_destroy(plans[r]);
   }
   ck_assert_int_ge(stochastic, 20);
-  tws_network_destroy(networks[0]);
-  tws_network_destroy(networks[1]);
+  for (int i = 0; i < 4; i++) tws_network_destroy(networks[i]);
 }
 END_TEST
 

@@ -158,12 +158,17 @@ static void add_lamb(FILE *file, const char *name, const char *division) {
           name, FEW_STEPS, division);
 }
 
-/* Whole on every rank, cut or copied by tensor parallelism, or on one stage alone: a parameter has one norm. */
+/* Whole on every rank, partitioned by ZeRO, cut or copied by tensor parallelism, or on one stage alone: a parameter has
+ * one norm. */
 START_TEST(lamb) {
   static const struct {
     const char *name, *text;
     int ranks;
   } divisions[] = {{"data", "", 1},
+                   {"zero1", "\"zero_optimization\":{\"stage\":1,\"reduce_bucket_size\":20000},", 1},
+                   {"zero2", "\"zero_optimization\":{\"stage\":2,\"reduce_bucket_size\":20000},", 1},
+                   {"zero3", "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100},", 1},
+                   {"zero1-tensor", "\"zero_optimization\":{\"stage\":1},\"tensor_parallel\":{\"autotp_size\":2},", 2},
                    {"tensor", "\"tensor_parallel\":{\"autotp_size\":2},", 2},
                    {"pipe", "\"pipeline\":{\"stages\":2},", 2},
                    {"both", "\"tensor_parallel\":{\"autotp_size\":2},\"pipeline\":{\"stages\":2},", 4}};
@@ -171,7 +176,7 @@ START_TEST(lamb) {
   double worst = 0;
   for (int k = 0; k < 3; k++) {
     FILE *file = fopen(jobs, "w");
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < sizeof divisions / sizeof *divisions; i++)
       if (divisions[i].ranks <= 1 << k) add_lamb(file, divisions[i].name, divisions[i].text);
     fclose(file);
     run_jobs(k, jobs);
@@ -224,7 +229,7 @@ END_TEST
  * host updates. */
 /* Trains with an optimizer that updates each element alone, at all stages, on the device and on the host. The losses of
  * all are those of stage 0 on one rank. */
-static void train_everywhere(const char *name, const char *optimizer) {
+static void train_everywhere(const char *name, const char *optimizer, int steps) {
   static const char *const offload[] = {"", ",\"offload_optimizer\":{\"device\":\"cpu\"}"};
   const char *jobs = in_folder("jobs");
   char first[48];
@@ -238,7 +243,7 @@ static void train_everywhere(const char *name, const char *optimizer) {
               "%s-%d%s\ttiny-gpt2\t%d\t{\"optimizer\":%s,\"gradient_clipping\":1.0,\"train_batch_size\":8,"
               "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000"
               "%s},\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
-              name, stage, host ? "-host" : "", STEPS, optimizer, stage, offload[host]); /* the first steps overshoot */
+              name, stage, host ? "-host" : "", steps, optimizer, stage, offload[host]); /* the first steps overshoot */
     }
     fclose(file);
     run_jobs(k, jobs);
@@ -258,14 +263,77 @@ static void train_everywhere(const char *name, const char *optimizer) {
 }
 
 START_TEST(adagrad) {
-  train_everywhere("adagrad", "{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,\"weight_decay\":0.01}}");
+  train_everywhere("adagrad", "{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,\"weight_decay\":0.01}}", STEPS);
 }
 END_TEST
 
 START_TEST(sgd) {
   train_everywhere("sgd",
                    "{\"type\":\"SGD\",\"params\":{\"lr\":0.1,\"momentum\":0.9,\"nesterov\":true,"
-                   "\"weight_decay\":0.001}}");
+                   "\"weight_decay\":0.001}}",
+                   FEW_STEPS);
+}
+END_TEST
+
+/* A group of all parameters is the same as no group, and a group of vectors without decay is not. */
+START_TEST(param_groups) {
+  static const char job[] =
+      "%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":%s,\"weight_decay\":%s},"
+      "\"param_groups\":[%s]},\"train_batch_size\":8,\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n";
+  const char *jobs = in_folder("jobs");
+  train_everywhere("groups",
+                   "{\"type\":\"AdamW\",\"params\":{\"lr\":0.003,\"weight_decay\":0.1},\"param_groups\":["
+                   "{\"params\":\"vectors\",\"weight_decay\":0},{\"params\":[\"*wte*\",\"*wpe*\"],\"lr\":0.001,"
+                   "\"betas\":[0.8,0.99],\"eps\":1e-6}]}",
+                   FEW_STEPS);
+  FILE *file = fopen(jobs, "w");
+  fprintf(file, job, "plain", FEW_STEPS, "0.003", "0.5", "");
+  fprintf(file, job, "all", FEW_STEPS, "0.1", "0", "{\"params\":\"*\",\"lr\":0.003,\"weight_decay\":0.5}");
+  fprintf(file, job, "vectors", FEW_STEPS, "0.003", "0.5", "{\"params\":\"vectors\",\"weight_decay\":0}");
+  fclose(file);
+  run_jobs(0, jobs);
+  const curve *plain = find(0, "plain"), *all = find(0, "all"), *vectors = find(0, "vectors");
+  for (int s = 0; s < plain->steps; s++) ck_assert_double_eq(all->loss[s], plain->loss[s]);
+  ck_assert_double_ne(vectors->loss[FEW_STEPS - 1], plain->loss[FEW_STEPS - 1]);
+}
+END_TEST
+
+/* Muon: matrices whole on their owners, at all stages, and the rest by Adam. */
+START_TEST(muon) {
+  static const char *const methods[] = {"gram", "standard"};
+  const char *jobs = in_folder("jobs");
+  char name[32];
+  for (int k = 0; k < 3; k++) {
+    FILE *file = fopen(jobs, "w");
+    for (int stage = 0; stage < 4; stage++)
+      for (int i = 0; i < 2; i++)
+        fprintf(
+            file,
+            "%s-%d\t%s\t%d\t{\"optimizer\":{\"type\":\"Muon\",\"params\":{\"muon_lr\":0.02,\"adam_lr\":0.003,"
+            "\"weight_decay\":0.01,\"ns_method\":\"%s\"}},\"gradient_clipping\":1.0,\"train_batch_size\":8,"
+            "\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000},"
+            "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+            methods[i], stage, i ? "tiny-llama" : "tiny-gpt2", FEW_STEPS, methods[i], stage);
+    fprintf(
+        file, /* the rates of gram-0, given by a parameter group */
+        "gram-rates\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"Muon\",\"params\":{\"lr\":0.02,\"weight_decay\":0.01},"
+        "\"param_groups\":[{\"params\":[\"*ln_*\",\"*.bias\",\"*.wte.*\",\"*.wpe.*\"],\"lr\":0.003}]},"
+        "\"gradient_clipping\":1.0,\"train_batch_size\":8,\"train_micro_batch_size_per_gpu\":2,"
+        "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+        FEW_STEPS);
+    fclose(file);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], 9);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      snprintf(name, sizeof name, "%s-0", methods[c->name[0] == 's']);
+      const curve *reference = find(0, name);
+      for (int s = 0; s < c->steps; s++)
+        ck_assert_msg(fabs(c->loss[s] / reference->loss[s] - 1) < 1e-4, "%s on %d ranks, step %d: loss %.9g, not %.9g",
+                      c->name, 1 << k, s + 1, c->loss[s], reference->loss[s]);
+      ck_assert_double_lt(c->loss[c->steps - 1], 0.97 * c->loss[0]);
+    }
+  }
 }
 END_TEST
 
@@ -276,6 +344,8 @@ int main(void) {
   tcase_add_test(tests, lion);
   tcase_add_test(tests, adagrad);
   tcase_add_test(tests, sgd);
+  tcase_add_test(tests, param_groups);
+  tcase_add_test(tests, muon);
   tcase_add_test(tests, lamb);
   tcase_add_test(tests, cycled_betas);
   tcase_set_timeout(tests, 300);

@@ -116,6 +116,64 @@ static tws_code freeze(tws_network *network, const cJSON *list, tws_arena *arena
   return check_modules(network, err);
 }
 
+/* ---- parameter groups ---- */
+
+/* Returns 1 if a parameter has one dimension, as biases and the weights of norms have. */
+static int is_vector(const tws_param *param) {
+  return param->rows == 1 || (param->experts > 0 && param->rows == param->experts);
+}
+
+static int is_in_group(texts *patterns, const tws_param *param, const char *name) {
+  int found = 0;
+  for (int i = 0; i < patterns->count; i++) {
+    const int vectors = strcmp(patterns->item[i], "vectors") == 0;
+    if (vectors ? !is_vector(param) : fnmatch(patterns->item[i], name, 0) != 0) continue;
+    patterns->fitted[i] = 1;
+    found = 1;
+  }
+  return found;
+}
+
+/* Assigns the parameters whose names fit an entry's patterns to the entry, also those of earlier entries. */
+static tws_code fill_param_group(tws_network *network, int entry, texts *patterns, tws_arena *arena, tws_error *err) {
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    tws_param *param = &network->params[p];
+    tws_hf_tensor *tensors;
+    uint32_t count, found = 0;
+    TWS_TRY(tensors_of(network, param, arena, &tensors, &count, err));
+    for (uint32_t i = 0; i < count; i++) found += is_in_group(patterns, param, tensors[i].name) != 0;
+    if (found > 0 && found < count)
+      return tws_fail(err, TWS_INVALID, "name all of them or none",
+                      "optimizer.param_groups: %.200s and adjacent ones are one parameter here", tensors[0].name);
+    if (count > 0 ? found == count : is_in_group(patterns, param, param->name)) param->param_group = (uint8_t)entry;
+  }
+  return check_fitted(patterns, "optimizer.param_groups", "patterns are of whole names: \"*.bias\", or vectors", err);
+}
+
+/* Returns 1 if Muon updates a parameter: a matrix inside a layer, so that embeddings and heads are not. */
+static int is_layer_matrix(const tws_network *network, const tws_param *param) {
+  const int32_t layer = network->modules[param->module].layer;
+  return !is_vector(param) && layer >= 0 && layer < network->layers;
+}
+
+static tws_code assign_param_groups(tws_network *network, const tws_config *config, tws_arena *arena, tws_error *err) {
+  const int groups = tws_config_param_groups(config);
+  int seen = 0; /* the entry whose parameters have been assigned */
+  texts patterns;
+  for (int group = 0; group < groups; group++) {
+    const int entry = tws_config_param_group_entry(config, group);
+    if (entry == seen) continue;
+    TWS_TRY(read_texts(tws_config_param_group_names(config, group), "optimizer.param_groups", &patterns, err));
+    TWS_TRY(fill_param_group(network, entry, &patterns, arena, err));
+    seen = entry;
+  }
+  for (uint32_t p = 0; p < network->param_count && tws_optimizer_of(config->optimizer)->matrices; p++) {
+    tws_param *param = &network->params[p];
+    param->param_group = (uint8_t)(2 * param->param_group + !is_layer_matrix(network, param));
+  }
+  return TWS_OK;
+}
+
 /* ---- adapters ---- */
 
 typedef struct adapter {
@@ -394,6 +452,7 @@ tws_code tws_network_adapt(tws_network *network, const tws_config *config, tws_e
   else
     code = freeze(network, config->frozen_parameters, a.scratch, err);
   if (code == TWS_OK) code = quantize(network, config, a.scratch, err);
+  if (code == TWS_OK) code = assign_param_groups(network, config, a.scratch, err);
   if (code == TWS_OK) code = mark_constants(network, a.scratch, err);
   tws_arena_destroy(a.scratch);
   return code;

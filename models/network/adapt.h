@@ -1,11 +1,13 @@
-/* Partial training: freezes parameters, which may be quantized, and adds adapters to linear layers (LoRA). */
+/* Changes of a network's parameters that the configuration asks for: some are frozen, and may be quantized; linear
+ * layers get adapters (LoRA); and each parameter gets its parameter group. */
 #ifndef TWS_MODELS_ADAPT_H
 #define TWS_MODELS_ADAPT_H
 
 #include "config/ds_config.h"
 #include "models/network/network.h"
 
-/* Applies twinspeed.lora and twinspeed.frozen_parameters to a network; changes nothing without these keys.
+/* Applies twinspeed.lora, twinspeed.frozen_parameters and optimizer.param_groups to a network; changes nothing without
+ * these keys.
  *
  * LoRA (Hu et al. 2021): a target's y = W x + b becomes W x + b + s B A dropout(x), s = lora_alpha / r, or with rslora
  * lora_alpha / sqrt(r) (Kalajdzievski 2023); everything but A and B is frozen. A target is a linear layer inside the

@@ -115,16 +115,17 @@ typedef struct tws_param {
   int64_t rows, columns; /* vectors have one row */
   float init_std;        /* normal(0, init_std); or, if 0, the constant init_value */
   float init_value;
-  float first_std;  /* deviation of the first part of a joined parameter if it differs; 0: equal */
-  int64_t fused[3]; /* rows of each Hugging Face tensor that is joined here: q, k, v or gate, up; 0: none */
-  int64_t groups;   /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
+  float first_std;     /* deviation of the first part of a joined parameter if it differs; 0: equal */
+  int64_t fused[3];    /* rows of each Hugging Face tensor that is joined here: q, k, v or gate, up; 0: none */
+  int64_t groups;      /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
                    * are separate tensors */
-  int64_t shape[4]; /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
-  uint32_t module;  /* first module that uses it; if it is tied, other modules list it too */
-  int32_t experts;  /* number of experts whose rows it has in succession; 0: it is not of experts */
-  uint8_t frozen;   /* 1: not trained: it has no gradient and no optimizer states */
-  uint8_t bits;     /* bits per element of a quantized frozen parameter (models/quantized.h): 4 or 8; 0: none */
-  tws_axes own_along; /* axes along which each rank has a different parameter of this shape (experts) */
+  int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
+  uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
+  int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
+  uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
+  uint8_t param_group; /* its parameter group (config/ds_config.h) */
+  uint8_t bits;        /* bits per element of a quantized frozen parameter (models/quantized.h): 4 or 8; 0: none */
+  tws_axes own_along;  /* axes along which each rank has a different parameter of this shape (experts) */
 } tws_param;
 
 /* Running statistics: state of a module without gradients, namely means and variances that follow those of batches, or
@@ -210,7 +211,7 @@ typedef struct tws_network {
   tws_dtype dtype;    /* type of the weights in the file (torch_dtype or dtype); F32 by default */
   int tied;           /* 1: the head uses the embedding's weights */
   tws_objective objective;
-  int64_t mask_token; /* id of a masked token; PAIRS: of the first masked span */
+  int64_t mask_token;                   /* id of a masked token; PAIRS: of the first masked span */
   int64_t class_token, separator_token; /* SENTENCES: ids before the first text, and after each text */
   int64_t pad_token;   /* PAIRS, CLASSES, TAGS, SPANS: id that fills a text up to its length */
   int64_t start_token; /* PAIRS: id that the decoder reads before the target */

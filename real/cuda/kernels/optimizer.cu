@@ -59,6 +59,11 @@ __device__ void update_rule<TWS_KERNEL_SGD>(const Rates &r, float g, float *p, f
   *p -= r.lr * (r.nesterov ? g + r.momentum * state[0] : state[0]);
 }
 
+template <>
+__device__ void update_rule<TWS_KERNEL_MUON>(const Rates &r, float g, float *p, float *) {
+  *p -= r.lr * g + r.decay * *p;
+}
+
 // For a rule that needs norms: the change of the weight before scaling.
 template <tws_kernel KERNEL>
 __device__ float tensor_change(const Rates &r, float g, float p, float *state);
@@ -129,7 +134,7 @@ __device__ void update_one(const Rates &r, float g, float *p, float (&state)[Sta
   float one[S];
 #pragma unroll
   for (int k = 0; k < S; ++k) one[k] = state[k][j];
-  update_rule<KERNEL>(r, g * r.clip, p, one);
+  update_rule<KERNEL>(r, KERNEL == TWS_KERNEL_MUON ? g : g * r.clip, p, one);
 #pragma unroll
   for (int k = 0; k < S; ++k) state[k][j] = one[k];
 }

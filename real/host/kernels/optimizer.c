@@ -10,7 +10,7 @@ enum { MAX_THREADS = 256 };
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;
   float momentum, fresh; /* fresh: factor of the gradient in the sum of gradients (SGD) */
-  float scale; /* factor of the change of the weight, computed from norms of its parameter (LAMB) */
+  float scale;           /* factor of the change of the weight, computed from norms of its parameter (LAMB) */
   int l2, nesterov;
   uint32_t number; /* number of the update, as the bits of a float; it and the seed determine random bits */
   uint64_t seed, first;
@@ -45,6 +45,11 @@ VECTOR_INLINE vf sgd_update(const update_constants *c, vf weight, vf *state, vf 
   g += c->weight_decay * weight;
   state[0] = c->momentum * state[0] + c->fresh * g;
   return weight - c->lr * (c->nesterov ? g + c->momentum * state[0] : state[0]);
+}
+
+VECTOR_INLINE vf muon_update(const update_constants *c, vf weight, vf *state, vf g) {
+  (void)state;
+  return weight - (c->lr * g + c->decay * weight);
 }
 
 /* Returns the change of the weight before it is scaled, for a rule that needs norms. */
@@ -231,7 +236,7 @@ static update_constants constants_of(const tws_host_call *call, int states) {
                         .momentum = (float)momentum,
                         .fresh = damped ? (float)(1 - tws_work_parameter(work, "dampening")) : 1,
                         .nesterov = tws_work_parameter(work, "nesterov") != 0,
-                        .clip = (float)metrics[TWS_METRIC_CLIP],
+                        .clip = work->code == TWS_KERNEL_MUON ? 1 : (float)metrics[TWS_METRIC_CLIP],
                         .l2 = l2,
                         .seed = (uint64_t)call->argument[0],
                         .first = (uint64_t)(int64_t)call->argument[1]};

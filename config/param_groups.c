@@ -1,0 +1,152 @@
+/* Parameter groups: sets of parameters with values of the optimizer and the schedule of their own, as optimizer
+ * .param_groups of PyTorch has them. Group 0 has the parameters that no pattern of optimizer.param_groups fits. */
+#include <stdio.h>
+#include <string.h>
+
+#include "config/store.h"
+
+static const char list_path[] = "optimizer.param_groups";
+
+/* Returns the number of groups of each set of parameters. */
+static int kinds(const tws_config *config) {
+  return tws_optimizer_of(config->optimizer)->matrices ? 2 : 1;
+}
+
+static int most_entries(const tws_config *config) {
+  return TWS_PARAM_GROUPS / kinds(config) - 1;
+}
+
+static int listed(const tws_config *config) {
+  return config->param_groups ? cJSON_GetArraySize(config->param_groups) : 0;
+}
+
+int tws_config_param_groups(const tws_config *config) {
+  const int entries = listed(config), most = most_entries(config);
+  return kinds(config) * (1 + (entries < most ? entries : most));
+}
+
+int tws_config_param_group_entry(const tws_config *config, int group) {
+  return group / kinds(config);
+}
+
+static const cJSON *member(const tws_config *config, int group, const char *name) {
+  const int entry = tws_config_param_group_entry(config, group);
+  const cJSON *item = entry > 0 ? cJSON_GetArrayItem(config->param_groups, entry - 1) : NULL;
+  return cJSON_GetObjectItemCaseSensitive(item, name);
+}
+
+const struct cJSON *tws_config_param_group_names(const tws_config *config, int group) {
+  return member(config, group, "params");
+}
+
+static void take_number(const tws_config *config, int group, const char *name, double *field) {
+  const cJSON *item = member(config, group, name);
+  if (cJSON_IsNumber(item)) *field = item->valuedouble;
+}
+
+/* Takes the group's element of each argument of the schedule that is a list. */
+static void take_schedule(const tws_config *config, int group, tws_config *own) {
+  static const struct {
+    const char *path;
+    size_t offset;
+  } lists[] = {{"scheduler.params.lr_range_test_min_lr", offsetof(tws_config, schedule.min_lr)},
+               {"scheduler.params.warmup_min_lr", offsetof(tws_config, schedule.min_lr)},
+               {"scheduler.params.warmup_max_lr", offsetof(tws_config, schedule.max_lr)},
+               {"scheduler.params.cycle_min_lr", offsetof(tws_config, schedule.cycle_min_lr)},
+               {"scheduler.params.cycle_max_lr", offsetof(tws_config, schedule.cycle_max_lr)}};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists && config->store; i++) {
+    const tws_given given = tws_store_at(config->store, lists[i].path);
+    const cJSON *item = cJSON_IsArray(given.item) ? cJSON_GetArrayItem(given.item, group) : NULL;
+    if (cJSON_IsNumber(item)) memcpy((char *)own + lists[i].offset, &item->valuedouble, sizeof item->valuedouble);
+  }
+}
+
+/* Sets the learning rate of a group of Muon's matrices or of the parameters that it leaves to Adam. */
+static void take_muon_rate(const tws_config *config, int group, tws_config *own) {
+  const int muon = tws_config_is_muon_group(config, group);
+  const double given = muon ? config->muon_lr : config->adam_lr;
+  if (given >= 0)
+    own->lr = given;
+  else if (!tws_store_has(config->store, "optimizer.params.lr"))
+    own->lr = muon ? 0.02 : 3e-4;
+}
+
+void tws_config_of_param_group(const tws_config *config, int group, tws_config *own) {
+  *own = *config;
+  if (tws_config_param_groups(config) == 1) return;
+  if (kinds(config) > 1) take_muon_rate(config, group, own);
+  take_number(config, group, "lr", &own->lr);
+  take_number(config, group, "weight_decay", &own->weight_decay);
+  take_number(config, group, "eps", &own->epsilon);
+  take_number(config, group, "momentum", &own->momentum);
+  const cJSON *betas = member(config, group, "betas");
+  if (cJSON_IsArray(betas) && cJSON_GetArraySize(betas) == 2) {
+    own->beta1 = betas->child->valuedouble;
+    own->beta2 = betas->child->next->valuedouble;
+  }
+  take_schedule(config, group, own);
+}
+
+/* Checks one entry of the list: it needs names, and values only for arguments that the optimizer takes. */
+static tws_code check_entry(const tws_config *config, int entry, tws_given list, tws_error *err) {
+  const tws_optimizer_row *row = tws_optimizer_of(config->optimizer);
+  const cJSON *item = cJSON_GetArrayItem(config->param_groups, entry - 1);
+  const cJSON *names = cJSON_GetObjectItemCaseSensitive(item, "params");
+  tws_config own;
+  if (!cJSON_IsString(names) && cJSON_GetArraySize(names) == 0)
+    return tws_store_fail(config->store, list, TWS_INVALID, err,
+                          "\"params\" has patterns of parameter names, such as \"*.bias\", or the word vectors",
+                          "%s: entry %d has no \"params\"", list_path, entry);
+  for (const cJSON *value = item->child; value; value = value->next)
+    if (strcmp(value->string, "params") != 0 && !tws_optimizer_has_argument(row, value->string))
+      return tws_store_fail(config->store, list, TWS_INVALID, err, NULL, "%s: entry %d: %s takes no \"%.40s\"",
+                            list_path, entry, row->type, value->string);
+  tws_config_of_param_group(config, entry * kinds(config), &own);
+  if (own.beta1 >= 1 || own.beta2 >= 1)
+    return tws_store_fail(config->store, list, TWS_INVALID, err, NULL, "%s: entry %d: betas must be below 1", list_path,
+                          entry);
+  return TWS_OK;
+}
+
+/* Checks that a list in the schedule has a value for each group. */
+static tws_code check_values(const tws_config *config, const tws_key *key, tws_error *err) {
+  const tws_given given = tws_store_get(config->store, key);
+  const int values = cJSON_GetArraySize(given.item), groups = tws_config_param_groups(config);
+  if (key->type != TWS_KEY_NUMBER_OR_LIST || !cJSON_IsArray(given.item) || values == groups) return TWS_OK;
+  return tws_store_fail(config->store, given, TWS_INVALID, err,
+                        "give one value for all groups, or one for each: first that of parameters which no entry of "
+                        "optimizer.param_groups names, then those of its entries",
+                        "%s has %d values for %d parameter group%s", key->path, values, groups, groups == 1 ? "" : "s");
+}
+
+tws_code tws_config_check_muon(const tws_config *config, tws_error *err) {
+  const struct {
+    int met;
+    const char *other, *hint;
+  } with[] = {
+      {config->tensor_ranks > 1, "tensor parallelism, which splits matrices", "set tensor_parallel.autotp_size to 1"},
+      {tws_config_offloads(config), "offloading", "set the devices of offload_optimizer and offload_param to none"},
+      {tws_config_bf16_masters(config), "bfloat16 parameters without a float32 copy",
+       "set bf16.bf16_master_weights_and_grads to false"},
+      {config->linear_tile_size > 0, "weights in tiles", "set twinspeed.linear_tile_size to 0"}};
+  if (kinds(config) < 2) return TWS_OK;
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++)
+    if (with[i].met)
+      return tws_store_fail(config->store, tws_store_at(config->store, "optimizer.type"), TWS_UNSUPPORTED, err,
+                            with[i].hint, "Muon does not go with %s", with[i].other);
+  return TWS_OK;
+}
+
+tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err) {
+  const tws_given list = tws_store_at(config->store, list_path);
+  const int entries = listed(config);
+  if (entries > most_entries(config))
+    return tws_store_fail(config->store, list, TWS_UNSUPPORTED, err, "use patterns that fit more parameters",
+                          "%s has more than %d entries", list_path, most_entries(config));
+  if (entries > 0 && config->zenflow.on)
+    return tws_store_fail(config->store, list, TWS_UNSUPPORTED, err, "leave one of them out",
+                          "%s does not go with ZenFlow, which updates columns of all parameters at once", list_path);
+  for (int entry = 1; entry <= entries; entry++) TWS_TRY(check_entry(config, entry, list, err));
+  for (size_t i = 0; i < tws_key_count; i++) TWS_TRY(check_values(config, &tws_keys[i], err));
+  return TWS_OK;
+}
