@@ -13,8 +13,8 @@ set(TWS_PUBLIC_HEADERS
     config/optimizer.h config/optimizers.def
     models/collective.h models/collectives.def models/kernel.h models/operators.def models/operators_adapters.def models/operators_columns.def models/operators_encoders.def models/operators_experts.def models/operators_float8.def models/operators_parts.def models/operators_sequence.def models/operator.h models/hardware/profile.h models/hardware/profile_build.h models/hardware/runtime.h models/hardware/runtime_interval.h models/hardware/host_buffers.h models/hardware/step_buffers.h models/network/modules.def models/network/network.h
     plan/plan.h plan/run_order.h plan/state.h plan/topology.h plan/pipeline_schedule.h plan/node_mapping.h plan/representatives.h estimators/estimators.h
-    traces/compare.h traces/csv.h traces/marks.h traces/measurements.h traces/plot.h traces/step_report.h traces/step_values.def traces/timeline.h
-    estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/engine.h real/real.h real/sample.h
+    traces/compare.h traces/csv.h traces/marks.h traces/measurements.h traces/plot.h traces/step_report.h traces/step_values.def traces/timeline.h traces/trace_schedule.h
+    estimators/comm_log.h estimators/flops_profile.h estimators/module_tree.h sim/sim.h real/engine.h real/real.h real/sample.h
     job/assumed.h job/deepspeed_comparison.h job/export.h job/features.def job/features.h job/fit.h job/job.h job/modules.h job/notes.h job/own_engine.h job/recovery.h job/rescaling.h job/runtime_choice.h job/saving.h job/simulate.h job/software_memory.h job/spec.h job/variant.h launch/hostfile.h launch/launch.h launch/supervise.h
     calibration/calibration.h checkpoint/folder.h validation/cases.h validation/evidence.h validation/results.h validation/sweep.h validation/trial.h validation/validation.h
     autotune/advice.h autotune/analysis.h autotune/autotune.h autotune/experiment.h autotune/folders.h autotune/goal.h autotune/goodput.h autotune/knee.h autotune/measure.h autotune/next_trial.h autotune/remedy.h autotune/results.h autotune/tuning.h)
