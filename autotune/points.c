@@ -468,7 +468,9 @@ static tws_code explain_elastic(const tws_points *p, tws_error *err) {
                   code == TWS_OK ? "elasticity chooses no batch for these divisions of ranks" : why.message);
 }
 
-tws_features tws_points_unsupported_features(const tws_points *p) {
+/* Returns the features that some values of the lists need and that the job's runtime does not have. Points that need
+ * them are left out of the search. */
+static tws_features unsupported_features(const tws_points *p) {
   tws_features used = 0;
   int first[TWS_DIGITS] = {0};
   if (p->listed) return 0;
@@ -487,7 +489,7 @@ tws_features tws_points_unsupported_features(const tws_points *p) {
 
 tws_code tws_points_explain_none(const tws_points *p, tws_error *err) {
   char why[160], hint[128];
-  const tws_features lacked = tws_points_unsupported_features(p);
+  const tws_features lacked = unsupported_features(p);
   if (tws_axes_explain(&p->axes, p->ranks, p->count[TWS_DIGIT_RANKS], why, sizeof why))
     return tws_fail(err, TWS_INVALID, "name other --tp, --pp, --sp or -n", "the search space is empty: %s", why);
   if (lacked) {

@@ -65,10 +65,6 @@ void tws_points_free(tws_points *points);
 /* Fails with TWS_INVALID and the reason why no point of the space is a legal configuration. */
 tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
 
-/* Returns the features that the job's runtime does not have and values of the lists need; points with them are left
- * out. */
-tws_features tws_points_unsupported_features(const tws_points *points);
-
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
 /* Returns the sequences per step of the whole job. */
 static inline double tws_variant_samples(const tws_variant *v) {

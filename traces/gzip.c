@@ -7,14 +7,15 @@
 
 #include "base/json.h"
 
-int tws_gzip_is_named(const char *path) {
+/* Returns 1 for a path that ends with ".gz". */
+static int is_gzip(const char *path) {
   const size_t length = path ? strlen(path) : 0;
   return length > 3 && strcmp(path + length - 3, ".gz") == 0;
 }
 
 tws_code tws_gzip_check(const char *path, tws_error *err) {
 #ifndef TWS_HAVE_ZLIB
-  if (tws_gzip_is_named(path))
+  if (is_gzip(path))
     return tws_fail(err, TWS_UNSUPPORTED, "leave out .gz, or build with zlib", "%s: this build writes no gzip", path);
 #endif
   (void)path, (void)err;
@@ -74,7 +75,7 @@ static tws_code expand_text(const char *path, const char *data, size_t length, t
 #endif
 
 tws_code tws_gzip_write(const char *path, const char *data, size_t length, tws_error *err) {
-  if (!tws_gzip_is_named(path)) return tws_write_file(path, data, length, err);
+  if (!is_gzip(path)) return tws_write_file(path, data, length, err);
   TWS_TRY(tws_gzip_check(path, err));
 #ifdef TWS_HAVE_ZLIB
   tws_text packed = {0};

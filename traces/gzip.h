@@ -5,7 +5,6 @@
 #include "base/memory.h"
 #include "base/status.h"
 
-int tws_gzip_is_named(const char *path); /* returns 1 for a path that ends with ".gz" */
 /* Fails with TWS_UNSUPPORTED if the path ends with ".gz" and the build has no zlib. */
 tws_code tws_gzip_check(const char *path, tws_error *err);
 /* Writes a file: compressed if its name ends with ".gz". */
