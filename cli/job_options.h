@@ -63,6 +63,7 @@
 
 #define TWS_PROGRAM_OPTION(type)                  \
   TWS_STRING("program", 0, "NAME", type, program, \
-             "program to plan: train (a step, default), evaluate, or between steps apply, select, sync")
+             "program to plan: train (a step, default), evaluate, between steps apply, select, sync, or " \
+             "overlap, overlap-select (a step with the late update of overlap_step)")
 
 #endif

@@ -162,11 +162,11 @@ static int evaluation_is_due(const tws_emulator *e) {
 
 /* Sets in the report the virtual time at which the step ended, and the virtual seconds for which it waited; inputs are
  * available at once. If the order of the operations is drawn, the times of operations are unknown. */
-static void tell_virtually(tws_emulator *e, tws_step_report *report) {
+static void tell_virtually(tws_emulator *e, tws_program program, tws_step_report *report) {
   report->at_s = e->began_s + e->now_s;
   report->save_wait_s = e->out->save_s - e->save_waited_s;
   e->save_waited_s = e->out->save_s;
-  report->is_timed = e->phases && e->request->order_seed < 0;
+  report->is_timed = e->phases && e->request->order_seed < 0 && program == TWS_PROGRAM_TRAIN;
   if (report->is_timed) report->phase = tws_phase_clock_read(e->phases, e->times);
 }
 
@@ -181,7 +181,8 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
   if (e->step == r->steps) e->out->traced_s = e->now_s;
-  tws_code code = run_program(e, TWS_PROGRAM_TRAIN, e->step == r->steps ? r->timeline : NULL, &seconds, err);
+  const tws_program program = e->api->step_program(e->ranks);
+  tws_code code = run_program(e, program, e->step == r->steps ? r->timeline : NULL, &seconds, err);
   if (code == TWS_OK) {
     e->now_s += seconds;
     code = e->api->end(e->ranks, seconds, &report, err);
@@ -207,7 +208,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   e->out->skipped += report.skipped;
   if (!report.skipped && isnan(e->out->first_loss)) e->out->first_loss = report.loss;
   if (!report.skipped) e->out->last_loss = report.loss;
-  tell_virtually(e, &report);
+  tell_virtually(e, program, &report);
   if (evaluation_is_due(e)) TWS_TRY(evaluate(e, &report, err));
   if (r->on_step) r->on_step(r->user, &report, e->now_s);
   return tws_monitor_step(e->monitor, &report, err);

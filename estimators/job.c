@@ -37,10 +37,13 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
-/* Adds the estimate of the programs between steps. Jobs with such programs have one stage. */
-static void add_between(const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
+/* Adds the estimate of the programs between steps, and of those that take the place of some training steps, of which
+ * the share `steps` remains. Jobs with such programs have one stage. */
+static void add_between(double steps, const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
   if (!(between->step_s > 0)) return;
-  out->step_s += between->step_s;
+  const tws_path_result own = out->path;
+  out->step_s = steps * out->step_s + between->step_s;
+  if (steps < 1) tws_path_add(&out->path, &own, steps - 1);
   tws_path_add(&out->path, &between->path, 1);
   keep_larger(&out->ledger, &between->ledger);
   if (!stages) return;
@@ -99,7 +102,7 @@ static double model_flops(const tws_estimated_job *job) {
   const tws_config *c = request->config;
   /* programs between steps are not counted, since they have neither a forward nor a backward pass */
   double per_token = 0;
-  if (request->program == TWS_PROGRAM_TRAIN)
+  if (request->program == TWS_PROGRAM_TRAIN || tws_program_overlaps(request->program))
     per_token = tws_network_training_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
   if (request->program == TWS_PROGRAM_EVALUATE)
     per_token = tws_network_flops_per_token(request->network, c->sequence_length, c->target_length, 0);
@@ -140,7 +143,7 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
   tws_estimate between;
   TWS_TRY(tws_estimate_program(&job, out, stages, err));
   TWS_TRY(tws_estimate_between(request, machine, &between, err));
-  add_between(&between, out, stages);
+  add_between(tws_program_share(request->config, TWS_PROGRAM_TRAIN), &between, out, stages);
   wait_for_samples(&job, out, stages);
   add_totals(&job, out);
   return TWS_OK;

@@ -10,7 +10,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
   if (!tws_plan_has_program(c, r->program))
-    return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
+    return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow (for overlap also its overlap_step), or for apply twinspeed.delayed_update",
                     "no update is late, so that there is no program %s", tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
@@ -200,6 +200,7 @@ static void expect(tws_lower *l) {
 
 /* Lowers the programs that run between steps; returns 0 if the plan's program is not one of these. */
 static int lower_between(tws_lower *l) {
+  if (tws_program_overlaps(l->b.plan->program)) return 0; /* a training step */
   if (l->config->zenflow.on && !l->columns.on && l->b.plan->program > TWS_PROGRAM_EVALUATE)
     return 1; /* the device has no columns, so the program has no operations */
   switch (l->b.plan->program) {
@@ -237,6 +238,7 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   if (lower_between(l)) return complete(l, wanted);
   tws_zero_step_begin(l);
   tws_delayed_update(l);
+  tws_zenflow_late(l);
   tws_lower_count_targets(l);
   tws_pipeline_run(l);
   if (l->extent.evaluates)

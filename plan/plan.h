@@ -189,7 +189,9 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* Programs: a program is one list of operations over the state of a rank, such as a training step. */
-#define TWS_PROGRAMS(X) X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")
+#define TWS_PROGRAMS(X)                                                                                      \
+  X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")            \
+  X(OVERLAP, "overlap") X(OVERLAP_SELECT, "overlap-select")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -199,16 +201,23 @@ typedef enum tws_program {
 const char *tws_program_name(tws_program program);
 /* Returns 1 if a configuration has a program. APPLY runs the host's update that training steps defer, either to the
  * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
- * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device. */
+ * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device.
+ * OVERLAP is a training step in which the host also computes the APPLY of the interval before it, while the passes run,
+ * and OVERLAP_SELECT one with a SELECT. */
+static inline int tws_program_overlaps(tws_program program) {
+  return program == TWS_PROGRAM_OVERLAP || program == TWS_PROGRAM_OVERLAP_SELECT;
+}
 static inline int tws_plan_has_program(const tws_config *config, tws_program program) {
   if (program == TWS_PROGRAM_TRAIN || program == TWS_PROGRAM_EVALUATE) return 1;
+  if (tws_program_overlaps(program)) return config->zenflow.on && config->zenflow.overlap_step;
   return config->zenflow.on || (config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
-/* Returns 1 if a training job runs a program between its steps, even if only rarely. */
+/* Returns 1 if a training job runs a program between its steps or in place of some TRAIN, even if only rarely. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
-  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE;
+  return config->zenflow.on && program > TWS_PROGRAM_EVALUATE && tws_plan_has_program(config, program);
 }
-/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
+/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. TRAIN
+ * has 1, unless an OVERLAP takes its place in some steps. */
 double tws_program_share(const tws_config *config, tws_program program);
 
 /* Quantized parameters: the parameters whose elements are stored from element `first` on. The state has their codes and

@@ -205,6 +205,7 @@ typedef struct tws_virtual_api {
   /* A step is begin(), then every operation of every rank in an order that satisfies the plans, then end() with the
    * virtual seconds that the step took. */
   tws_code (*begin)(tws_virtual *ranks, int64_t step, tws_error *err);
+  tws_program (*step_program)(const tws_virtual *ranks); /* returns the program of the step that has begun */
   tws_code (*run)(tws_virtual *ranks, tws_program program, uint32_t rank, uint32_t op,
                   tws_error *err); /* runs an operation that needs no other rank */
   /* Runs a collective for all its members, or a message for its sender and receiver. */

@@ -434,15 +434,16 @@ typedef struct record {
 } record;
 
 static tws_code pack_events(const tws_training *t, double origin, tws_text *out, tws_error *err) {
-  for (uint32_t i = 0; i < t->plan->op_count; i++) {
-    const tws_op *op = &t->plan->ops[i];
+  const tws_plan *plan = t->programs[t->traced];
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
     record r = {.start_s = t->times[2 * i] - origin,
                 .end_s = t->times[2 * i + 1] - origin,
                 .op = i,
                 .micro_batch = op->micro_batch,
                 .stream = op->stream,
                 .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, TWS_PROGRAM_TRAIN, i);
+    const char *label = tws_executor_label(t->executor, (int)t->traced, i);
     tws_text_add_bytes(out, (const char *)&r, sizeof r);
     tws_text_add_bytes(out, label, strlen(label) + 1);
   }

@@ -79,7 +79,10 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
   if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
-  if (traces) t->times = tws_calloc(t->plan->op_count, 2 * sizeof *t->times);
+  uint32_t most = t->plan->op_count;
+  for (int p = TWS_PROGRAM_OVERLAP; p < TWS_PROGRAM_COUNT; p++)
+    if (t->programs[p] && t->programs[p]->op_count > most) most = t->programs[p]->op_count;
+  if (traces) t->times = tws_calloc(most, 2 * sizeof *t->times);
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
   const int room = (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -253,8 +256,9 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_HYPER_COUNT];
   *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
-  TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, t->plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_zero(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, err);
+  const tws_plan *plan = t->programs[t->now];
+  TWS_TRY(tws_executor_put(t->executor, (int)t->now, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
+  return tws_executor_zero(t->executor, (int)t->now, plan->metrics, err);
 }
 
 /* Fault injection: sets one weight of the network's last module, which the loss depends on, to NaN. */
@@ -314,8 +318,13 @@ static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  double *times = is_traced(t, step) ? t->times : t->phase_times; /* NULL: no times are recorded */
-  const uint32_t gate = tws_checkpoint_gate(t);
+  /* NULL: no times are recorded; phases are those of TRAIN */
+  double *times = is_traced(t, step) ? t->times : t->now == TWS_PROGRAM_TRAIN ? t->phase_times : NULL;
+  uint32_t gate = tws_checkpoint_gate(t); /* an operation of TRAIN; other programs wait before they begin */
+  if (gate != TWS_NONE && t->now != TWS_PROGRAM_TRAIN) {
+    tws_checkpoint_wait_copied(t);
+    gate = TWS_NONE;
+  }
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
     if (gate != TWS_NONE) tws_checkpoint_wait_copied(t);
     TWS_TRY(spoil_weights(t, err));
@@ -323,9 +332,9 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
   const tws_disk_count before = tws_executor_disk_moved(t->executor);
-  TWS_TRY(tws_executor_start(t->executor, TWS_PROGRAM_TRAIN, step, times, probe, t, err));
+  TWS_TRY(tws_executor_start(t->executor, (int)t->now, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
-  TWS_TRY(tws_executor_finish(t->executor, TWS_PROGRAM_TRAIN, times, err));
+  TWS_TRY(tws_executor_finish(t->executor, (int)t->now, times, err));
   warn_of_slowness(t);
   const tws_disk_count after = tws_executor_disk_moved(t->executor);
   t->on_disk.read += after.read - before.read;
@@ -379,13 +388,14 @@ static tws_code check_finite(const tws_step_report *r, tws_error *err) {
 tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   *report = (tws_step_report){.step = step};
   const double start = tws_clock_s();
-  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_TRAIN, &t->data, step - 1, err));
+  t->now = t->pending;
+  TWS_TRY(tws_training_put_inputs(t, t->now, &t->data, step - 1, err));
   t->data_wait_s = tws_clock_s() - start;
   return put_scalars(t, &report->lr, err);
 }
 
 tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err) {
-  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, 0, metrics, TWS_METRIC_COUNT, err);
+  return tws_executor_get(t->executor, (int)t->now, t->programs[t->now]->metrics, 0, metrics, TWS_METRIC_COUNT, err);
 }
 
 static size_t routes_counted(const tws_training *t) {
@@ -400,7 +410,7 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
   int64_t hottest_expert = 0;
   const char *hottest = "";
   if (!t->routed) return TWS_OK;
-  TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->plan->metrics, TWS_METRIC_COUNT, t->routed,
+  TWS_TRY(tws_executor_get(t->executor, (int)t->now, t->programs[t->now]->metrics, TWS_METRIC_COUNT, t->routed,
                            routes_counted(t), err));
   for (uint32_t m = 0; m < network->module_count; m++) {
     if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
@@ -441,43 +451,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   TWS_TRY(check_finite(report, err));
   warn_of_vanished(t, report);
   t->counters->steps = report->step;
-  return TWS_OK;
-}
-
-/* Returns the number of steps in ZenFlow's interval that ends with this step, after which the host updates; 0: no
- * interval ends. */
-static int64_t zenflow_interval(const tws_config *config, int64_t step) {
-  const int64_t behind = step - tws_zenflow_warm_up(config), interval = tws_zenflow_update_interval(config);
-  return behind <= 0 ? 1 : behind % interval == 0 ? interval : 0;
-}
-
-int tws_training_applies(const tws_training *t, int64_t step, tws_program *program) {
-  *program = TWS_PROGRAM_APPLY;
-  if (!t->config->zenflow.on)
-    return t->programs[TWS_PROGRAM_APPLY] && (step <= t->config->delayed_warm_up || step == t->options->steps);
-  const int64_t behind = step - tws_zenflow_warm_up(t->config);
-  if (behind >= 0 && behind % tws_zenflow_select_interval(t->config) == 0) *program = TWS_PROGRAM_SELECT;
-  return zenflow_interval(t->config, step) > 0;
-}
-
-/* Sets the scalars of ZenFlow's update on the host: gradient sums become means, and its updates are counted separately.
- * A skipped step of the warm-up changes nothing. */
-static tws_code put_zenflow_scalars(tws_training *t, tws_program program, tws_error *err) {
-  const int64_t step = t->counters->steps, warm_up = tws_zenflow_warm_up(t->config);
-  const int64_t interval = zenflow_interval(t->config, step);
-  const int64_t update = step <= warm_up ? step : warm_up + (step - warm_up) / interval;
-  const double clip = interval == 1 && t->skipped ? 0 : 1.0 / (double)interval;
-  const tws_plan *plan = t->programs[program];
-  float hyper[TWS_HYPER_COUNT];
-  const int64_t done = step - t->counters->skipped;
-  tws_hyper_fill_late(t->config, done > 0 ? done : 1, update, hyper);
-  TWS_TRY(tws_executor_put(t->executor, (int)program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_put(t->executor, (int)program, plan->metrics, TWS_METRIC_CLIP, &clip, 1, err);
-}
-
-tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err) {
-  TWS_TRY(tws_executor_zero(t->executor, (int)program, t->programs[program]->metrics, err));
-  return t->config->zenflow.on ? put_zenflow_scalars(t, program, err) : TWS_OK;
+  return tws_training_defer(t, err);
 }
 
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
@@ -501,6 +475,7 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
   if (is_traced(t, step)) {
     t->trace_start_s = tws_clock_s();
     t->traced_step = step;
+    t->traced = t->pending;
   }
   TWS_TRY(tws_training_begin_step(t, step, &report, err));
   TWS_TRY(run_plan(t, step, err));
@@ -519,7 +494,8 @@ static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
     t->step_ended_s = tws_clock_s();
   }
   if (t->rank != 0) return TWS_OK;
-  tws_step_report_tell(t, is_traced(t, step) ? t->times : t->phase_times, &report);
+  const int timed = t->now == TWS_PROGRAM_TRAIN;
+  tws_step_report_tell(t, !timed ? NULL : is_traced(t, step) ? t->times : t->phase_times, &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -580,9 +556,11 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
   if (!t->resumed || frozen || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
   TWS_TRY(init_running(t, err));
   if ((!t->resumed || frozen) && t->options->init_from) TWS_TRY(tws_init_from(t, err));
-  if (!t->resumed) return TWS_OK;
-  TWS_TRY(tws_resume_load(t, err));
-  return tws_training_sync(t, err);
+  if (t->resumed) {
+    TWS_TRY(tws_resume_load(t, err));
+    TWS_TRY(tws_training_sync(t, err));
+  }
+  return tws_training_find_pending(t, err);
 }
 
 /* Runs the training of one rank. Errors of the configuration and the data are the same on every rank, so they do not

@@ -26,6 +26,8 @@ typedef struct tws_training {
   tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
   tws_plan *between[TWS_PROGRAM_COUNT]; /* plans over the same state that run between steps; NULL: there is none */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
+  tws_program now;     /* the program of the step that runs or ran last: TRAIN, or one that overlaps */
+  tws_program pending; /* the program of the next step: TRAIN, or an OVERLAP with the update of the last interval */
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
   tws_backend *backend;
@@ -44,9 +46,11 @@ typedef struct tws_training {
                                     * such input */
   double step_ended_s;             /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
-  double *times;                   /* [op_count][2] times of the last step's operations, if a trace is wanted */
+  double *times;                   /* [op_count of any step's program][2] times of the last step's operations, if a
+                                    * trace is wanted */
   double trace_start_s;
   int64_t traced_step;      /* number of the traced step; 0: none was traced */
+  tws_program traced;       /* program of the traced step */
   double *traced_routed;    /* copy of `routed` after the traced step */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
@@ -142,6 +146,11 @@ void tws_training_release(tws_training *t);
  * ZenFlow after each interval. *program is the program that computes it, after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
+/* Sets t->pending at the start of a run, from the state: a resumed checkpoint may contain a pending update. */
+tws_code tws_training_find_pending(tws_training *t, tws_error *err);
+/* Called when a step has ended: if an interval ended and the host's update is to overlap with the next step, leaves the
+ * update's scalars in the state and sets t->pending. */
+tws_code tws_training_defer(tws_training *t, tws_error *err);
 /* Sets the total seconds of a step in its report. */
 void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
 

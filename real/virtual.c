@@ -156,6 +156,10 @@ static tws_code virtual_begin(tws_virtual *v, int64_t step, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_program virtual_step_program(const tws_virtual *v) {
+  return v->ranks[0].now;
+}
+
 static tws_code virtual_run(tws_virtual *v, tws_program program, uint32_t rank, uint32_t op, tws_error *err) {
   tws_code code = tws_executor_run(v->ranks[rank].executor, (int)program, op, err);
   if (code == TWS_OK) code = settle_written(v, program, rank, op, err);
@@ -362,6 +366,7 @@ const tws_virtual_api tws_virtual_ranks = {.open = virtual_open,
                                            .apply_end = virtual_apply_end,
                                            .first_step = virtual_first_step,
                                            .begin = virtual_begin,
+                                           .step_program = virtual_step_program,
                                            .run = virtual_run,
                                            .meet = virtual_meet,
                                            .end = virtual_end,
