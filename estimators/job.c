@@ -110,8 +110,7 @@ static double model_flops(const tws_estimated_job *job) {
 }
 
 double tws_model_flops(const tws_plan_request *request) {
-  const tws_estimated_job job = {.request = request,
-                                 .replicas = tws_topology_size(&request->topology, TWS_AXES_DATA)};
+  const tws_estimated_job job = {.request = request, .replicas = tws_topology_size(&request->topology, TWS_AXES_DATA)};
   return model_flops(&job);
 }
 

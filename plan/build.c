@@ -10,8 +10,10 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const tws_config *c = r->config;
   int world = tws_topology_world(&r->topology);
   if (!tws_plan_has_program(c, r->program))
-    return tws_fail(err, TWS_INVALID, "set zero_optimization.zenflow (for overlap also its overlap_step), or for apply twinspeed.delayed_update",
-                    "no update is late, so that there is no program %s", tws_program_name(r->program));
+    return tws_fail(
+        err, TWS_INVALID,
+        "set zero_optimization.zenflow (for overlap also its overlap_step), or for apply twinspeed.delayed_update",
+        "no update is late, so that there is no program %s", tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
   }

@@ -256,7 +256,7 @@ typedef struct tws_columns {
   uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
-  uint32_t late_norms; /* buffer on the host of the norms of columns of the interval before; TWS_NONE: none are needed */
+  uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */
 } tws_columns;
 
 /* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */

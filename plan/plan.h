@@ -189,9 +189,10 @@ static inline int64_t tws_param_slice_rows(const tws_param_slice *slice) {
 uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uint64_t *run);
 
 /* Programs: a program is one list of operations over the state of a rank, such as a training step. */
-#define TWS_PROGRAMS(X)                                                                                      \
-  X(TRAIN, "train") X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")            \
-  X(OVERLAP, "overlap") X(OVERLAP_SELECT, "overlap-select")
+#define TWS_PROGRAMS(X)                                                                               \
+  X(TRAIN, "train")                                                                                   \
+  X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync") X(OVERLAP, "overlap") \
+      X(OVERLAP_SELECT, "overlap-select")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)

@@ -99,6 +99,11 @@ static const struct {
      ",\"zenflow\":{\"topk_ratio\":0.2,\"update_interval\":2,\"select_interval\":2,\"full_warm_up_rounds\":1,"
      "\"select_strategy\":\"step\",\"overlap_step\":false}}",
      "--dtype fp32", 1e-6, 0},
+    {"columns on the device, the host one step late", 2, 8, "small-llama",
+     "\"zero_optimization\":{\"stage\":2," HOST
+     ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":4,\"select_strategy\":\"step\","
+     "\"overlap_step\":true}}",
+     "--dtype fp32", 1e-6, 0},
     {"activation checkpoints and pageable memory", 2, 3, "small-llama",
      "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}},"
      "\"activation_checkpointing\":{\"cpu_checkpointing\":true}",
@@ -188,9 +193,11 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
            ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"),
       PICK(23, "AdamW", "AdamW", "Lion", "Adagrad"), stage, PICK(24, "true", "false"), draw(seed, 25, 2000, 30000),
       draw(seed, 26, 3000, 40000), draw(seed, 27, 0, 300), optimizer_text, parameter_text,
-      zenflow ? ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
-                "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":false}"
-              : "",
+      !zenflow               ? ""
+      : draw(seed, 19, 0, 1) ? ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
+                               "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":true}"
+                             : ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
+                               "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":false}",
       away ? ",\"activation_checkpointing\":{\"cpu_checkpointing\":true}" : "",
       late ? ",\"twinspeed\":{\"delayed_update\":true,\"delayed_update_warm_up\":1}" : "", "");
   const char *model = PICK(30, "small-gpt", "small-llama", "small-mixtral");
