@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/host_memory.h"
 #include "base/memory.h"
+#include "config/aio.h"
 #include "models/quantized.h"
 #include "plan/hyper.h"
 #include "real/agree.h"
@@ -92,7 +93,12 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
 /* Sets the folder and parameters for arenas on a disk. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
   *disk = (tws_disk_setup){.folder = tws_config_disk(t->config), .aio = t->config->aio};
-  if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
+  const int used = tws_plan_bytes(t->plan, TWS_TIER_DISK) > 0;
+  if (used && tws_config_uses_gds(t->config))
+    return tws_fail(err, TWS_UNSUPPORTED, "set aio.use_gds to false",
+                    "aio.use_gds: GPUDirect Storage needs NVIDIA's library cuFile, which this build does not use; the "
+                    "disk is reached through host memory");
+  if (disk->folder || !used) return TWS_OK;
   return tws_fail(err, TWS_INVALID,
                   "give nvme_path next to the device in zero_optimization.offload_optimizer or offload_param: a folder "
                   "on a fast disk",

@@ -151,6 +151,29 @@ START_TEST(chosen_jobs) {
 }
 END_TEST
 
+/* An error in a function of the host ends the step with a message that names the file; no rank hangs. */
+START_TEST(failed_transfers) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"train_micro_batch_size_per_gpu\":1,\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{"
+           "\"device\":\"nvme\",\"nvme_path\":\"%s/disk\"}}%s}",
+           folder, _i ? ",\"aio\":{\"use_gds\":true}" : "");
+  write_config(text);
+  setenv("TWINSPEED_MODULES", modules, 1);
+  if (!_i) setenv("EMULATED_CUT_FILES", in_folder("disk/twinspeed-swap"), 1);
+  command_result r = twinspeed(
+      "train --quiet --data %s/text --seq 16 -n 2 --cluster dgx-h200 -m %s/small-gpt.json -c %s/config.json --steps 3 "
+      "--dtype fp32",
+      folder, folder, folder);
+  unsetenv("EMULATED_CUT_FILES");
+  ck_assert_msg(r.status != 0 && r.status != 124, "%d: %s", r.status, r.err);
+  ck_assert_msg(strstr(r.err, _i ? "GPUDirect Storage needs NVIDIA's library cuFile" : "was the file cut?") &&
+                    strstr(r.err, _i ? "aio.use_gds to false" : "swap file"),
+                "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* ---- jobs at random ---- */
 
 static const char *pick(uint64_t seed, uint64_t index, const char *const *list, int count) {
@@ -243,6 +266,7 @@ int main(void) {
   TCase *tests = tcase_create("training");
   tcase_set_timeout(tests, 1200);
   tcase_add_loop_test(tests, chosen_jobs, 0, (int)(sizeof jobs / sizeof *jobs));
+  tcase_add_loop_test(tests, failed_transfers, 0, 2);
   tcase_add_test(tests, random_jobs);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
