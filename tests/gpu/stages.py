@@ -38,6 +38,9 @@ TINY = {
                  "moe_intermediate_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
                  "max_position_embeddings": 64},
     "padded": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "llama-3b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192,
+                 "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
+                 "max_position_embeddings": 8192, "rope_theta": 500000, "tie_word_embeddings": True},
     "learner": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}}
 
 
@@ -581,7 +584,7 @@ def offloaded_step(run):
 
 def offloaded_large(run):
     """A Llama of 3B whose parameters and optimizer are on the host, ten steps with 24 GiB of device memory."""
-    flags = ["-m", model_of(run, "llama-3.2-3b"), "--micro-batch", 1, "--steps", 10, "-n", 1, "--recompute", "full", "--stage", 3, "--set",
+    flags = ["-m", run.tiny("llama" if run.dry else "llama-3b"), "--micro-batch", 1, "--steps", 10, "-n", 1, "--recompute", "full", "--stage", 3, "--set",
              "zero_optimization.offload_optimizer.device=cpu", "--set", "zero_optimization.offload_param.device=cpu", "--memory",
              "24GiB"] + sizes(run)
     result = run.train("offload-large", flags, data=run.text("prose"))
