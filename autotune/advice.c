@@ -113,7 +113,7 @@ static int try_job(const tws_job_spec *spec, const tws_job *given, tws_advice *a
   tws_fit fit = {0};
   if (tws_job_load(spec, &job, NULL) != TWS_OK) return 0;
   job->program = given->program;
-  const int runs = (tws_job_lacks(job) & ~tws_job_lacks(given)) == 0;
+  const int runs = (tws_job_unsupported_features(job) & ~tws_job_unsupported_features(given)) == 0;
   if (runs && tws_job_live(job, &live, NULL) == TWS_OK) fit = tws_job_fit(job, &live);
   if (fit.fits && tws_job_estimate(job, &estimate, NULL, NULL) == TWS_OK)
     fit = tws_job_fit(job, &estimate.ledger);

@@ -68,8 +68,8 @@ typedef struct tws_tune_space {
   /* Empty: the configuration's value. */
   int overlap[2], overlap_count;                 /* values of tws_variant.overlap */
   int offload[TWS_OFFLOAD_WORDS], offload_count; /* values of tws_variant.offload */
-  int offload_unsaid; /* 1: `offload` is not the user's list: the configuration offloads, and the search also tries no
-                       * offload */
+  /* 1: the user listed no `offload`, and the configuration offloads: the search also tries no offload */
+  int offload_is_default;
   int64_t reduce_bucket[TWS_TUNE_LIST];
   int reduce_bucket_count;
   int64_t zero3[TWS_ZERO3_LIMIT_COUNT][TWS_TUNE_LIST]; /* values of tws_variant.zero3 */
@@ -171,12 +171,12 @@ int64_t tws_tune_points(const struct tws_tune_result *result);
 
 /* Returns outcome number `way` of the points that were considered, as a count and a description; each point has exactly
  * one outcome. */
-enum { TWS_SWEPT_WAYS = 7 };
-typedef struct tws_swept_way {
+enum { TWS_SWEPT_OUTCOMES = 7 };
+typedef struct tws_swept_outcome {
   int64_t count;
   const char *what;
-} tws_swept_way;
-tws_swept_way tws_tune_swept_way(const tws_tune_swept *swept, int way);
+} tws_swept_outcome;
+tws_swept_outcome tws_tune_swept_outcome(const tws_tune_swept *swept, int way);
 
 typedef struct tws_tune_result {
   tws_tune_candidate *candidates; /* fitting candidates first: simulated ones by simulated throughput, then the others

@@ -8,7 +8,7 @@ typedef struct experiments {
   tws_error *err;
 } experiments;
 
-int tws_tune_is_deepspeeds(const tws_tune_request *request) {
+int tws_tune_has_deepspeed_points(const tws_tune_request *request) {
   const tws_tune_space *space = &request->space;
   return space->deepspeed.num > 0 && !space->axes && space->global_batch == 0 && space->micro_count == 0 &&
          space->ranks_count <= 1 && space->accumulation_count <= 1 &&
@@ -73,7 +73,7 @@ static tws_code activations_of(const tws_tune_request *request, double *bytes, t
   return TWS_OK;
 }
 
-tws_code tws_tune_deepspeeds(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
+tws_code tws_tune_deepspeed_points(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err) {
   const tws_tune_space *space = &request->space;
   const tws_config *config = request->job->config;
   const tws_variant one = point_of(request, 0, 1, 1);

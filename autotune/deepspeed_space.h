@@ -5,9 +5,9 @@
 
 #include "autotune/autotune.h"
 
-int tws_tune_is_deepspeeds(const tws_tune_request *request);
+int tws_tune_has_deepspeed_points(const tws_tune_request *request);
 /* Lists each point once, in the order in which DeepSpeed would run them; the caller frees *points with tws_free. Fails
  * with TWS_INVALID if there are none. */
-tws_code tws_tune_deepspeeds(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
+tws_code tws_tune_deepspeed_points(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
 #endif

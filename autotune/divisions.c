@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "base/random.h"
 
 /* ---- shared memory ---- */
@@ -19,8 +19,8 @@ typedef struct closest { /* a point that does not fit, and its needed bytes divi
 struct tws_found_list {
   atomic_llong count, next; /* next: the next family to examine */
   atomic_llong considered;  /* number of points examined, for the progress display */
-  closest closest[TWS_CREW_MOST][TWS_CLOSEST];
-  int closest_count[TWS_CREW_MOST];
+  closest closest[TWS_WORKER_POOL_MOST][TWS_CLOSEST];
+  int closest_count[TWS_WORKER_POOL_MOST];
   int64_t numbers[];
 };
 
@@ -28,8 +28,8 @@ enum { STATE_SLOTS = 1 << 16, STATE_PROBES = 64 };
 typedef struct state_slot {
   atomic_ullong class;
   atomic_int ready;
-  tws_need always, end; /* lower bounds of the states' bytes, as tws_bound_bytes() computes them */
-  char refusal[160];    /* reason why these states have no plan; empty: they have one */
+  tws_needed_memory always, end; /* lower bounds of the states' bytes, as tws_bound_bytes() computes them */
+  char refusal[160];             /* reason why these states have no plan; empty: they have one */
 } state_slot;
 struct tws_state_table {
   state_slot slots[STATE_SLOTS];
@@ -39,16 +39,16 @@ tws_code tws_divisions_open(const tws_points *points, tws_division_bound *record
   *out = (tws_divisions){.points = points, .count = points->points / points->knobs, .records = records};
   out->found_bytes = sizeof *out->found + (size_t)out->count * sizeof *out->found->numbers;
   out->table_bytes = sizeof *out->table;
-  out->found = tws_crew_memory(out->found_bytes);
-  out->table = tws_crew_memory(out->table_bytes);
+  out->found = tws_worker_pool_memory(out->found_bytes);
+  out->table = tws_worker_pool_memory(out->table_bytes);
   if (out->found && out->table) return TWS_OK;
   tws_divisions_close(out);
   return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
 }
 
 void tws_divisions_close(tws_divisions *d) {
-  tws_crew_memory_free(d->found, d->found_bytes);
-  tws_crew_memory_free(d->table, d->table_bytes);
+  tws_worker_pool_memory_free(d->found, d->found_bytes);
+  tws_worker_pool_memory_free(d->table, d->table_bytes);
   d->found = NULL;
   d->table = NULL;
 }
@@ -79,8 +79,8 @@ void tws_tally_add(tws_tally *to, const tws_tally *from) {
 
 /* ---- needs ---- */
 
-static tws_need need_of(const tws_ledger *ledger) {
-  tws_need need = {{0}, {0}};
+static tws_needed_memory need_of(const tws_ledger *ledger) {
+  tws_needed_memory need = {{0}, {0}};
   for (int t = 0; t < TWS_TIER_COUNT; t++) {
     const tws_ledger_tier *tier = &ledger->tier[t];
     need.bytes[t] = tier->live_bytes;
@@ -90,7 +90,7 @@ static tws_need need_of(const tws_ledger *ledger) {
   return need;
 }
 
-static void add_need(const tws_need *need, tws_ledger *ledger) {
+static void add_need(const tws_needed_memory *need, tws_ledger *ledger) {
   for (int t = 0; t < TWS_TIER_COUNT; t++) {
     ledger->tier[t].arena_bytes += need->bytes[t];
     ledger->tier[t].live_bytes += need->bytes[t];
@@ -98,8 +98,8 @@ static void add_need(const tws_need *need, tws_ledger *ledger) {
   }
 }
 
-static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate *c, tws_need *always, tws_need *end,
-                            tws_error *err) {
+static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate *c, tws_needed_memory *always,
+                            tws_needed_memory *end, tws_error *err) {
   tws_bound_bytes state = {.always = {.loss_bytes = 0}};
   tws_error why = {0};
   tws_job *job;
@@ -127,7 +127,8 @@ static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
 
 /* Computes the lower bounds of the states' bytes. If the states have no plan, the candidate's verdict and reason are
  * set. */
-static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *always, tws_need *end, tws_error *err) {
+static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_needed_memory *always, tws_needed_memory *end,
+                           tws_error *err) {
   state_slot *slot = slot_of(d->table, tws_points_state_class(&c->variant));
   if (slot && atomic_load(&slot->ready)) {
     *always = slot->always;
@@ -146,7 +147,8 @@ static tws_code state_need(tws_divisions *d, tws_tune_candidate *c, tws_need *al
   return TWS_OK;
 }
 
-static int judge_needs(const tws_capacity *capacity, const tws_need *a, const tws_need *b, tws_tune_candidate *c) {
+static int judge_needs(const tws_capacity *capacity, const tws_needed_memory *a, const tws_needed_memory *b,
+                       tws_tune_candidate *c) {
   tws_ledger ledger = {.loss_bytes = 0};
   add_need(a, &ledger);
   if (b) add_need(b, &ledger);
@@ -155,10 +157,10 @@ static int judge_needs(const tws_capacity *capacity, const tws_need *a, const tw
 }
 
 /* Sets the verdict of a point by the lower bound of its memory. active NULL: by the bound of its states alone. */
-static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_need *active, tws_tune_candidate *c,
-                            tws_error *err) {
+static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_needed_memory *active,
+                            tws_tune_candidate *c, tws_error *err) {
   const tws_tune_request *request = d->points->request;
-  tws_need always = {{0}, {0}}, end = {{0}, {0}};
+  tws_needed_memory always = {{0}, {0}}, end = {{0}, {0}};
   *c = (tws_tune_candidate){.variant = *v};
   TWS_TRY(state_need(d, c, &always, &end, err));
   if (c->verdict == TWS_TUNE_NOT_SUPPORTED) return TWS_OK;
@@ -171,7 +173,7 @@ tws_code tws_divisions_may_fit(tws_divisions *d, int64_t number, tws_variant *v,
   const tws_division_bound *record = &d->records[number / d->points->knobs];
   tws_tune_candidate c;
   *may_fit = 0;
-  if (tws_points_knobs(d->points, number, v) != TWS_POINT_OWN) return TWS_OK;
+  if (tws_points_knobs(d->points, number, v) != TWS_POINT_DISTINCT) return TWS_OK;
   TWS_TRY(judge_point(d, v, &record->active, &c, err));
   *may_fit = c.verdict == TWS_TUNE_FITS;
   return TWS_OK;
@@ -272,18 +274,18 @@ static tws_code look_at_division(looker *w, int64_t division, int *implied, tws_
   const tws_points *p = w->d->points;
   tws_variant v;
   int left = 0, own = 0;
-  const tws_standing all = tws_points_division(p, division, &v);
+  const tws_point_kind all = tws_points_division(p, division, &v);
   w->tally->considered += p->knobs;
-  if (all != TWS_POINT_OWN) {
+  if (all != TWS_POINT_DISTINCT) {
     *(all == TWS_POINT_ILLEGAL ? &w->tally->illegal : &w->tally->equal) += p->knobs;
     return TWS_OK;
   }
   const int64_t refused = w->tally->refused;
   for (int64_t i = 0; i < p->knobs; i++) {
-    const tws_standing standing = tws_points_knobs(p, division * p->knobs + i, &v);
+    const tws_point_kind standing = tws_points_knobs(p, division * p->knobs + i, &v);
     w->tally->illegal += standing == TWS_POINT_ILLEGAL;
     w->tally->equal += standing == TWS_POINT_EQUAL;
-    if (standing != TWS_POINT_OWN) continue;
+    if (standing != TWS_POINT_DISTINCT) continue;
     own++;
     TWS_TRY(look_at_point(w, division * p->knobs + i, &v, *implied, &left, err));
   }
@@ -310,12 +312,12 @@ static tws_code look_at_families(looker *w, tws_error *err) {
     const int64_t family = family_at(w, i);
     tws_variant v;
     int implied = 0;
-    const tws_standing all = tws_points_family(p, family, &v);
-    if (all != TWS_POINT_OWN) {
+    const tws_point_kind all = tws_points_family(p, family, &v);
+    if (all != TWS_POINT_DISTINCT) {
       w->tally->considered += micros * p->knobs;
       *(all == TWS_POINT_ILLEGAL ? &w->tally->illegal : &w->tally->equal) += micros * p->knobs;
     }
-    for (int64_t m = 0; m < micros && all == TWS_POINT_OWN; m++)
+    for (int64_t m = 0; m < micros && all == TWS_POINT_DISTINCT; m++)
       TWS_TRY(look_at_division(w, family * micros + m, &implied, err));
     atomic_fetch_add(&w->d->found->considered, micros * p->knobs);
   }
@@ -348,22 +350,22 @@ static void work(void *user, int index) {
 static tws_code run_workers(lookers *l, int workers, double *cpu_s, tws_error *err) {
   const tws_points *p = l->all.d->points;
   tws_progress *progress = p->request->progress;
-  tws_crew crew;
-  TWS_TRY(tws_crew_start(&crew, workers, work, l, err));
+  tws_worker_pool crew;
+  TWS_TRY(tws_worker_pool_start(&crew, workers, work, l, err));
   if (progress) tws_progress_begin(progress, "examining divisions", (double)p->points);
-  while (tws_crew_left(&crew)) {
+  while (tws_worker_pool_running(&crew)) {
     if (progress) tws_progress_update(progress, (double)atomic_load(&l->all.d->found->considered));
     usleep(2000);
   }
   if (progress) tws_progress_end(progress);
-  return tws_crew_end(&crew, 0, cpu_s, err);
+  return tws_worker_pool_join(&crew, 0, cpu_s, err);
 }
 
 tws_code tws_divisions_look(tws_divisions *d, int workers, double until_s, tws_tally *tally, double *cpu_s,
                             tws_error *err) {
   const size_t bytes = (size_t)workers * sizeof(answer);
   lookers l = {.all = {.d = d, .until_s = until_s, .families = d->count / d->points->count[TWS_DIGIT_MICRO]},
-               .answers = tws_crew_memory(bytes)};
+               .answers = tws_worker_pool_memory(bytes)};
   if (!l.answers) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   tws_code code = run_workers(&l, workers, cpu_s, err);
   for (int i = 0; i < workers && code == TWS_OK; i++) {
@@ -371,7 +373,7 @@ tws_code tws_divisions_look(tws_divisions *d, int workers, double until_s, tws_t
     if (code != TWS_OK && err) *err = l.answers[i].err;
     tws_tally_add(tally, &l.answers[i].tally);
   }
-  tws_crew_memory_free(l.answers, bytes);
+  tws_worker_pool_memory_free(l.answers, bytes);
   return code;
 }
 
@@ -393,9 +395,9 @@ static int by_excess(const void *left, const void *right) {
 }
 
 int tws_divisions_closest(const tws_divisions *d, int64_t *numbers) {
-  closest all[TWS_CREW_MOST * TWS_CLOSEST];
+  closest all[TWS_WORKER_POOL_MOST * TWS_CLOSEST];
   int count = 0, wanted;
-  for (int w = 0; w < TWS_CREW_MOST; w++)
+  for (int w = 0; w < TWS_WORKER_POOL_MOST; w++)
     for (int i = 0; i < d->found->closest_count[w]; i++) all[count++] = d->found->closest[w][i];
   qsort(all, (size_t)count, sizeof *all, by_excess);
   wanted = count < TWS_CLOSEST ? count : TWS_CLOSEST;

@@ -12,16 +12,16 @@
 #include "autotune/points.h"
 
 /* Needed bytes by memory tier, and the category with the most bytes in each tier. */
-typedef struct tws_need {
+typedef struct tws_needed_memory {
   uint64_t bytes[TWS_TIER_COUNT];
   uint8_t category[TWS_TIER_COUNT];
-} tws_need;
+} tws_needed_memory;
 
 typedef enum tws_division_known { TWS_DIVISION_NEW, TWS_DIVISION_BOUNDED } tws_division_known;
 typedef struct tws_division_bound {
   int32_t known; /* tws_division_known */
   double step_s; /* lower bound of the seconds of forward and backward passes */
-  tws_need active;
+  tws_needed_memory active;
 } tws_division_bound;
 
 typedef struct tws_tally {

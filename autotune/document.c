@@ -32,15 +32,15 @@ static void add_markdown(tws_text *out, const char *text) {
 }
 
 static void add_plain(tws_document *d, const char *text) {
-  if (d->dress == TWS_DRESS_HTML)
+  if (d->dress == TWS_DOCUMENT_HTML)
     add_escaped(&d->text, text);
   else
     add_markdown(&d->text, text);
 }
 
-void tws_document_begin(tws_document *d, tws_dress dress, const char *title) {
+void tws_document_begin(tws_document *d, tws_document_format dress, const char *title) {
   *d = (tws_document){.dress = dress};
-  if (dress == TWS_DRESS_MARKDOWN) {
+  if (dress == TWS_DOCUMENT_MARKDOWN) {
     tws_text_add(&d->text, "# ");
     add_plain(d, title);
     tws_text_add(&d->text, "\n");
@@ -65,14 +65,14 @@ void tws_document_begin(tws_document *d, tws_dress dress, const char *title) {
 }
 
 void tws_document_end(tws_document *d) {
-  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</body>\n</html>\n");
+  if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "</body>\n</html>\n");
 }
 
 static void wrapped(tws_document *d, const char *before, const char *text, const char *after) {
-  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<%s>", before);
-  if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, "%s", after);
+  if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "<%s>", before);
+  if (d->dress == TWS_DOCUMENT_MARKDOWN) tws_text_add(&d->text, "%s", after);
   add_plain(d, text);
-  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</%s>", before);
+  if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "</%s>", before);
   tws_text_add(&d->text, "\n");
 }
 
@@ -90,22 +90,22 @@ void tws_document_paragraph(tws_document *d, const char *format, ...) {
 }
 
 static void add_cells(tws_document *d, const char *const *cells, const char *tag) {
-  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<tr>");
+  if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "<tr>");
   for (int i = 0; i < d->columns; i++) {
-    if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "<%s>", tag);
-    if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, "| ");
+    if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "<%s>", tag);
+    if (d->dress == TWS_DOCUMENT_MARKDOWN) tws_text_add(&d->text, "| ");
     add_plain(d, cells[i] ? cells[i] : "");
-    if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</%s>", tag);
-    if (d->dress == TWS_DRESS_MARKDOWN) tws_text_add(&d->text, " ");
+    if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "</%s>", tag);
+    if (d->dress == TWS_DOCUMENT_MARKDOWN) tws_text_add(&d->text, " ");
   }
-  tws_text_add(&d->text, d->dress == TWS_DRESS_HTML ? "</tr>\n" : "|\n");
+  tws_text_add(&d->text, d->dress == TWS_DOCUMENT_HTML ? "</tr>\n" : "|\n");
 }
 
 void tws_document_table(tws_document *d, const char *const *heads, int columns) {
   d->columns = columns;
-  tws_text_add(&d->text, d->dress == TWS_DRESS_HTML ? "<table>\n" : "\n");
+  tws_text_add(&d->text, d->dress == TWS_DOCUMENT_HTML ? "<table>\n" : "\n");
   add_cells(d, heads, "th");
-  if (d->dress == TWS_DRESS_HTML) return;
+  if (d->dress == TWS_DOCUMENT_HTML) return;
   for (int i = 0; i < columns; i++) tws_text_add(&d->text, "|---");
   tws_text_add(&d->text, "|\n");
 }
@@ -115,11 +115,11 @@ void tws_document_row(tws_document *d, const char *const *cells) {
 }
 
 void tws_document_table_end(tws_document *d) {
-  if (d->dress == TWS_DRESS_HTML) tws_text_add(&d->text, "</table>\n");
+  if (d->dress == TWS_DOCUMENT_HTML) tws_text_add(&d->text, "</table>\n");
 }
 
 void tws_document_figure(tws_document *d, const char *svg, const char *file, const char *caption) {
-  if (d->dress == TWS_DRESS_HTML) {
+  if (d->dress == TWS_DOCUMENT_HTML) {
     tws_text_add(&d->text, "<figure>\n%s<figcaption>", svg);
     add_plain(d, caption);
     tws_text_add(&d->text, "</figcaption>\n</figure>\n");

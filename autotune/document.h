@@ -4,14 +4,14 @@
 
 #include "base/memory.h"
 
-typedef enum tws_dress { TWS_DRESS_HTML, TWS_DRESS_MARKDOWN } tws_dress;
+typedef enum tws_document_format { TWS_DOCUMENT_HTML, TWS_DOCUMENT_MARKDOWN } tws_document_format;
 typedef struct tws_document {
-  tws_dress dress;
+  tws_document_format dress;
   tws_text text;
   int columns; /* number of columns of the open table */
 } tws_document;
 
-void tws_document_begin(tws_document *document, tws_dress dress, const char *title);
+void tws_document_begin(tws_document *document, tws_document_format dress, const char *title);
 void tws_document_end(tws_document *document);
 void tws_document_heading(tws_document *document, const char *text);
 void tws_document_paragraph(tws_document *document, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "base/random.h"
 
 enum { BATCH = 32, BATCH_OF_PLANS = 8 };
@@ -318,14 +318,14 @@ static void show(const tws_search *s, const frontier *f, tws_progress *progress)
 static tws_code search(frontier *f, tws_error *err) {
   tws_search *s = f->s;
   tws_progress *progress = s->request->progress;
-  const tws_crew_list list = {0, sizeof(tws_tune_candidate), look_closer, read_answer, f, 0};
+  const tws_worker_pool_list list = {0, sizeof(tws_tune_candidate), look_closer, read_answer, f, 0};
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
   while (f->count && !is_out_of_time(s)) {
-    tws_crew_list batch = list;
+    tws_worker_pool_list batch = list;
     if (ordered && !s->every && s->fit_count >= s->wanted) break;
     TWS_TRY(take_batch(f, &batch.items, err));
     if (!batch.items) break;
-    TWS_TRY(tws_crew_do(&batch, s->workers, &s->swept->plan_cpu_s, err));
+    TWS_TRY(tws_worker_pool_process(&batch, s->workers, &s->swept->plan_cpu_s, err));
     if (progress) show(s, f, progress);
   }
   return TWS_OK;

@@ -229,10 +229,10 @@ static tws_code later_rounds(const session *s, tws_error *err) {
 
 /* Converts the runs of a trial to costs by the search's objective, smaller is better. `costs` has room for `most`
  * runs. */
-static tws_racer racer_of(const session *s, const tws_tune_trial *trial, double *costs, int most) {
+static tws_race_entry racer_of(const session *s, const tws_tune_trial *trial, double *costs, int most) {
   const tws_experiment *e = &trial->experiment;
   tws_tune_trial one = *trial;
-  tws_racer racer = {.run_s = costs};
+  tws_race_entry racer = {.run_s = costs};
   for (size_t k = 0; e->outcome == TWS_OUTCOME_MEASURED && k < e->run_count && racer.runs < most; k++) {
     one.step_s = e->run_s[k];
     costs[racer.runs++] = 1 / score_of(s, &one);
@@ -243,7 +243,7 @@ static tws_racer racer_of(const session *s, const tws_tune_trial *trial, double 
 /* Repeats runs of the trials that may be as good as the fastest, until the race is decided. */
 static tws_code race(const session *s, tws_error *err) {
   const int count = s->trials->count, most = s->how->rounds + s->how->race;
-  tws_racer *racers = tws_calloc((size_t)count + 1, sizeof *racers);
+  tws_race_entry *racers = tws_calloc((size_t)count + 1, sizeof *racers);
   double *costs = tws_calloc((size_t)count * (size_t)most + 1, sizeof *costs);
   tws_code code = racers && costs ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   while (code == TWS_OK && !is_out_of_time(s)) {

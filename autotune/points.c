@@ -222,9 +222,9 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_err
   /* with Twinspeed's own engine all named features are planned, and the result lists those that its backend lacks */
   if (strcmp(runtime->name, "twinspeed") != 0 && !request->space.every_feature)
     p->features = tws_runtime_features(runtime, job->backend);
-  if (!tws_tune_is_deepspeeds(request)) return fill_product(p, err);
+  if (!tws_tune_has_deepspeed_points(request)) return fill_product(p, err);
   int count;
-  TWS_TRY(tws_tune_deepspeeds(request, &p->listed, &count, err));
+  TWS_TRY(tws_tune_deepspeed_points(request, &p->listed, &count, err));
   for (int i = 0; i < TWS_DIGITS; i++) p->count[i] = 1;
   p->points = count;
   return TWS_OK;
@@ -297,31 +297,31 @@ tws_variant tws_points_variant(const tws_points *p, int64_t number) {
 }
 
 /* Checks all settings that do not depend on the batch. If a list has no effect, only its first item is kept. */
-static tws_standing family_standing(const tws_points *p, const int *d, const tws_variant *v) {
+static tws_point_kind family_standing(const tws_points *p, const int *d, const tws_variant *v) {
   if (v->ranks % (v->pipeline * v->tensor * v->sequence) || !threads_suit(p, v)) return TWS_POINT_ILLEGAL;
   if (v->pipeline == 1 && d[TWS_DIGIT_SCHEDULE] > 0) return TWS_POINT_EQUAL;
   if (v->tensor == 1 && d[TWS_DIGIT_TOKENS] > 0) return TWS_POINT_EQUAL;
   if (v->expert < 2 && d[TWS_DIGIT_EXCHANGE + TWS_EXCHANGE_EXPERT_NODES] > 0) return TWS_POINT_EQUAL;
-  return TWS_POINT_OWN;
+  return TWS_POINT_DISTINCT;
 }
 
-tws_standing tws_points_family(const tws_points *p, int64_t family, tws_variant *v) {
+tws_point_kind tws_points_family(const tws_points *p, int64_t family, tws_variant *v) {
   const int64_t first = family * p->count[TWS_DIGIT_MICRO] * p->knobs;
   int d[TWS_DIGITS];
   *v = tws_points_variant(p, first);
-  if (p->listed) return TWS_POINT_OWN;
+  if (p->listed) return TWS_POINT_DISTINCT;
   find_digits(p, first, d);
   return family_standing(p, d, v);
 }
 
-tws_standing tws_points_division(const tws_points *p, int64_t division, tws_variant *v) {
+tws_point_kind tws_points_division(const tws_points *p, int64_t division, tws_variant *v) {
   int d[TWS_DIGITS];
   *v = tws_points_variant(p, division * p->knobs);
-  if (p->listed) return TWS_POINT_OWN;
+  if (p->listed) return TWS_POINT_DISTINCT;
   find_digits(p, division * p->knobs, d);
-  const tws_standing family = family_standing(p, d, v);
-  if (family != TWS_POINT_OWN) return family;
-  return v->accumulation > 0 && tws_axes_division_legal(&p->axes, v) ? TWS_POINT_OWN : TWS_POINT_ILLEGAL;
+  const tws_point_kind family = family_standing(p, d, v);
+  if (family != TWS_POINT_DISTINCT) return family;
+  return v->accumulation > 0 && tws_axes_division_legal(&p->axes, v) ? TWS_POINT_DISTINCT : TWS_POINT_ILLEGAL;
 }
 
 /* Normalizes the stage on one rank, where ZeRO partitions and reduces nothing and the stage only determines what is
@@ -333,12 +333,12 @@ static int stage_of_one(const tws_variant *v, int stage, int offloads, int param
   return stage > 1 && v->ranks == 1 ? 2 : 1;
 }
 
-static tws_standing knobs_of_one(const tws_points *p, const tws_variant *v, const int *d, int offloads,
-                                 int parameters) {
+static tws_point_kind knobs_of_one(const tws_points *p, const tws_variant *v, const int *d, int offloads,
+                                   int parameters) {
   const int own = stage_of_one(v, v->stage, offloads, parameters), in_buckets = own > 1 && offloads && v->ranks == 1;
   for (int i = 0; i < d[TWS_DIGIT_STAGE]; i++)
     if (stage_of_one(v, p->stages[i], offloads, parameters) == own) return TWS_POINT_EQUAL;
-  return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_OWN;
+  return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_DISTINCT;
 }
 
 /* Returns 1 if the point has a second item of the exchanges of stage 3 but another stage, at which they have no effect:
@@ -349,10 +349,10 @@ static int has_idle_exchange(const tws_variant *v, const int *d) {
   return 0;
 }
 
-tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *v) {
+tws_point_kind tws_points_knobs(const tws_points *p, int64_t number, tws_variant *v) {
   int d[TWS_DIGITS];
   *v = tws_points_variant(p, number);
-  if (p->listed) return TWS_POINT_OWN;
+  if (p->listed) return TWS_POINT_DISTINCT;
   find_digits(p, number, d);
   const int sharers = tws_variant_replicas(v) * (v->sequence > 1 ? v->sequence : 1);
   const tws_zero_config *z = &p->request->job->config->zero;
@@ -370,16 +370,16 @@ tws_standing tws_points_knobs(const tws_points *p, int64_t number, tws_variant *
   if (v->offload && parameters && v->stage != 3) return TWS_POINT_ILLEGAL;
   if (sharers == 1) return knobs_of_one(p, v, d, offloads, parameters);
   if (v->stage == 0 && (d[TWS_DIGIT_OVERLAP] > 0 || d[TWS_DIGIT_BUCKET] > 0)) return TWS_POINT_EQUAL;
-  return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_OWN;
+  return v->pipeline > 1 && d[TWS_DIGIT_OVERLAP] > 0 ? TWS_POINT_EQUAL : TWS_POINT_DISTINCT;
 }
 
 /* Calls `visit` with the points of a division; returns 0 if visit() has ended the iteration. */
 static int each_of_division(const tws_points *p, int64_t division,
                             int (*visit)(void *user, int64_t number, const tws_variant *variant), void *user) {
   tws_variant v;
-  if (tws_points_division(p, division, &v) != TWS_POINT_OWN) return 1;
+  if (tws_points_division(p, division, &v) != TWS_POINT_DISTINCT) return 1;
   for (int64_t number = division * p->knobs; number < (division + 1) * p->knobs; number++)
-    if (tws_points_knobs(p, number, &v) == TWS_POINT_OWN && !visit(user, number, &v)) return 0;
+    if (tws_points_knobs(p, number, &v) == TWS_POINT_DISTINCT && !visit(user, number, &v)) return 0;
   return 1;
 }
 
@@ -388,7 +388,7 @@ void tws_points_each(const tws_points *p, int (*visit)(void *user, int64_t numbe
   const int64_t micros = p->count[TWS_DIGIT_MICRO], families = p->points / p->knobs / micros;
   tws_variant v;
   for (int64_t family = 0; family < families; family++) {
-    if (tws_points_family(p, family, &v) != TWS_POINT_OWN) continue;
+    if (tws_points_family(p, family, &v) != TWS_POINT_DISTINCT) continue;
     for (int64_t m = 0; m < micros; m++)
       if (!each_of_division(p, family * micros + m, visit, user)) return;
   }
@@ -405,7 +405,7 @@ static int count_point(void *user, int64_t number, const tws_variant *variant) {
   return ++c->count < c->most;
 }
 
-int64_t tws_points_own(const tws_points *p, int64_t most) {
+int64_t tws_points_count_distinct(const tws_points *p, int64_t most) {
   own_count c = {0, most};
   tws_points_each(p, count_point, &c);
   return c.count;
@@ -463,7 +463,7 @@ static tws_code explain_elastic(const tws_points *p, tws_error *err) {
                   code == TWS_OK ? "elasticity chooses no batch for these divisions of ranks" : why.message);
 }
 
-tws_features tws_points_lack(const tws_points *p) {
+tws_features tws_points_unsupported_features(const tws_points *p) {
   tws_features used = 0;
   int first[TWS_DIGITS] = {0};
   if (p->listed) return 0;
@@ -482,7 +482,7 @@ tws_features tws_points_lack(const tws_points *p) {
 
 tws_code tws_points_explain_none(const tws_points *p, tws_error *err) {
   char why[160], hint[128];
-  const tws_features lacked = tws_points_lack(p);
+  const tws_features lacked = tws_points_unsupported_features(p);
   if (tws_axes_explain(&p->axes, p->ranks, p->count[TWS_DIGIT_RANKS], why, sizeof why))
     return tws_fail(err, TWS_INVALID, "name other --tp, --pp, --sp or -n", "the search space is empty: %s", why);
   if (lacked) {

@@ -65,8 +65,9 @@ void tws_points_free(tws_points *points);
 /* Fails with TWS_INVALID and the reason why no point of the space is a legal configuration. */
 tws_code tws_points_explain_none(const tws_points *points, tws_error *err);
 
-/* Returns the features that values of the lists use and the job's runtime cannot run: their points are left out. */
-tws_features tws_points_lack(const tws_points *points);
+/* Returns the features that some values of the lists need and that the job's runtime does not have. Points that need
+ * them are left out of the search. */
+tws_features tws_points_unsupported_features(const tws_points *points);
 
 tws_variant tws_points_variant(const tws_points *points, int64_t number);
 /* Returns the sequences per step of the whole job. */
@@ -74,22 +75,23 @@ static inline double tws_variant_samples(const tws_variant *v) {
   return (double)(v->micro * v->accumulation * tws_variant_replicas(v));
 }
 
-/* Standing of a point. ILLEGAL: it is not a legal division, batch or combination, or the defaults exclude it. EQUAL:
- * another point has the same plan. OWN: it is legal, and its plan is distinct. */
-typedef enum tws_standing { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_OWN } tws_standing;
+/* The kind of a point of the search space. ILLEGAL: its division, batch or combination of settings is not legal, or the
+ * defaults exclude it. EQUAL: it is legal, but another point has the same plan. DISTINCT: it is legal, and no earlier
+ * point has the same plan. */
+typedef enum tws_point_kind { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_DISTINCT } tws_point_kind;
 /* Checks the properties that all members of a family share. A family is the divisions that differ only in their micro
  * batch. */
-tws_standing tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
-/* Checks the properties that all combinations of knobs of a division share. */
-tws_standing tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
-/* Checks the ZeRO knobs of a point whose division has the standing OWN. */
-tws_standing tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);
+tws_point_kind tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
+/* Checks the properties that all points of a division share, whatever their other settings. */
+tws_point_kind tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
+/* Checks the ZeRO settings of a point whose division is DISTINCT. */
+tws_point_kind tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);
 
-/* Calls `visit` with every point of the standing OWN, in order, until it returns 0. */
+/* Calls `visit` with every DISTINCT point of the space in order, until `visit` returns 0. */
 void tws_points_each(const tws_points *points, int (*visit)(void *user, int64_t number, const tws_variant *variant),
                      void *user);
-/* Returns the number of points of the standing OWN, counted up to `most`. */
-int64_t tws_points_own(const tws_points *points, int64_t most);
+/* Returns the number of DISTINCT points of the space. It stops counting at `most`, and then returns `most`. */
+int64_t tws_points_count_distinct(const tws_points *points, int64_t most);
 /* Returns a hash of the settings that determine the model states: points with equal values have parameters, gradients
  * and optimizer states of equal size on the first stage. */
 uint64_t tws_points_state_class(const tws_variant *variant);

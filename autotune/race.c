@@ -12,7 +12,7 @@ static const double confidence = 0.95, alike = 0.01;
 static const double by_median = 1.4826, by_mean = 1.3;
 
 typedef struct field {
-  const tws_racer *racers;
+  const tws_race_entry *racers;
   int count;
   double *typical;  /* ln of the lower quartile of each configuration; other load on a machine only adds time */
   double deviation; /* standard deviation of the logarithm of one run */
@@ -51,7 +51,7 @@ static int choose(const field *f, int most_runs) {
   return others > 0 ? next : -1;
 }
 
-tws_code tws_race_next(const tws_racer *racers, int count, int most_runs, int *next, tws_error *err) {
+tws_code tws_race_next(const tws_race_entry *racers, int count, int most_runs, int *next, tws_error *err) {
   size_t runs = 0;
   *next = -1;
   for (int i = 0; i < count; i++) runs += (size_t)racers[i].runs;

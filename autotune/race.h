@@ -8,15 +8,15 @@
 
 #include "base/status.h"
 
-typedef struct tws_racer {
+typedef struct tws_race_entry {
   const double *run_s; /* the typical step of each run in seconds, or another figure to minimize; above 0 */
   int runs;            /* number of runs; 0: the configuration is not in the race */
-} tws_racer;
+} tws_race_entry;
 
 /* Sets *next to the index of the configuration with the fewest runs among the fastest one and those that may be, with
  * 95 % confidence, more than one percent faster. Each is represented by its lower quartile, because other work on a
  * machine only adds time. *next is -1 if the race is over, since no other may be faster, all have `most_runs` runs, or
  * the noise is unknown because none was run twice. Fails only if memory is exhausted. */
-tws_code tws_race_next(const tws_racer *racers, int count, int most_runs, int *next, tws_error *err);
+tws_code tws_race_next(const tws_race_entry *racers, int count, int most_runs, int *next, tws_error *err);
 
 #endif

@@ -20,7 +20,7 @@ static double token_seconds(const tws_estimate *estimate) {
 /* Returns 1 if the job uses features that its runtime lacks and the given job does not use. */
 static int lacks_more(const tws_job *job, const tws_job *given) {
   const int own = strcmp(tws_profile_runtime(job->profile)->name, "twinspeed") == 0;
-  return !own && (tws_job_lacks(job) & ~tws_job_lacks(given)) != 0;
+  return !own && (tws_job_unsupported_features(job) & ~tws_job_unsupported_features(given)) != 0;
 }
 
 /* Returns 1 if the job fits with this change; an error counts as 0. */

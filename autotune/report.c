@@ -286,8 +286,8 @@ static void tell_swept(const tws_tune_swept *swept, tws_document *d) {
   static const char *const heads[] = {"configurations", "outcome"};
   tws_document_heading(d, "The whole space");
   tws_document_table(d, heads, 2);
-  for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
-    const tws_swept_way way = tws_tune_swept_way(swept, i);
+  for (int i = 0; i < TWS_SWEPT_OUTCOMES; i++) {
+    const tws_swept_outcome way = tws_tune_swept_outcome(swept, i);
     char count[CELL];
     whole_text(count, (double)way.count);
     if (way.count > 0) tws_document_row(d, (const char *[]){count, way.what});
@@ -310,7 +310,7 @@ static void tell_rejections(const tws_tune_result *result, tws_document *d) {
 
 /* ---- the whole report ---- */
 
-static void tell(const tws_tune_report *r, const figures *f, tws_dress dress, tws_document *d) {
+static void tell(const tws_tune_report *r, const figures *f, tws_document_format dress, tws_document *d) {
   char title[256], name[64], count[32];
   const tws_network *network = r->request->job->network;
   tws_result_title(network->name, name, sizeof name);
@@ -345,7 +345,7 @@ static tws_code write_all(const tws_tune_report *r, const figures *f, const char
   static const char *const names[] = {"report.html", "report.md"};
   for (int dress = 0; dress < 2; dress++) {
     tws_document d;
-    tell(r, f, (tws_dress)dress, &d);
+    tell(r, f, (tws_document_format)dress, &d);
     const tws_code code = write_text(folder, names[dress], &d.text, err);
     tws_text_free(&d.text);
     TWS_TRY(code);

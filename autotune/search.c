@@ -4,15 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "autotune/frontier.h"
 #include "base/output_file.h"
 #include "base/random.h"
 
 enum { PATH = 4096 };
 
-tws_swept_way tws_tune_swept_way(const tws_tune_swept *s, int way) {
-  const tws_swept_way all[TWS_SWEPT_WAYS] = {
+tws_swept_outcome tws_tune_swept_outcome(const tws_tune_swept *s, int way) {
+  const tws_swept_outcome all[TWS_SWEPT_OUTCOMES] = {
       {s->illegal, "illegal: the division, batch or combination is not possible"},
       {s->equal, "equal to another configuration: a knob has no effect"},
       {s->refused, "refused by the plan"},
@@ -116,8 +116,8 @@ static tws_code simulate_best(const tws_tune_request *request, tws_tune_result *
   const int wanted = wanted_of(request), count = wanted < result->fits ? wanted : result->fits;
   trials t = {.request = request, .result = result, .best = -1};
   if (request->progress) tws_progress_begin(request->progress, "simulating", count);
-  const tws_crew_list list = {count, sizeof(tws_tune_candidate), simulate_trial, read_trial, &t, 1};
-  const tws_code code = tws_crew_do(&list, workers, &result->swept.simulate_cpu_s, err);
+  const tws_worker_pool_list list = {count, sizeof(tws_tune_candidate), simulate_trial, read_trial, &t, 1};
+  const tws_code code = tws_worker_pool_process(&list, workers, &result->swept.simulate_cpu_s, err);
   if (request->progress) tws_progress_end(request->progress);
   return code;
 }
@@ -318,13 +318,13 @@ static tws_code search_space(const tws_points *points, tws_tune_result *result, 
   tws_tally *tally = tws_calloc(1, sizeof *tally);
   if (!tally) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");
   const int64_t few = request->list_up_to ? request->list_up_to : TWS_TUNE_FEW;
-  const int64_t own = points->listed ? points->points : tws_points_own(points, few > 0 ? few + 1 : 1);
+  const int64_t own = points->listed ? points->points : tws_points_count_distinct(points, few > 0 ? few + 1 : 1);
   tws_search s = {.request = request,
                   .points = points,
                   .state = &state,
                   .wanted = wanted_of(request),
                   .every = points->listed || own <= few,
-                  .workers = tws_crew_size(request->workers),
+                  .workers = tws_worker_pool_size(request->workers),
                   .tally = tally,
                   .swept = &result->swept};
   tws_code code = own > 0 ? TWS_OK : tws_points_explain_none(points, err);
@@ -349,7 +349,7 @@ static tws_code search_and_simulate(const tws_points *points, tws_tune_result *r
   const double estimated_s = tws_clock_s();
   result->estimate_s = estimated_s - started_s;
   if (request->part > 0) return TWS_OK;
-  if (request->sim) TWS_TRY(simulate_best(request, result, tws_crew_size(request->workers), err));
+  if (request->sim) TWS_TRY(simulate_best(request, result, tws_worker_pool_size(request->workers), err));
   result->simulate_s = tws_clock_s() - estimated_s;
   qsort(result->candidates, (size_t)result->fits, sizeof *result->candidates, by_result);
   for (int i = 0; i < result->fits; i++)

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "base/checksum.h"
 #include "base/fingerprint.h"
 #include "base/output_file.h"
@@ -254,7 +254,7 @@ tws_code tws_search_state_open(const tws_points *points, const char *path, int r
   *s = (tws_search_state){.file = -1};
   s->bytes = lay_out(s, points, NULL);
   if (!path) {
-    char *base = tws_crew_memory(s->bytes);
+    char *base = tws_worker_pool_memory(s->bytes);
     if (base) lay_out(s, points, base);
     return base ? TWS_OK : no_memory(err);
   }

@@ -6,7 +6,8 @@
 
 #include "autotune/divisions.h"
 
-/* capacities; results in excess of them are computed again */
+/* numbers of bounds and of plans that a state file has room for; results in excess of them are not stored, and are
+ * computed again */
 enum { TWS_STATE_BOUNDS = 1 << 17, TWS_STATE_PLANS = 1 << 13 };
 
 typedef struct tws_search_state {
@@ -31,7 +32,8 @@ void tws_search_state_close(tws_search_state *state);
 int tws_search_state_find(const tws_search_state *state, int64_t number, int planned, tws_tune_candidate *candidate);
 void tws_search_state_keep(tws_search_state *state, int64_t number, const tws_tune_candidate *candidate);
 
-/* Final record of a part of a search: its best plans, in order, and the counts of its other points. */
+/* The record that a process writes when it has searched its part of the space: the best plans, in order, and the counts
+ * of the other points. */
 typedef struct tws_state_end {
   tws_tally tally;
   tws_tune_swept swept;
@@ -39,8 +41,9 @@ typedef struct tws_state_end {
   int64_t best[TWS_STATE_PLANS]; /* numbers of points; the plans of all of them are stored */
 } tws_state_end;
 void tws_search_state_end(tws_search_state *state, const tws_state_end *end);
-/* Opens the state of another part, whose plans are then read through *state. Sets *ready to 0 if the part has not
- * finished yet. */
+/* Opens the state file of another process that searches a part of the same space. *ready becomes 1 if that process has
+ * finished: *end then has its final record, and tws_search_state_find() on *state reads its plans. *ready becomes 0 if
+ * it has not finished yet. */
 tws_code tws_search_state_open_part(const tws_points *points, const char *path, tws_search_state *state,
                                     tws_state_end *end, int *ready, tws_error *err);
 

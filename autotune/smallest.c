@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autotune/worker_pool.h"
+#include "autotune/evaluate.h"
 #include "base/number.h"
 #include "base/process.h"
 #include "base/units.h"
@@ -23,6 +25,8 @@ typedef struct kind_search {
   tws_job *job; /* open, on this kind of cluster */
   counts counts;
   tws_smallest_answer *answer;
+  int workers;     /* processes of each search of the tuner */
+  double least;    /* lower bound of the number of devices, from the states */
   double at_least; /* lower bound of the number of devices, from a step that was too slow */
 } kind_search;
 
@@ -57,12 +61,12 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
  * searched; sequence parallelism is not, and only the default schedule is used: the subcommand tune offers more for a
  * given machine. */
 static tws_tune_request ask_tuner(const kind_search *s, int devices) {
-  tws_tune_request ask = {.job = s->job, .seed = 1};
+  tws_tune_request ask = {.job = s->job, .seed = 1, .workers = s->workers};
   tws_tune_space *space = &ask.space;
   fill_given(s->request->spec, s->job->config, space);
   space->ranks[0] = devices;
   space->ranks_count = 1;
-  space->axes = tws_tune_needs_axes(&ask);
+  space->axes = s->least > 1;
   if (space->axes) keep_axes(s->request->spec, s->job->config, space);
   ask.memory_bytes = tws_job_limit_with_margin(s->job);
   return ask;
@@ -109,6 +113,22 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
+/* Sets *may_fit to 0 if the states that a setting keeps on its first stage, which a plan of one micro-batch lists, are
+ * larger than the memory: most settings of too few devices are. */
+static tws_code states_fit(const tws_tune_request *ask, tws_tune_candidate *c, int *may_fit, tws_error *err) {
+  tws_bound_bytes state;
+  tws_job *job;
+  int refused;
+  *may_fit = 0;
+  TWS_TRY(tws_tune_derive(ask, c, &job, &refused, err));
+  if (refused) return TWS_OK;
+  const tws_plan_request plan = tws_job_request(job, 0);
+  *may_fit = tws_bound_state(&plan, &state, NULL) != TWS_OK || /* the plan of the whole job says what is wrong */
+             tws_job_fit_within(job, &state.end, ask->memory_bytes).fits;
+  tws_job_destroy(job);
+  return TWS_OK;
+}
+
 /* Sets *does to 1 if any setting fits: settings are planned until one does. */
 static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
   tws_variant *points = NULL;
@@ -118,6 +138,9 @@ static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err)
   for (int i = 0; i < count && code == TWS_OK && !*does; i++) {
     tws_tune_candidate c = {.variant = points[i]};
     tws_variant_name(&c.variant, c.name, sizeof c.name);
+    int may_fit;
+    code = states_fit(ask, &c, &may_fit, err);
+    if (code != TWS_OK || !may_fit) continue;
     code = tws_tune_estimate(ask, &c, err);
     *does = code == TWS_OK && c.verdict == TWS_TUNE_FITS;
   }
@@ -169,14 +192,11 @@ static int is_rung(int nodes) {
 static void list_counts(kind_search *s, int most_nodes) {
   tws_cluster *cluster = &s->job->cluster;
   const int own = cluster->devices_per_node;
-  cluster->nodes = 1;
-  const tws_tune_request ask = {.job = s->job};
-  const double least = tws_tune_least_devices(&ask);
   s->counts.count = 0;
   for (int n = 1, step; n <= most_nodes * own && s->counts.count < MOST_COUNTS; n += step) {
     step = n < own ? 1 : own;
     if (n < own ? own % n : !is_rung(n / own)) continue;
-    if (n >= least && can_be_divided(s, n)) s->counts.item[s->counts.count++] = n;
+    if (n >= s->least && can_be_divided(s, n)) s->counts.item[s->counts.count++] = n;
   }
 }
 
@@ -262,6 +282,8 @@ static tws_code settle_answer(kind_search *s, int devices, tws_error *err) {
 static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
   tws_smallest_answer *a = s->answer;
   int devices = 0;
+  use_devices(s, 1);
+  s->least = tws_tune_least_devices(&(tws_tune_request){.job = s->job});
   snprintf(a->device, sizeof a->device, "%.63s", tws_profile_name(s->job->profile));
   TWS_TRY(smallest_count(s, most_nodes, &devices, err));
   if (!s->counts.count)
@@ -287,12 +309,12 @@ static int nodes_given(char *name) {
   return nodes;
 }
 
-static tws_code search_named(const tws_smallest_request *request, const char *name, tws_smallest_answer *answer,
-                             tws_error *err) {
+static tws_code search_named(const tws_smallest_request *request, const char *name, int workers,
+                             tws_smallest_answer *answer, tws_error *err) {
   tws_job_spec spec = *request->spec;
   kind_search *s = tws_calloc(1, sizeof *s);
   if (!s) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  *s = (kind_search){.request = request, .answer = answer};
+  *s = (kind_search){.request = request, .answer = answer, .workers = workers};
   *answer = (tws_smallest_answer){0};
   snprintf(answer->cluster, sizeof answer->cluster, "%.255s", name);
   spec.cluster = name;
@@ -367,23 +389,49 @@ static tws_code check_request(const tws_smallest_request *request, tws_error *er
   return TWS_OK;
 }
 
+/* The kinds of one request. Each kind is searched by one worker process from its first number of devices to its last:
+ * workers that are started again for every few points of a search would copy the memory pages that they write, and
+ * compute the bounds again that others of them have computed. */
+typedef struct all_kinds {
+  const tws_smallest_request *request;
+  char names[TWS_SMALLEST_KINDS][256];
+  int count;
+  int workers; /* processes of each search of the tuner; more than one if there are more cores than kinds */
+  tws_smallest_answer *answers;
+} all_kinds;
+
+static tws_code search_item(void *user, int item, void *answer, tws_error *err) {
+  const all_kinds *all = user;
+  return search_named(all->request, all->names[item], all->workers, answer, err);
+}
+
+static tws_code keep_answer(void *user, int item, const void *answer, int *stop, tws_error *err) {
+  const all_kinds *all = user;
+  (void)stop;
+  (void)err;
+  memcpy(&all->answers[item], answer, sizeof all->answers[item]);
+  if (all->request->progress) tws_progress_update(all->request->progress, item + 1);
+  return TWS_OK;
+}
+
 tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_answer *answers, int *count,
                            tws_error *err) {
-  char names[TWS_SMALLEST_KINDS][256];
-  int kinds;
+  all_kinds all = {.request = request, .answers = answers};
   *count = 0;
   TWS_TRY(check_request(request, err));
-  TWS_TRY(list_names(request->spec->cluster, names, &kinds, err));
-  if (request->progress) tws_progress_begin(request->progress, "trying kinds of machines", kinds);
-  tws_code code = TWS_OK;
-  for (int i = 0; i < kinds && code == TWS_OK; i++) {
-    code = search_named(request, names[i], &answers[i], err);
-    if (request->progress) tws_progress_update(request->progress, i + 1);
-  }
+  TWS_TRY(list_names(request->spec->cluster, all.names, &all.count, err));
+  const int cores = tws_worker_pool_size(0);
+  all.workers = cores > all.count ? cores / all.count : 1;
+  if (request->progress) tws_progress_begin(request->progress, "trying kinds of machines", all.count);
+  const tws_worker_pool_list list = {all.count, sizeof *answers, search_item, keep_answer, &all, 0};
+  double cpu_s = 0;
+  const tws_code code = tws_worker_pool_process(&list, cores, &cpu_s, err);
   if (request->progress) tws_progress_end(request->progress);
   TWS_TRY(code);
-  *count = kinds;
-  qsort(answers, (size_t)kinds, sizeof *answers, by_devices);
+  *count = all.count;
+  qsort(answers, (size_t)all.count, sizeof *answers, by_devices);
+  for (int i = 0; i < all.count; i++) /* the pointer is from another process or from before the sort */
+    answers[i].best.estimate.path.bottleneck = answers[i].best.estimate.path.text;
   return TWS_OK;
 }
 

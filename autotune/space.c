@@ -17,7 +17,7 @@ static int add_point(void *user, int64_t number, const tws_variant *variant) {
 
 int tws_tune_has_points(const tws_tune_request *request) {
   tws_points p;
-  const int has = tws_points_fill(request, &p, NULL) == TWS_OK && tws_points_own(&p, 1) > 0;
+  const int has = tws_points_fill(request, &p, NULL) == TWS_OK && tws_points_count_distinct(&p, 1) > 0;
   tws_points_free(&p);
   return has;
 }

@@ -59,7 +59,8 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
 /* Returns 1 if the user gives lists of ZeRO knobs. The space is large then, so that sequence ranks, exchanges and
  * experts are restricted to listed values. */
 static int names_knobs(const tws_tune_space *space) {
-  int named = space->overlap_count + space->reduce_bucket_count + (space->offload_unsaid ? 0 : space->offload_count);
+  int named =
+      space->overlap_count + space->reduce_bucket_count + (space->offload_is_default ? 0 : space->offload_count);
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) named += space->zero3_count[i];
   return named > 0;
 }

@@ -37,7 +37,7 @@ static void take_section(tws_tuning *t) {
                                      .max_train_batch = a.max_train_batch,
                                      .num = a.list_size > 0 ? (int)a.list_size : 3};
   if (!space->recompute_count) space->recompute[space->recompute_count++] = config->recompute;
-  if (t->axes == TWS_TUNING_AXES_UNSAID) t->axes = TWS_TUNING_AXES_OFF;
+  if (t->axes == TWS_TUNING_AXES_DEFAULT) t->axes = TWS_TUNING_AXES_OFF;
 }
 
 /* Takes the batch: a global batch, or accumulation steps. */
@@ -74,10 +74,10 @@ static void try_without_offload(tws_tune_request *search) {
   const tws_config *config = search->job->config;
   tws_tune_space *space = &search->space;
   if (space->offload_count || search->job->backend == TWS_BACKEND_HOST) return;
-  if (!tws_config_offloads(config) || tws_config_updates_late(config) || tws_tune_is_deepspeeds(search)) return;
+  if (!tws_config_offloads(config) || tws_config_updates_late(config) || tws_tune_has_deepspeed_points(search)) return;
   space->offload[space->offload_count++] = 0; /* the configuration's offload */
   space->offload[space->offload_count++] = 1; /* no offload */
-  space->offload_unsaid = 1;
+  space->offload_is_default = 1;
 }
 
 tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
@@ -98,7 +98,7 @@ tws_code tws_tuning_complete(tws_tuning *t, tws_error *err) {
   if (search->goal == TWS_GOAL_COST && !(search->job->cluster.price_per_device_hour > 0))
     return tws_fail(err, TWS_INVALID, "--cluster FILE with \"base\": \"NAME\", \"price_per_device_hour\": 2.5",
                     "--objective cost: cluster %s has no price_per_device_hour", search->job->cluster.name);
-  const int asks = t->axes == TWS_TUNING_AXES_AUTO || t->axes == TWS_TUNING_AXES_UNSAID;
+  const int asks = t->axes == TWS_TUNING_AXES_AUTO || t->axes == TWS_TUNING_AXES_DEFAULT;
   const int given = tws_config_model_ranks(config) > 1;
   search->space.axes = t->axes == TWS_TUNING_AXES_ON || (asks && !given && tws_tune_needs_axes(search));
   return TWS_OK;
@@ -164,7 +164,7 @@ static tws_tune_request request_of(const tws_tuning *t) {
   int part, parts;
   request.budget_s = t->validate > 0 ? 0 : t->budget_s; /* the budget limits the runs */
   request.resume = t->earlier == TWS_EARLIER_KEEP;
-  if (tws_started_elsewhere(&part, &parts)) {
+  if (tws_started_by_other_launcher(&part, &parts)) {
     request.part = part;
     request.parts = parts;
   }
@@ -217,7 +217,7 @@ typedef struct findings {
   const tws_tuning *of;
   const tws_tune_folders *folders;
   tws_tune_report report;
-  tws_tuning_tell tell;
+  tws_tuning_callback tell;
   void *user;
 } findings;
 
@@ -250,7 +250,7 @@ static tws_code explain_no_winner(const tws_tune_result *result, tws_error *err)
                   tws_format_bytes(c->needed_bytes - c->available_bytes, missing, sizeof missing));
 }
 
-tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, tws_error *err) {
+tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_callback tell, void *user, tws_error *err) {
   char below[4096], state[4096];
   tws_tune_request request = request_of(t);
   const tws_tune_folders folders = folders_of(t, below, sizeof below);

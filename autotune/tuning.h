@@ -14,7 +14,7 @@ typedef enum tws_tuning_axes { /* the parallel axes that are tried in addition t
                                TWS_TUNING_AXES_AUTO, /* if the states exceed one device */
                                TWS_TUNING_AXES_ON,
                                TWS_TUNING_AXES_OFF,
-                               TWS_TUNING_AXES_UNSAID /* AUTO, unless the configuration has a setting */
+                               TWS_TUNING_AXES_DEFAULT /* AUTO, unless the configuration has a setting */
 } tws_tuning_axes;
 
 typedef struct tws_tuning {
@@ -53,11 +53,11 @@ tws_code tws_tuning_check(const tws_tuning *t, tws_error *err);
 
 /* Type of the callback that receives the report after all files are written. report->result->fits is 0 if nothing
  * fits. */
-typedef tws_code (*tws_tuning_tell)(void *user, const tws_tune_report *report, tws_error *err);
+typedef tws_code (*tws_tuning_callback)(void *user, const tws_tune_report *report, tws_error *err);
 /* Runs the tuning, writes its files and calls `tell`. A process that searches a part other than the first
  * (tws_tune_request.part) writes nothing and does not call it. TWS_NO: nothing fits, or no run could be measured; files
  * are written and `tell` is called in this case too. */
-tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_tell tell, void *user, tws_error *err);
+tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_callback tell, void *user, tws_error *err);
 /* Repeats the search for each value of one figure of the cluster; writes no files. Fails with TWS_USAGE if runs are
  * requested. */
 tws_code tws_tuning_sweep(const tws_tuning *t, const tws_knee_sweep *range, tws_knee *out, tws_error *err);

@@ -40,7 +40,7 @@ static int distance(const char *a, size_t n, const char *b, size_t m) {
   return previous[m];
 }
 
-int tws_near(const char *a, const char *b) {
+int tws_is_similar_word(const char *a, const char *b) {
   size_t n = strlen(a), m = strlen(b);
   return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
 }

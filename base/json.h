@@ -66,7 +66,7 @@ const char *tws_closest(const char *word, const char *const *words, size_t n);
 void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, const char *all,
                     char *hint, size_t size);
 /* Returns 1 if one word may be a typing error of the other: at most a third of the letters differ. */
-int tws_near(const char *a, const char *b);
+int tws_is_similar_word(const char *a, const char *b);
 
 /* Reads a complete file into a zero-terminated buffer that the caller frees (tws_free). limit: most bytes, 0: 64 MiB.
  * It is for paths of a command line, which may name a pipe; use tws_read_regular() for files found in a folder. "-" is

@@ -71,15 +71,15 @@ static tws_code emulate(const tws_job_spec *spec, const tws_emulation_request *r
 static int one_death(uint64_t seed, uint64_t number, const tws_emulation *calm, double *largest) {
   const int in_save = number % 3 == 0, returns = number % 2 == 0;
   const double at_s = tws_random_uniform(seed, number, 0) * calm->virtual_s;
-  tws_happening death = {.kind = in_save ? TWS_HAPPENS_STOP_IN_SAVE : TWS_HAPPENS_DEATH,
-                         .target = TWS_TARGET_NODE,
-                         .at_s = at_s,
-                         .until_s = INFINITY,
-                         .for_s = INFINITY,
-                         .times = 1,
-                         .repair_s = returns ? 0 : INFINITY,
-                         .save = 1 + (int64_t)(tws_random_uniform(seed, number, 1) * 4),
-                         .part = tws_random_uniform(seed, number, 2)};
+  tws_fault_event death = {.kind = in_save ? TWS_HAPPENS_STOP_IN_SAVE : TWS_HAPPENS_DEATH,
+                           .target = TWS_TARGET_NODE,
+                           .at_s = at_s,
+                           .until_s = INFINITY,
+                           .for_s = INFINITY,
+                           .times = 1,
+                           .repair_s = returns ? 0 : INFINITY,
+                           .save = 1 + (int64_t)(tws_random_uniform(seed, number, 1) * 4),
+                           .part = tws_random_uniform(seed, number, 2)};
   death.first = death.last = (int)(tws_random_uniform(seed, number, 3) * 4);
   const tws_scenario scenario = {.seed = seed, .events = &death, .event_count = 1};
   const tws_job_spec spec = small_job();
@@ -145,15 +145,15 @@ static tws_plot_goodput one_rate(int number, int64_t steps, double step_s, doubl
   const double wait_s = 40 * step_s * pow(1.15, number), start_s = 3 * step_s;
   int64_t every = (int64_t)(tws_interval_daly(save_s, wait_s) / step_s + 0.5);
   if (every < 1) every = 1;
-  tws_happening death = {.kind = TWS_HAPPENS_DEATH,
-                         .target = TWS_TARGET_RANK,
-                         .drawn = TWS_DRAWN_EXPONENTIAL,
-                         .scale_s = wait_s,
-                         .shape = 1,
-                         .until_s = INFINITY,
-                         .for_s = INFINITY,
-                         .times = 100000,
-                         .repair_s = 0};
+  tws_fault_event death = {.kind = TWS_HAPPENS_DEATH,
+                           .target = TWS_TARGET_RANK,
+                           .drawn = TWS_DRAWN_EXPONENTIAL,
+                           .scale_s = wait_s,
+                           .shape = 1,
+                           .until_s = INFINITY,
+                           .for_s = INFINITY,
+                           .times = 100000,
+                           .repair_s = 0};
   const tws_scenario scenario = {.seed = 100 + (uint64_t)number, .events = &death, .event_count = 1};
   const tws_job_spec spec = two_ranks();
   tws_emulation_request request = request_for(&spec, steps);
@@ -302,7 +302,7 @@ static int run_orders(uint64_t count, uint64_t seed) {
     if (agree != 0) continue;
     bad++;
     printf("seed %" PRIu64 ": other bits, or none: %s\n", seed + i, err.message);
-    tws_job_shrink(&j.spec, orders_differ, &order);
+    tws_job_minimize(&j.spec, orders_differ, &order);
     show_again(&j.spec, order);
   }
   printf("%" PRIu64 " seeds, %" PRIu64 " legal jobs: %" PRIu64 " bad\n", count, looked_at, bad);

@@ -69,7 +69,7 @@ static cost step(tws_training *t, int64_t number, int told) {
   need(tws_training_end_step(t, metrics, tws_clock_s() - wall_s, &report, &err), &err);
   const double computed_s = tws_clock_s();
   if (told) {
-    tws_step_report_tell(t, times, &report);
+    tws_step_report_finish(t, times, &report);
     need(tws_monitor_step(t->monitor, &report, &err), &err);
   }
   const double end_s = tws_clock_s();

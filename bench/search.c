@@ -67,7 +67,7 @@ static double run_bounds(const tws_tune_request *request) {
   bounding b = {.request = request};
   need(tws_points_fill(request, &points, &err), &err);
   const double start = cpu_s();
-  const int64_t own = tws_points_own(&points, INT64_MAX);
+  const int64_t own = tws_points_count_distinct(&points, INT64_MAX);
   const double listed_s = cpu_s() - start;
   tws_points_each(&points, bound_some, &b);
   printf("%lld points, %lld of them legal and different: listed in %.2f s, %.0f considered a second\n",

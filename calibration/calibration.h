@@ -39,8 +39,8 @@ double tws_calibration_drift(const tws_measurements *measured);
  * measurement of each sample to *out, with the drift of the quietest run. The caller frees *out, also after an
  * error. */
 typedef tws_code (*tws_measure)(void *user, tws_measurements *out, tws_error *err);
-tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
-                                     tws_measurements *out, tws_error *err);
+tws_code tws_calibration_repeat(tws_measure measure, void *user, int most, const tws_log *log, tws_measurements *out,
+                                tws_error *err);
 enum { TWS_CALIBRATION_REPEATS = 3 };
 
 /* Starts the ranks of each run, one run after another. A run is repeated until the machine was undisturbed during it,

@@ -84,8 +84,8 @@ static tws_code combine_times(tws_measurements *times, int count, tws_measuremen
   return TWS_OK;
 }
 
-tws_code tws_calibration_until_quiet(tws_measure measure, void *user, int most, const tws_log *log,
-                                     tws_measurements *out, tws_error *err) {
+tws_code tws_calibration_repeat(tws_measure measure, void *user, int most, const tws_log *log, tws_measurements *out,
+                                tws_error *err) {
   tws_measurements times[TWS_CALIBRATION_REPEATS] = {0};
   tws_code code = TWS_OK;
   int count = 0;
@@ -191,8 +191,8 @@ static tws_code run_all(const tws_calibration_request *request, const char *fold
   for (int i = 0; i < request->run_count; i++) {
     const char *out = tws_calibration_on_gpu(request) ? request->out : NULL;
     one_run run = {request, folder, request->runs[i], i == 0 ? out : NULL};
-    TWS_TRY(tws_calibration_until_quiet(measure_run, &run, request->seconds > 0 ? 1 : TWS_CALIBRATION_REPEATS,
-                                        request->log, &results[i], err));
+    TWS_TRY(tws_calibration_repeat(measure_run, &run, request->seconds > 0 ? 1 : TWS_CALIBRATION_REPEATS, request->log,
+                                   &results[i], err));
     if (out) TWS_TRY(write_profile(results, i + 1, out, err));
   }
   return TWS_OK;

@@ -221,7 +221,7 @@ static void add_tags(const char *folder, const char *but, char *text, size_t siz
   tws_free(found.step);
 }
 
-const char *tws_folder_others(const char *path, char *text, size_t size) {
+const char *tws_folder_other_tags(const char *path, char *text, size_t size) {
   char folder[TWS_FOLDER_SIZE];
   snprintf(folder, sizeof folder, "%s", path);
   char *slash = strrchr(folder, '/');
@@ -277,7 +277,7 @@ tws_code tws_folder_find(const char *folder, const char *tag, char *path, size_t
   return tws_fail(err, TWS_IO, hint, "%s: there is no checkpoint \"%.100s\"", folder, tag);
 }
 
-int tws_folder_vanished(const char *path, char *newer, size_t size) {
+int tws_folder_is_removed(const char *path, char *newer, size_t size) {
   char folder[TWS_FOLDER_SIZE];
   const char *slash = strrchr(path, '/');
   *newer = '\0';

@@ -50,10 +50,10 @@ int64_t tws_folder_newest(const char *folder, int64_t below);
 int64_t tws_folder_stamp(const char *folder, const char *file);
 /* Returns 1 if the checkpoint at `path` no longer exists, because the job that saves there keeps only newer ones.
  * `newer` receives the tag that `latest` names, if it is another, or "". */
-int tws_folder_vanished(const char *path, char *newer, size_t size);
+int tws_folder_is_removed(const char *path, char *newer, size_t size);
 /* Writes the other tags in the directory of `path` into `text` ("global_step5 global_step10"), newest first, and
  * returns `text`; "" if there are none. */
-const char *tws_folder_others(const char *path, char *text, size_t size);
+const char *tws_folder_other_tags(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */
 /* tws_file_begin() creates a new file; it fails with TWS_IO if a file of that name exists, or if the path leads through

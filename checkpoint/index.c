@@ -102,6 +102,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
   add_member(out, "architecture", x->architecture);
   add_member(out, "class", x->class_name);
   add_frozen(out, x);
+  if (x->client_state && *x->client_state) add_member(out, "client_state", x->client_state);
   add_training(out, x);
   tws_text_add(out, ",\n\"block_bytes\":%d,\n\"entries\":[", TWS_CHECKPOINT_BLOCK);
   for (uint32_t i = 0; i < x->entry_count; i++) {
@@ -484,6 +485,8 @@ static tws_code read_index(const reader *r) {
   TWS_TRY(read_text(r, json->root, "architecture", &x->architecture));
   TWS_TRY(read_text(r, json->root, "class", &x->class_name));
   TWS_TRY(read_frozen(r));
+  x->client_state = "";
+  if (cJSON_HasObjectItem(json->root, "client_state")) TWS_TRY(read_text(r, json->root, "client_state", &x->client_state));
   TWS_TRY(read_training(r));
   TWS_TRY(read_entries(r));
   TWS_TRY(read_params(r));
@@ -549,7 +552,7 @@ uint32_t tws_saved_param_of(const tws_saved_index *index, const char *name) {
 static tws_code not_there(const tws_saved_index *x, const tws_saved_file *file, uint64_t bytes, int there,
                           tws_error *err) {
   char others[160], hint[256];
-  tws_folder_others(x->path, others, sizeof others);
+  tws_folder_other_tags(x->path, others, sizeof others);
   snprintf(hint, sizeof hint, *others ? "resume from another one: --tag, of %s" : damaged, others);
   if (!there) return tws_fail(err, TWS_INVALID, hint, "%s/%s: the file is missing", x->path, file->name);
   return tws_fail(err, TWS_INVALID, hint, "%s/%s: it has %" PRIu64 " bytes, and %" PRIu64 " were saved", x->path,
@@ -562,9 +565,9 @@ tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, t
   return tws_read_regular(path, (size_t)64 << 20, text, length, err);
 }
 
-tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err) {
+tws_code tws_saved_explain_missing(const char *path, tws_code code, tws_error *err) {
   char newer[TWS_TAG_SIZE], hint[TWS_TAG_SIZE + 64] = "";
-  if (code == TWS_OK || !tws_folder_vanished(path, newer, sizeof newer)) return code;
+  if (code == TWS_OK || !tws_folder_is_removed(path, newer, sizeof newer)) return code;
   if (*newer) snprintf(hint, sizeof hint, "a newer one is there: leave out --tag, or give --tag %.200s", newer);
   return tws_fail(err, TWS_IO, hint,
                   "%.400s: the checkpoint was removed meanwhile, by the job that saves there (--keep)", path);
@@ -575,17 +578,18 @@ tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *er
   size_t length = 0;
   struct stat info;
   *out = NULL;
-  TWS_TRY(tws_saved_lost(folder, tws_saved_read_index(folder, &text, &length, err), err));
+  TWS_TRY(tws_saved_explain_missing(folder, tws_saved_read_index(folder, &text, &length, err), err));
   tws_code code = tws_saved_parse(text, length, folder, out, err);
   tws_free(text);
-  if (code != TWS_OK && err && strcmp(err->hint, damaged) == 0 && *tws_folder_others(folder, others, sizeof others))
+  if (code != TWS_OK && err && strcmp(err->hint, damaged) == 0 && *tws_folder_other_tags(folder, others, sizeof others))
     snprintf(err->hint, sizeof err->hint, "resume from another one: --tag, of %s", others);
   for (uint32_t i = 0; code == TWS_OK && i < (*out)->file_count; i++) {
     const tws_saved_file *file = &(*out)->files[i];
     snprintf(path, sizeof path, "%.3800s/%s", folder, file->name);
     const int there = stat(path, &info) == 0;
     if (!there || (uint64_t)info.st_size != file->bytes)
-      code = tws_saved_lost(folder, not_there(*out, file, there ? (uint64_t)info.st_size : 0, there, err), err);
+      code =
+          tws_saved_explain_missing(folder, not_there(*out, file, there ? (uint64_t)info.st_size : 0, there, err), err);
   }
   if (code == TWS_OK) return TWS_OK;
   tws_saved_close(*out);

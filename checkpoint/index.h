@@ -48,6 +48,7 @@ typedef struct tws_saved_index {
   double lora_scale;   /* factor by which the adapters' output is multiplied */
   int64_t block;       /* elements that share one scale in quantized frozen parameters; 0: no parameter is quantized */
   int64_t scale_block; /* number of scales that are themselves quantized to 8 bits together; 0: scales are float32 */
+  const char *client_state; /* text that a program which trained through the library stored; "": none */
   tws_counters counters;
   tws_saved_entry *entries;
   tws_param *params; /* the parameters of the model. Set are name, rows, columns, fused, groups, shape, experts,
@@ -74,7 +75,7 @@ tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, t
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
 /* Extends the error of a failed read: if the checkpoint at `path` no longer exists, the message says so and names the
  * checkpoints that exist. */
-tws_code tws_saved_lost(const char *path, tws_code code, tws_error *err);
+tws_code tws_saved_explain_missing(const char *path, tws_code code, tws_error *err);
 void tws_saved_close(tws_saved_index *index); /* NULL is allowed */
 /* Returns the index of the entry with this name, or TWS_NONE. */
 uint32_t tws_saved_entry_of(const tws_saved_index *index, const char *name);

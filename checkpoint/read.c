@@ -74,7 +74,7 @@ static const char *describe(const tws_saved_reader *r, uint32_t piece, char *tex
 
 static tws_code damaged(const tws_saved_reader *r, tws_error *err, const char *what) {
   char others[160], hint[256];
-  tws_folder_others(r->index->path, others, sizeof others);
+  tws_folder_other_tags(r->index->path, others, sizeof others);
   snprintf(hint, sizeof hint, *others ? "resume from another one: --tag, of %s" : "resume from another checkpoint",
            others);
   return tws_fail(err, TWS_INVALID, hint, "%s", what);
@@ -117,7 +117,7 @@ static tws_code open_file(tws_saved_reader *r, uint32_t file, tws_error *err) {
   if (r->fd >= 0) close(r->fd);
   r->piece = r->file = TWS_NONE;
   snprintf(path, sizeof path, "%s/%s", r->index->path, r->index->files[file].name);
-  if (!r->fetch) TWS_TRY(tws_saved_lost(r->index->path, tws_open_regular(path, &r->fd, err), err));
+  if (!r->fetch) TWS_TRY(tws_saved_explain_missing(r->index->path, tws_open_regular(path, &r->fd, err), err));
   r->file = file;
   tws_code code = check_header(r, err);
   if (code != TWS_OK) r->file = TWS_NONE;

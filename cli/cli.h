@@ -12,6 +12,7 @@
 #define TWS_CLI_CLI_H
 
 #include <cjson/cJSON.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -132,12 +133,18 @@ tws_code tws_out_json(cJSON *json, tws_error *err);
 tws_code tws_out_text(tws_text *text, tws_error *err);
 void tws_say(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tws_warn(const tws_cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void tws_complain(const tws_cli *cli, const tws_error *err); /* prints the error and its hint to standard error */
+void tws_print_error(const tws_cli *cli, const tws_error *err); /* prints the error and its hint to standard error */
 /* Returns the escape sequence of a style, as in tws_style(cli, TWS_BOLD); "": standard output is not a terminal. */
 typedef enum tws_style_name { TWS_PLAIN_OUTPUT, TWS_BOLD, TWS_GREEN, TWS_RED, TWS_DIM } tws_style_name;
 const char *tws_style(const tws_cli *cli, tws_style_name style);
 /* Returns a progress bar for long work, which is disabled with --quiet, or if standard error is not a terminal. */
 tws_progress tws_cli_progress(const tws_cli *cli);
+
+int tws_erases_lines(void); /* returns 1 if standard error is a terminal that can erase lines */
+/* Shows lines of progress on standard error, cut to the width of the terminal, in place of those that it shows already;
+ * the next output of another kind replaces them. The text must be printable. Allocates nothing. */
+void tws_draw_lines(const char *const *lines, int count);
+extern volatile sig_atomic_t tws_progress_lines; /* the number of progress lines that the terminal shows */
 
 /* A table of texts with aligned columns. A column whose cells all look like numbers is right-aligned. */
 typedef struct tws_table {

@@ -246,7 +246,7 @@ static tws_code convert_newest(tws_cli *cli, const options *o, const char *from,
     if (tws_deepspeed_is(path)) return convert_deepspeed(cli, path, to, err);
     const tws_code code = convert_saved(cli, o, path, to, err);
     if (code == TWS_OK || o->tag || i == TRIES) return code;
-    (void)tws_folder_vanished(path, newer, sizeof newer);
+    (void)tws_folder_is_removed(path, newer, sizeof newer);
     if (!*newer) return code;
     tws_say(cli, "%s was replaced meanwhile by the job that saves there; %s is read", path, newer);
     if (err) *err = (tws_error){0};

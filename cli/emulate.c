@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/comm_view.h"
 #include "cli/emulate.h"
 #include "cli/emulate_figure.h"
 #include "cli/emulate_view.h"
@@ -17,6 +18,7 @@
 #include "cli/training_options.h"
 #include "job/modules.h"
 #include "job/simulate.h"
+#include "traces/gzip.h"
 
 typedef tws_emulate_options options;
 
@@ -31,6 +33,7 @@ typedef struct session {
   int csv_failed;
   cJSON *steps;
   tws_loss_curve curve;
+  tws_comm_layout layout; /* of the communication log */
 } session;
 
 static void keep_step(session *s, const tws_step_report *r, double now_s) {
@@ -79,6 +82,11 @@ static void show_step(void *user, const tws_step_report *r, double now_s) {
     print_step(s, r);
 }
 
+static void show_calls(void *user, const tws_comm_record *record) {
+  const session *s = user;
+  tws_comm_print_calls(s->cli, record);
+}
+
 static void show_failure(void *user, double at_s, const tws_error *failure, int ranks) {
   session *s = user;
   if (s->o->figure) tws_loss_curve_add(&s->curve, at_s, NAN); /* adds a gap to the curve */
@@ -125,6 +133,8 @@ static tws_emulation_request request_of(session *s, tws_timeline *timeline) {
                                  .ignore_memory = o->ignore_memory,
                                  .timeline = timeline,
                                  .watching = {.lines_path = o->json_lines, .prometheus_path = o->prometheus},
+                                 .logs_communication = s->layout != TWS_COMM_NONE,
+                                 .on_calls = show_calls,
                                  .on_step = show_step,
                                  .on_failure = show_failure,
                                  .user = s,
@@ -139,6 +149,7 @@ static tws_code print_all(session *s, const tws_job *job, const tws_emulation *r
     s->steps = NULL;
     return tws_emulation_print_json(job, r, steps, failed ? failure : NULL, err);
   }
+  if (r->communication) TWS_TRY(tws_comm_print(s->cli, r->communication, s->layout, err));
   if (r->steps > 0) tws_emulation_print(job, r);
   if (failed) tws_out("it ends: %s\n", failure->message);
   if (s->scenario)
@@ -181,6 +192,7 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   tws_timeline *timeline = o->trace ? tws_timeline_create("emulated") : NULL;
   if (o->trace && !timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   tws_emulation_request request = request_of(s, timeline);
+  if (o->trace_schedule) TWS_TRY(tws_trace_schedule_parse(o->trace_schedule, &request.trace_schedule, err));
   tws_code code = tws_fidelity_parse(o->run.fidelity, &request.fidelity, err);
   if (code == TWS_OK) code = tws_sharing_parse(o->share, &request.sharing, err);
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
@@ -217,7 +229,12 @@ static tws_code check_options(const options *o, tws_error *err) {
       {"--json-lines", o->json_lines, NULL}, {"--prometheus", o->prometheus, NULL},
       {"--trace", o->trace, NULL},           {"--csv", o->csv, NULL},
       {"--figure", o->figure, NULL},         {"--figure", figure_data(o->figure, data, sizeof data), NULL}};
+  tws_trace_schedule schedule;
   tws_inputs inputs = tws_inputs_of_job(&o->job);
+  TWS_TRY(tws_gzip_check(o->trace, err));
+  if (o->trace_schedule && !o->trace)
+    return tws_fail(err, TWS_USAGE, "give --trace FILE too", "emulate: --trace-schedule without --trace");
+  if (o->trace_schedule) TWS_TRY(tws_trace_schedule_parse(o->trace_schedule, &schedule, err));
   if (!o->run.data)
     return tws_fail(err, TWS_USAGE, "give --data FILE: a text (its bytes are the tokens), or llm.c tokens (.bin)",
                     "emulate: no data was given");
@@ -277,7 +294,8 @@ static tws_code run_loaded(tws_cli *cli, options *o, const tws_scenario *scenari
   TWS_TRY(tws_job_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
   tws_data_remark(cli, o->run.data, job->network);
-  tws_code code = make_folder(o, folder, sizeof folder, err);
+  tws_code code = tws_comm_layout_read(o->comm_log, job->config, &s.layout, err);
+  if (code == TWS_OK) code = make_folder(o, folder, sizeof folder, err);
   if (code == TWS_OK) code = emulate_job(&s, job, err);
   tws_temporary_remove(folder);
   if (s.csv) fclose(s.csv);
@@ -318,7 +336,9 @@ static const tws_option table[] = {
                 "start independent operations in a random order: results must stay the same to the last bit"),
     TWS_STRING("fidelity", 0, "LEVEL", options, run.fidelity,
                "collectives: analytic (default), flow, message or simgrid"),
-    TWS_STRING("trace", 0, "FILE", options, trace, "all ranks' last step as a Chrome trace, in virtual time"),
+    TWS_STRING("trace", 0, "FILE", options, trace,
+               "all ranks' last step as a Chrome trace, in virtual time (.gz: compressed)"),
+    TWS_TRACE_SCHEDULE_OPTION(options),
     TWS_STRING("csv", 0, "FILE", options, csv, "one line a step"),
     TWS_STRING("figure", 0, "FILE", options, figure,
                "losses over virtual time, a breakdown of that time, and events, as .svg or .png (gnuplot)"),

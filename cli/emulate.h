@@ -8,7 +8,8 @@
 typedef struct tws_emulate_options {
   tws_job_spec job;
   tws_emulated_run run;
-  const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share, *json_lines, *prometheus;
+  const char *scenario, *trace, *csv, *save, *resume, *tag, *init_from, *figure, *share, *json_lines, *prometheus,
+      *comm_log, *trace_schedule;
   tws_strings compared;
   int64_t every, order_seed;
   int force, ignore_memory;

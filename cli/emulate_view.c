@@ -114,6 +114,7 @@ tws_code tws_emulation_print_json(const tws_job *job, const tws_emulation *r, cJ
   if (failure) cJSON_AddStringToObject(root, "failure", failure->message);
   if (r->last_failure.message[0]) cJSON_AddStringToObject(root, "went_on_from", r->last_failure.message);
   add_spans(root, r);
+  if (r->communication) cJSON_AddItemToObject(root, "communication_log", tws_comm_log_json(r->communication));
   cJSON_AddItemToObject(root, "steps", steps);
   return tws_out_json(root, err);
 }

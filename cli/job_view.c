@@ -79,7 +79,7 @@ void tws_runtime_print(const tws_cli *cli, const tws_job *job) {
 
 static void lacks_print(const tws_cli *cli, const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const tws_features lacked = tws_job_lacks(job);
+  const tws_features lacked = tws_job_unsupported_features(job);
   tws_text text = {0};
   if (!lacked) return;
   tws_features_text(lacked, &text);
@@ -184,7 +184,7 @@ static void add_measured(const tws_job *job, cJSON *json) {
 
 /* Adds "missing": the features of the job that the runtime cannot run. */
 static void add_lacks(const tws_job *job, cJSON *json) {
-  const tws_features lacked = tws_job_lacks(job);
+  const tws_features lacked = tws_job_unsupported_features(job);
   cJSON *list = lacked ? cJSON_AddArrayToObject(json, "missing") : NULL;
   for (int i = 0; list && i < TWS_FEATURE_COUNT; i++) {
     if (!tws_features_have(lacked, (tws_feature)i)) continue;

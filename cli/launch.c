@@ -130,7 +130,7 @@ static tws_code start_command(tws_cli *cli, const options *o, int argc, char **a
   tws_hosts world, hosts;
   tws_launch_options launch = {.to_stderr = cli->json, .log = &cli->log, .printed_only = o->print_command};
   TWS_TRY(find_hosts(o, arena, &world, &launch, err));
-  if (!o->world_info) tws_launch_flags_say(cli, &o->flags, o->ranks);
+  if (!o->world_info) tws_launch_flags_report(cli, &o->flags, o->ranks);
   const int one_node = o->no_ssh || o->world_info;
   tws_launch_flags_choose_devices(cli, &o->flags);
   hosts = world;
@@ -161,7 +161,7 @@ static tws_code run_rank(const options *o, char **command, tws_arena *arena, tws
   const tws_command_job job = job_of(o, o->world_info ? &world : NULL);
   if (tws_worker_is()) return tws_command_run(command, &job, err);
   for (int i = 0; command[i]; i++) command[i] = tws_worker_argument(command[i]);
-  return tws_command_become(command, &job, err);
+  return tws_command_exec(command, &job, err);
 }
 
 static tws_code run_launch(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {

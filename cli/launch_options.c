@@ -71,7 +71,7 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
   return TWS_OK;
 }
 
-void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *f, int64_t ranks) {
+void tws_launch_flags_report(const tws_cli *cli, const tws_launch_flags *f, int64_t ranks) {
   const char *hostfile = tws_launch_flags_hostfile(f, ranks);
   if (hostfile && !f->hostfile) tws_say(cli, "the hosts are those of %s (-n N: this machine alone)", hostfile);
 }

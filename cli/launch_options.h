@@ -44,7 +44,7 @@ const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ran
 /* Returns 1 if a flag requests ranks on given hosts. */
 int tws_launch_flags_given(const tws_launch_flags *flags);
 /* Reports on standard error if the hosts come from the default hostfile. */
-void tws_launch_flags_say(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
+void tws_launch_flags_report(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
 /* Returns 1 if devices were selected, so that CUDA_VISIBLE_DEVICES of this environment does not apply to the ranks. As
  * in DeepSpeed's launcher, a message says which option sets it. */
 int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *flags);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/job_view.h"
@@ -49,7 +49,8 @@ static int64_t point_count(const tws_option_lists *sweep) {
   return count;
 }
 
-/* Sets the options of a row: those given, else the job's own values. */
+/* Sets the options of row `item` of the sweep, a point of the Cartesian product of the option lists: an option with a
+ * list gets its value at this point; other options keep the value that the job has. */
 static void choose_point(const tws_option_lists *sweep, int item, char *options) {
   for (int i = TWS_LISTS - 1; i >= 0; i--) {
     const tws_option_list *axis = &sweep->axis[i];
@@ -321,9 +322,9 @@ tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws
   runner r = {.cli = cli, .request = request, .count = (int)count};
   r.points = tws_calloc((size_t)count, sizeof *r.points);
   if (!r.points) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %d points", r.count);
-  const tws_crew_list list = {
+  const tws_worker_pool_list list = {
       .items = r.count, .answer_bytes = sizeof(point), .work = work, .read = keep, .user = &r, .large = 1};
-  tws_code code = tws_crew_do(&list, tws_crew_size(0), &cpu_s, err);
+  tws_code code = tws_worker_pool_process(&list, tws_worker_pool_size(0), &cpu_s, err);
   if (code == TWS_OK) code = tell(cli, &r, err);
   for (int i = 0; i < r.count; i++) fits += r.points[i].status == FITS;
   if (code == TWS_OK && fits == 0)

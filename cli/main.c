@@ -151,6 +151,6 @@ int main(int argc, char **argv) {
     code = late.code;
   }
   if (code != TWS_OK && code != TWS_NO && !err.message[0]) tws_fail(&err, code, NULL, "%s", tws_code_text(code));
-  if (code != TWS_OK && err.message[0]) tws_complain(&cli, &err);
+  if (code != TWS_OK && err.message[0]) tws_print_error(&cli, &err);
   return code == TWS_OK && cli.exit_code > 0 ? cli.exit_code : tws_code_exit(code);
 }

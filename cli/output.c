@@ -1,8 +1,10 @@
 /* Prints the program's output: results to standard output, messages to standard error. */
 #include <ctype.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include "base/escape.h"
 #include "cli/cli.h"
@@ -148,17 +150,57 @@ tws_code tws_out_text(tws_text *text, tws_error *err) {
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* Set while the terminal shows a progress line: the next output replaces it. */
-static int progress_drawn;
+/* The number of progress lines that the terminal shows: the next output replaces them. */
+volatile sig_atomic_t tws_progress_lines;
+static int lines_width; /* width of the terminal in columns when they were drawn */
 
-static int erases_lines(void) { /* a dumb terminal has no control sequences */
+int tws_erases_lines(void) { /* a dumb terminal has no control sequences */
   const char *terminal = getenv("TERM");
   return isatty(STDERR_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
 }
 
+static void terminal_size(int *columns, int *rows) {
+  struct winsize size = {0};
+  const int known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
+  *columns = known && size.ws_col > 0 ? size.ws_col : 80;
+  *rows = known && size.ws_row > 0 ? size.ws_row : 24;
+}
+
+/* Writes the sequence that erases the progress lines, the last of which the cursor is on; returns its length. In a
+ * terminal whose width has changed since, the lines may have other lengths: they stay. */
+static int erase_sequence(char *to, size_t size) {
+  int columns, rows;
+  terminal_size(&columns, &rows);
+  if (tws_progress_lines > 1 && columns != lines_width) return snprintf(to, size, "\n");
+  if (tws_progress_lines > 1) return snprintf(to, size, "\r\033[%dA\033[J", (int)tws_progress_lines - 1);
+  return snprintf(to, size, "\r\033[K");
+}
+
 static void clear_progress(void) {
-  if (progress_drawn) fputs("\r\033[K", stderr);
-  progress_drawn = 0;
+  char erase[32];
+  if (!tws_progress_lines) return;
+  erase_sequence(erase, sizeof erase);
+  fputs(erase, stderr);
+  tws_progress_lines = 0;
+}
+
+/* Nothing but relative moves of the cursor: whenever the process ends, the terminal is as usable as before. */
+void tws_draw_lines(const char *const *lines, int count) {
+  char text[4096];
+  int columns, rows, length = 0;
+  terminal_size(&columns, &rows);
+  fflush(stdout); /* keeps the order if both streams go to one terminal */
+  if (count > rows - 2) count = rows > 3 ? rows - 2 : 1;
+  if (tws_progress_lines) length = erase_sequence(text, sizeof text);
+  for (int i = 0; i < count; i++) {
+    const int room = (int)sizeof text - length, width = columns - 1;
+    const int written = snprintf(text + length, (size_t)room, "%s\033[K%.*s", i ? "\n" : "", width, lines[i]);
+    if (written < 0 || written >= room) break;
+    length += written;
+  }
+  lines_width = columns;
+  tws_progress_lines = count;
+  if (write(STDERR_FILENO, text, (size_t)length) < 0) tws_progress_lines = 0;
 }
 
 /* Prints one line: newlines and tabs become blanks, and other control characters are escaped. */
@@ -203,9 +245,10 @@ void tws_warn(const tws_cli *cli, const char *format, ...) {
   va_end(list);
 }
 
-void tws_complain(const tws_cli *cli, const tws_error *err) {
+void tws_print_error(const tws_cli *cli, const tws_error *err) {
   fflush(stdout);
-  progress_drawn |= erases_lines(); /* a rank that has exited may have left a progress line */
+  if (!tws_progress_lines)
+    tws_progress_lines = tws_erases_lines(); /* a rank that has exited may have left a progress line */
   clear_progress();
   for (const char *line = err->message; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
     char one[sizeof err->message];
@@ -229,12 +272,12 @@ static void draw_progress(void *user, const char *line) {
   fputs("\r\033[K", stderr);
   put_error(line);
   fflush(stderr);
-  progress_drawn = 1;
+  tws_progress_lines = 1;
 }
 
 tws_progress tws_cli_progress(const tws_cli *cli) {
   tws_progress progress = {0};
-  if (!cli->quiet && erases_lines()) progress.draw = draw_progress;
+  if (!cli->quiet && tws_erases_lines()) progress.draw = draw_progress;
   return progress;
 }
 

@@ -141,7 +141,7 @@ static tws_code check_inputs(const tws_output *o, const tws_inputs *inputs, tws_
 }
 
 tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_inputs *inputs, int force, tws_error *err) {
-  if (tws_rank_follows()) return TWS_OK;
+  if (tws_rank_job_is_checked()) return TWS_OK;
   for (int i = 0; i < count; i++) {
     const tws_output *o = &outputs[i];
     if (!o->path) continue;

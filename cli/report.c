@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/outputs.h"
+#include "cli/trace_view.h"
 #include "job/modules.h"
 #include "traces/plot.h"
 #include "validation/results.h"
@@ -15,7 +16,7 @@
 typedef struct options {
   const char *plot;
   double tolerance; /* limit of the error in percent; -1: not given */
-  int force;
+  int force, key_averages, by_shape;
 } options;
 
 static const char *seconds_cell(double seconds) {
@@ -148,10 +149,20 @@ static tws_code plot_results(const tws_cli *cli, const tws_results *r, const cha
   return code;
 }
 
+static tws_code report_trace(const tws_cli *cli, const options *o, int argc, char **argv, tws_error *err) {
+  if (argc > 1 || o->plot || o->tolerance >= 0)
+    return tws_fail(err, TWS_USAGE, "twinspeed report --key-averages step.json",
+                    "report: --key-averages takes one trace, and no --plot or --tolerance");
+  return tws_key_averages_print(cli, argv[0], o->by_shape, err);
+}
+
 static tws_code run_report(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   const options *o = raw;
   if (argc == 0)
     return tws_fail(err, TWS_USAGE, "twinspeed report train.json simulate.json", "report: no result files");
+  if (o->by_shape && !o->key_averages)
+    return tws_fail(err, TWS_USAGE, "give --key-averages too", "report: --by-shape without --key-averages");
+  if (o->key_averages) return report_trace(cli, o, argc, argv, err);
   static const char *const figures[] = {"accuracy.png", "accuracy.dat", NULL};
   const tws_output output = {"--plot", o->plot, figures};
   TWS_TRY(tws_outputs_check(&output, 1, NULL, o->force, err));
@@ -175,17 +186,22 @@ static tws_code run_report(tws_cli *cli, void *raw, int argc, char **argv, tws_e
 static const tws_option table[] = {
     TWS_STRING("plot", 0, "DIR", options, plot, "write the figure accuracy.png into this folder"),
     TWS_NUMBER("tolerance", 0, "PERCENT", options, tolerance, 0, 1000, "exit 1 when the median error exceeds this"),
-    TWS_FORCE_OPTION(options), TWS_OPTIONS_END};
+    TWS_FLAG("key-averages", 0, options, key_averages,
+             "of a trace (--trace of simulate, emulate, train): calls, times and rates by kind of operation"),
+    TWS_FLAG("by-shape", 0, options, by_shape, "with --key-averages: divide operations by shape"),
+    TWS_FORCE_OPTION(options),
+    TWS_OPTIONS_END};
 
 static const options defaults = {.tolerance = -1};
 
 const tws_verb tws_verb_report = {
     .name = "report",
-    .summary = "compares saved results: predicted against measured",
+    .summary = "compares saved results: predicted against measured; sums up traces",
     .usage = "FILE... [options]",
     .examples =
         "  twinspeed report simulate.json train.json\n"
-        "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n",
+        "  twinspeed report tune.json train-*.json --plot figures --tolerance 10\n"
+        "  twinspeed report --key-averages step.json.gz\n",
     .notes =
         "Files are JSON results of train, estimate, simulate, tune and validate. Results of one\n"
         "configuration (model, runtime, dtype, sequence, ranks and their axes, threads, ZeRO stage, micro\n"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/unfinished.h"
+#include "cli/cli.h"
 
 /* asked: SIGTERM has arrived; listens: it requests a stop. Both are global because handlers receive no arguments. */
 static volatile sig_atomic_t asked, listens;
@@ -14,6 +15,7 @@ static void end_by_signal(int number) {
   static const char interrupted[] = "twinspeed: interrupted\n", ended[] = "twinspeed: asked to end\n";
   const int asks = number == SIGTERM;
   tws_unfinished_remove();
+  if (tws_progress_lines && write(STDERR_FILENO, "\n", 1) < 0) _exit(128); /* the message gets a line of its own */
   if (write(STDERR_FILENO, asks ? ended : interrupted, (asks ? sizeof ended : sizeof interrupted) - 1) < 0) _exit(128);
   _exit(128 + number);
 }

@@ -5,7 +5,9 @@
 #include "base/units.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
+#include "cli/comm_view.h"
 #include "cli/outputs.h"
+#include "cli/training_options.h"
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
 #include "cli/stage_view.h"
@@ -15,12 +17,13 @@
 #include "job/measured.h"
 #include "job/modules.h"
 #include "job/simulate.h"
+#include "traces/gzip.h"
 #include "traces/timeline.h"
 
 typedef struct options {
   tws_job_spec job;
   const char *program;
-  const char *fidelity, *scenario, *trace, *csv;
+  const char *fidelity, *scenario, *trace, *csv, *comm_log, *comm_against;
   int print_plan, all_ranks, force;
   int64_t rank;
   tws_option_lists sweep;
@@ -35,7 +38,10 @@ typedef struct simulation {
   tws_stage_estimate *stages; /* for each stage, the simulated rank with the most memory */
   tws_stage_balance balance;
   tws_estimate estimate;
-  tws_disturbance *disturbance;
+  tws_perturbation *disturbance;
+  tws_comm_layout layout;
+  tws_comm_filter communication;
+  tws_comm_log *run; /* the communication log of --comm-against; NULL: not given */
 } simulation;
 
 static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
@@ -52,12 +58,16 @@ static tws_code print_plan(const tws_cli *cli, const options *o, const tws_job *
 }
 
 static tws_code simulate_job(const tws_cli *cli, const options *o, const tws_job *job, simulation *s, tws_error *err) {
-  if (o->scenario) TWS_TRY(tws_disturbance_open(o->scenario, job, s->fidelity, &s->disturbance, err));
+  if (o->scenario) TWS_TRY(tws_perturbation_open(o->scenario, job, s->fidelity, &s->disturbance, err));
   const int every = o->all_ranks || job->backend == TWS_BACKEND_HOST; /* ranks of a host share its cores */
   tws_progress progress = tws_cli_progress(cli);
   tws_simulation_request request = {
       .fidelity = s->fidelity, .every_up_to = every ? job->ranks : 0, .most_plans = MOST_PLANS, .progress = &progress};
-  if (s->disturbance) request.effects = tws_disturbance_effects(s->disturbance);
+  TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &s->layout, err));
+  TWS_TRY(tws_comm_filter_read(job->config, &s->communication, err));
+  if (o->comm_against) TWS_TRY(tws_comm_read_run(o->comm_against, &s->run, err));
+  if (s->layout != TWS_COMM_NONE || s->run) request.communication = &s->communication;
+  if (s->disturbance) request.effects = tws_perturbation_effects(s->disturbance);
   TWS_TRY(tws_sim_load(&request.sim, err));
   s->stages = tws_calloc((size_t)tws_job_stages(job), sizeof *s->stages);
   if (o->trace || o->csv) request.timeline = s->timeline = tws_timeline_create("simulated");
@@ -139,6 +149,9 @@ static tws_code print_result(const tws_cli *cli, const options *o, const tws_job
     tws_out("\n");
   }
   TWS_TRY(print_shares(cli, s, err));
+  if (s->of_job.communication && s->layout != TWS_COMM_NONE)
+    TWS_TRY(tws_comm_print(cli, s->of_job.communication, s->layout, err));
+  if (s->run) TWS_TRY(tws_comm_compare_print(cli, s->run, s->of_job.communication, err));
   tws_bottleneck_print(cli, &s->of_job.result.path);
   const tws_own_engine own = tws_own_engine_find(job, &o->job, o->program);
   const tws_fit fit = tws_job_fit(job, &s->estimate.ledger);
@@ -196,6 +209,9 @@ static tws_code print_json(const options *o, const tws_job *job, const simulatio
   cJSON_AddItemToObject(root, "collective_s", named_values(collective_name, path->collective_s, TWS_COLLECTIVE_COUNT));
   cJSON_AddItemToObject(root, "kernel_s", named_values(kernel_name, path->kernel_s, TWS_KERNEL_COUNT));
   tws_bottleneck_json(path, root);
+  if (s->of_job.communication)
+    cJSON_AddItemToObject(root, "communication_log", tws_comm_log_json(s->of_job.communication));
+  if (s->run) cJSON_AddItemToObject(root, "run_and_simulation", tws_comm_compare_json(s->run, s->of_job.communication));
   cJSON_AddItemToObject(root, "evidence", tws_evidence_json(&evidence));
   cJSON_AddNumberToObject(root, "events", (double)s->of_job.result.events);
   cJSON_AddNumberToObject(root, "wall_s", s->of_job.wall_s);
@@ -209,6 +225,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   const tws_output outputs[] = {{"--trace", o->trace, NULL}, {"--csv", prints ? NULL : o->csv, NULL}};
   tws_inputs inputs = tws_inputs_of_job(&o->job);
   tws_inputs_add(&inputs, o->scenario);
+  tws_inputs_add(&inputs, o->comm_against);
   return tws_outputs_check(outputs, 2, &inputs, o->force, err);
 }
 
@@ -220,8 +237,9 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
                                .program = o->program,
                                .csv = o->csv,
                                .all_ranks = o->all_ranks};
-  if (o->print_plan || o->trace || o->scenario)
-    return tws_fail(err, TWS_USAGE, "leave out --print-plan, --trace and --scenario, or give single values",
+  if (o->print_plan || o->trace || o->scenario || o->comm_log || o->comm_against)
+    return tws_fail(err, TWS_USAGE,
+                    "leave out --print-plan, --trace, --scenario, --comm-log and --comm-against, or give single values",
                     "lists ask for a row for each job");
   TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
   TWS_TRY(check_outputs(o, err));
@@ -241,6 +259,7 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     return tws_fail(err, TWS_USAGE, "leave out --print-plan: only a simulation has a timeline",
                     "--print-plan simulates nothing that %s could be written of", o->trace ? "--trace" : "--csv");
   TWS_TRY(tws_fidelity_parse(o->fidelity, &s.fidelity, err));
+  TWS_TRY(tws_gzip_check(o->trace, err));
   TWS_TRY(check_outputs(o, err));
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
@@ -251,7 +270,8 @@ static tws_code run_simulate(tws_cli *cli, void *raw, int argc, char **argv, tws
     code = cli->json ? print_json(o, job, &s, err) : print_result(cli, o, job, &s, err);
   tws_timeline_destroy(s.timeline);
   tws_simulation_free(&s.of_job);
-  tws_disturbance_close(s.disturbance);
+  tws_perturbation_close(s.disturbance);
+  tws_comm_log_destroy(s.run);
   tws_free(s.stages);
   tws_job_destroy(job);
   return code;
@@ -265,8 +285,11 @@ static const tws_option table[] = {
     TWS_STRING("fidelity", 0, "LEVEL", options, fidelity, "collectives: analytic (default), flow, message or simgrid"),
     TWS_STRING("scenario", 0, "FILE", options, scenario,
                "inject its slow devices, jitter and slow links (docs/emulation.md)"),
-    TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto"),
+    TWS_STRING("trace", 0, "FILE", options, trace, "timeline as a Chrome trace, for Perfetto (.gz: compressed)"),
     TWS_STRING("csv", 0, "FILE", options, csv, "timeline as CSV; with lists: a row for each job (\"-\": on stdout)"),
+    TWS_COMM_LOG_OPTION(options),
+    TWS_STRING("comm-against", 0, "FILE", options, comm_against,
+               "compare the communication log with that of a run, from the summary that train wrote (--result)"),
     TWS_FORCE_OPTION(options),
     TWS_FLAG("all-ranks", 0, options, all_ranks, "simulate every device, not one representative of equal ones"),
     TWS_FLAG("print-plan", 0, options, print_plan, "print the plan of a rank instead, one operation per line"),

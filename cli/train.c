@@ -10,11 +10,13 @@
 #include "base/number.h"
 #include "base/units.h"
 #include "checkpoint/folder.h"
+#include "cli/comm_view.h"
 #include "cli/emulate.h"
 #include "cli/flops_view.h"
 #include "cli/job_options.h"
 #include "cli/job_view.h"
 #include "cli/launch_options.h"
+#include "cli/live.h"
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/signals.h"
@@ -24,10 +26,12 @@
 #include "job/modules.h"
 #include "launch/guard.h"
 #include "launch/supervise.h"
+#include "traces/gzip.h"
 
 typedef struct options {
   tws_job_spec job;
-  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus;
+  const char *data, *eval_data, *trace, *csv, *result, *save, *resume, *tag, *init_from, *json_lines, *prometheus,
+      *comm_log, *trace_schedule, *progress;
   int64_t steps, every, eval_every, eval_steps, save_every, keep;
   double deadline_s, memory;
   tws_launch_flags flags;
@@ -77,7 +81,7 @@ static tws_code check_memory(const tws_cli *cli, const tws_job *job, const optio
 
 /* ---- the ranks ---- */
 
-enum { OWN_ARGUMENTS = 24, MAX_ARGUMENTS = 64 + TWS_MAX_STRINGS };
+enum { OWN_ARGUMENTS = 28, MAX_ARGUMENTS = 68 + TWS_MAX_STRINGS };
 
 static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const char *arguments[MAX_ARGUMENTS];
@@ -102,7 +106,9 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
                {"--tag", o->tag},
                {"--init-from", o->init_from},
                {"--json-lines", o->json_lines},
-               {"--prometheus", o->prometheus}};
+               {"--prometheus", o->prometheus},
+               {"--trace-schedule", o->trace_schedule},
+               {"--comm-log", o->comm_log}};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
     if (texts[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", texts[i].name, texts[i].value);
   arguments[count++] = tws_arena_printf(arena, "--steps=%" PRId64, o->steps);
@@ -113,6 +119,10 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (o->keep) arguments[count++] = tws_arena_printf(arena, "--keep=%" PRId64, o->keep);
   if (o->memory > 0) arguments[count++] = tws_arena_printf(arena, "--memory=%.0f", o->memory);
   if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
+  tws_progress_mode mode;
+  TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
+  tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* rank 0 draws them, on the same terminal */
+  arguments[count++] = tws_arena_printf(arena, "--progress=%s", tws_progress_mode_name(mode));
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
   if (cli->verbose) arguments[count++] = "--verbose";
@@ -138,7 +148,10 @@ typedef struct printer {
   int64_t every, steps;
   int heading, evaluates, has_experts;
   const tws_network *network;
-  tws_progress progress; /* counts steps */
+  tws_comm_layout layout; /* of the communication log */
+  tws_code logged;        /* result of printing the communication log */
+  tws_error log_error;
+  tws_live live; /* progress */
 } printer;
 
 static void print_skipped(const tws_step_report *r) {
@@ -161,10 +174,7 @@ static void print_losses(const tws_network *network, const tws_step_report *r) {
   }
 }
 
-static void print_step(void *user, const tws_step_report *r) {
-  printer *p = user;
-  if (!p->progress.what) tws_progress_resume(&p->progress, "training steps", (double)r->step, (double)p->steps);
-  tws_progress_update(&p->progress, (double)r->step);
+static void print_row(printer *p, const tws_step_report *r) {
   if (r->skipped && !p->cli->json) {
     print_skipped(r);
     if (r->evaluated) tws_out("%6" PRId64 "  evaluation: loss %.5f\n", r->step, r->eval_loss);
@@ -187,14 +197,30 @@ static void print_step(void *user, const tws_step_report *r) {
   if (r->is_timed) tws_print_phases(&r->phase);
 }
 
+static void print_step(void *user, const tws_step_report *r) {
+  printer *p = user;
+  print_row(p, r);
+  tws_live_step(&p->live, r);
+}
+
 static void print_result(void *user, const char *json) {
   const printer *p = user;
   if (p->cli->json) tws_out("%s\n", json);
 }
 
+static void keep_calls(void *user, const tws_comm_record *record) {
+  const printer *p = user;
+  tws_comm_print_calls(p->cli, record);
+}
+
+static void print_communication(void *user, tws_comm_log *log) {
+  printer *p = user;
+  if (!p->cli->json) p->logged = tws_comm_print(p->cli, log, p->layout, &p->log_error);
+}
+
 static uint64_t hear_news(void *user) {
   (void)user;
-  return tws_worker_news();
+  return tws_worker_activity_count();
 }
 
 static void report_hang(void *user, const tws_error *err) {
@@ -202,7 +228,7 @@ static void report_hang(void *user, const tws_error *err) {
   if (tws_worker_is())
     tws_worker_fail(err);
   else
-    tws_complain(p->cli, err);
+    tws_print_error(p->cli, err);
 }
 
 static int should_end(void *user) {
@@ -288,8 +314,20 @@ static tws_code choose_trace(const options *o, const tws_job *job, int rank, cha
   return TWS_OK;
 }
 
+/* Reads --trace-schedule. */
+static tws_code read_schedule(const options *o, const tws_job *job, tws_trace_schedule *out, tws_error *err) {
+  TWS_TRY(tws_gzip_check(o->trace, err));
+  if (!o->trace_schedule) return TWS_OK;
+  if (!o->trace) return tws_fail(err, TWS_USAGE, "give --trace FILE too", "train: --trace-schedule without --trace");
+  if (job->config->flops_profiler.enabled)
+    return tws_fail(err, TWS_USAGE, "leave out one of them",
+                    "train: --trace-schedule, and flops_profiler traces its profile_step");
+  return tws_trace_schedule_parse(o->trace_schedule, out, err);
+}
+
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
+  if (job->ranks > 1) cli->color_out = 0; /* the launcher's pseudo-terminal is not where the output is read */
   tws_launch_set_threads(job->threads);
   TWS_TRY(tws_real_load(&api, err));
   char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
@@ -305,8 +343,11 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                .steps = o->steps,
                .evaluates = o->eval_data != NULL,
                .has_experts = tws_network_has_experts(job->network),
-               .network = job->network,
-               .progress = tws_cli_progress(cli)};
+               .network = job->network};
+  tws_progress_mode mode;
+  TWS_TRY(tws_progress_mode_read(cli, o->progress, job->ranks > 1, &mode, err));
+  if (rank == 0) tws_live_open(job, mode, o->steps, &p.live);
+  TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &p.layout, err));
   tws_train_options request = {.plan = tws_job_request(job, rank),
                                .data = o->data,
                                .steps = o->steps,
@@ -329,6 +370,9 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .device_limit = (uint64_t)o->memory,
                                .quiet = cli->quiet,
                                .on_step = print_step,
+                               .logs_communication = p.layout != TWS_COMM_NONE,
+                               .on_communication = print_communication,
+                               .on_calls = keep_calls,
                                .on_result = cli->json ? print_result : NULL,
                                .news = hear_news,
                                .on_hang = report_hang,
@@ -342,9 +386,14 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
   }
   tws_train_result result;
   char scratch[4096] = "";
+  TWS_TRY(read_schedule(o, job, &request.trace_schedule, err));
   TWS_TRY(choose_trace(o, job, rank, scratch, sizeof scratch, &request, err));
   if (o->save && !tws_worker_is()) tws_listen_for_end();
   tws_code code = api->train(&request, &result, err);
+  if (code == TWS_OK && p.logged != TWS_OK) {
+    *err = p.log_error;
+    code = p.logged;
+  }
   if (code == TWS_OK && rank == 0 && !cli->json) {
     print_end(job, &result);
     print_disk(&result.disk, result.steps - result.first_step);
@@ -384,8 +433,12 @@ static tws_code check_profile(const options *o, const tws_job *job, tws_error *e
 
 static tws_code run_job(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   int rank, world;
-  const int started = tws_started_elsewhere(&rank, &world);
-  if (tws_rank_follows()) return train(cli, o, job, err);
+  const int started = tws_started_by_other_launcher(&rank, &world);
+  if (tws_rank_job_is_checked()) return train(cli, o, job, err);
+  tws_comm_layout layout;
+  tws_trace_schedule schedule;
+  TWS_TRY(tws_comm_layout_read(o->comm_log, job->config, &layout, err));
+  TWS_TRY(read_schedule(o, job, &schedule, err));
   char count[32], axes[128];
   TWS_TRY(check_profile(o, job, err));
   if (!started) TWS_TRY(check_device(o, job, err));
@@ -418,7 +471,8 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->init_from);
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
   const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
-  if (!o->save || o->force || goes_on || tws_rank_follows() || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
+  if (!o->save || o->force || goes_on || tws_rank_job_is_checked() || !tws_folder_has_checkpoints(o->save))
+    return TWS_OK;
   return tws_fail(err, TWS_USAGE,
                   "--resume continues from them; --force overwrites those whose steps are reached again",
                   "--save: %.400s has checkpoints", o->save);
@@ -434,7 +488,7 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
     return tws_fail(err, TWS_USAGE, "give --save DIR and --save-every N too", "train: --restarts without checkpoints");
   if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
-  if (!o->resume || o->tag || tws_worker_is() || tws_rank_follows()) return TWS_OK;
+  if (!o->resume || o->tag || tws_worker_is() || tws_rank_job_is_checked()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));
   const char *slash = strrchr(path, '/');
   if (strlen(path) <= strlen(o->resume)) return TWS_OK; /* the folder itself is a checkpoint */
@@ -477,7 +531,7 @@ static void use_devices(const tws_host *host) {
 /* Determines the hosts of the ranks and their number. */
 static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   int rank, world;
-  if (tws_started_elsewhere(&rank, &world)) {
+  if (tws_started_by_other_launcher(&rank, &world)) {
     if (tws_launch_flags_given(&o->flags) || o->flags.launcher)
       return tws_fail(err, TWS_USAGE, "leave out --hostfile and its like, or the launcher",
                       "train: ranks were started already, by mpirun or srun");
@@ -488,7 +542,7 @@ static tws_code place_ranks(const tws_cli *cli, options *o, tws_error *err) {
   o->flags.elastic = o->restarts > 0;
   TWS_TRY(tws_launch_flags_read(&o->flags, o->job.ranks, o->run.arena, &o->run.hosts, &o->run.launch, err));
   if (!o->run.launch.hosts) return TWS_OK;
-  tws_launch_flags_say(cli, &o->flags, o->job.ranks);
+  tws_launch_flags_report(cli, &o->flags, o->job.ranks);
   const int chosen = tws_launch_flags_choose_devices(cli, &o->flags);
   if (chosen && o->run.hosts.count == 1 && tws_hosts_local(&o->run.hosts)) use_devices(o->run.hosts.host);
   o->run.job = o->job;
@@ -517,8 +571,8 @@ static tws_code run_once(void *user, const tws_supervised *now, tws_error *err) 
  * the configuration is still to be read from standard input and may have more ranks. */
 static int needs_guard(const options *o) {
   int rank, world;
-  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_follows()) return 0;
-  if (tws_started_elsewhere(&rank, &world)) return 0;
+  if (o->deadline_s <= 0 || o->job.ranks > 1 || o->run.launch.hosts || tws_rank_job_is_checked()) return 0;
+  if (tws_started_by_other_launcher(&rank, &world)) return 0;
   const char *input;
   return tws_job_spec_input(&o->job, &input, NULL) == TWS_OK && (!input || !isatty(STDIN_FILENO));
 }
@@ -542,7 +596,11 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   if (idle) return TWS_OK;
   TWS_TRY(place_ranks(cli, o, err));
   if (needs_guard(o)) {
+    tws_progress_mode mode;
+    TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
+    tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* the process that trains draws them, on the same terminal */
     TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
+    if (o->guard.inside) tws_progress_lines = 0;
     if (!o->guard.inside) {
       end_likewise(cli, &o->guard);
       return TWS_OK;
@@ -570,6 +628,8 @@ static tws_code train_virtually(tws_cli *cli, const options *o, tws_error *err) 
   e.csv = o->csv;
   e.json_lines = o->json_lines;
   e.prometheus = o->prometheus;
+  e.comm_log = o->comm_log;
+  e.trace_schedule = o->trace_schedule;
   e.save = o->save;
   e.resume = o->resume;
   e.tag = o->tag;
@@ -614,9 +674,12 @@ static const tws_option table[] = {
     TWS_INTEGER("steps", 's', "N", options, steps, 1, 1000000000,
                 "optimizer steps of the whole training, those before a checkpoint included (default 100)"),
     TWS_INTEGER("every", 0, "N", options, every, 1, 1000000000, "print every N-th step"),
+    TWS_STRING("progress", 0, "MODE", options, progress,
+               "live (a few lines that refresh; default on a terminal), plain, or json (a line a step on stderr)"),
     TWS_STRING("csv", 0, "FILE", options, csv, "write a line for every step"),
     TWS_STRING("trace", 0, "FILE", options, trace,
-               "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks"),
+               "write the last step, or flops_profiler.profile_step, as a Chrome trace, all ranks (.gz: compressed)"),
+    TWS_TRACE_SCHEDULE_OPTION(options),
     TWS_STRING("result", 0, "FILE", options, result, "write the summary (what --json prints) to a file"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "exit with status 124 after this time without progress, from the start on (default 1800; 0: never)"),

@@ -4,7 +4,16 @@
 
 #include "cli/cli.h"
 
-/* `type`: the subcommand's options struct, with the members save, resume, tag, init_from, json_lines and prometheus;
+#define TWS_TRACE_SCHEDULE_OPTION(type)                             \
+  TWS_STRING("trace-schedule", 0, "NUMBERS", type, trace_schedule, \
+             "with --trace: which steps, as torch.profiler: wait=1,warmup=1,active=3,repeat=2,skip_first=0")
+
+#define TWS_COMM_LOG_OPTION(type)                    \
+  TWS_STRING("comm-log", 0, "LAYOUT", type, comm_log, \
+             "communication by operation and size, as comms_logger: a table like deepspeed's or nccl's (nccl-tests)")
+
+/* `type`: the subcommand's options struct, with the members save, resume, tag, init_from, json_lines, prometheus and
+ * comm_log;
  * `run`: empty, or the member followed by a dot that has data, eval_data, eval_every, eval_steps, save_every, keep and
  * restarts. */
 #define TWS_TRAINING_OPTIONS(type, run)                                                                           \
@@ -28,6 +37,7 @@
                  "write the report of every step as a line of JSON; --resume appends to it"),                     \
       TWS_STRING("prometheus", 0, "FILE", type, prometheus,                                                       \
                  "keep the numbers of the newest step there, for Prometheus' textfile collector (.prom)"),        \
+      TWS_COMM_LOG_OPTION(type),                                                                                  \
       TWS_INTEGER("restarts", 0, "N", type, run restarts, 0, 1000000,                                             \
                   "up to N times, restart without the failed host or rank from the last complete checkpoint")
 

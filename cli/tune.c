@@ -246,7 +246,7 @@ static tws_code open_session(const tws_cli *cli, options *o, session *s, tws_err
                                       .progress = &s->progress,
                                       .log = &cli->log},
                            .tuner = (tws_tuner)tuner,
-                           .axes = o->axes ? (tws_tuning_axes)axes : TWS_TUNING_AXES_UNSAID,
+                           .axes = o->axes ? (tws_tuning_axes)axes : TWS_TUNING_AXES_DEFAULT,
                            .trials = o->trials,
                            .early_stopping = o->early_stopping,
                            .memory = o->memory,

@@ -83,8 +83,8 @@ static void print_swept(const tws_tune_swept *s) {
           tws_thousands(s->plans), tws_format_seconds(s->search_cpu_s, search, sizeof search),
           tws_format_seconds(s->plan_cpu_s, plan, sizeof plan),
           tws_format_seconds(s->simulate_cpu_s, simulate, sizeof simulate));
-  for (int i = 0; i < TWS_SWEPT_WAYS; i++) {
-    const tws_swept_way way = tws_tune_swept_way(s, i);
+  for (int i = 0; i < TWS_SWEPT_OUTCOMES; i++) {
+    const tws_swept_outcome way = tws_tune_swept_outcome(s, i);
     if (way.count > 0) tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
   }
 }

@@ -90,10 +90,10 @@ static void print_apart(const tws_case_comparison *c) {
   for (int i = 0, begun = 0; i < c->count; i++) {
     const tws_case_result *one = &c->results[i];
     int before = 0, alike = 0;
-    if (!tws_case_is_apart(one)) continue;
+    if (!tws_case_is_excluded(one)) continue;
     for (int j = 0; j < c->count; j++) {
       const tws_case_result *other = &c->results[j];
-      if (!tws_case_is_apart(other) || strcmp(other->doubt, one->doubt) != 0) continue;
+      if (!tws_case_is_excluded(other) || strcmp(other->doubt, one->doubt) != 0) continue;
       before += j < i;
       alike++;
     }
@@ -108,7 +108,7 @@ static tws_code print_worst(const tws_cli *cli, const cases_report *r, tws_error
   const tws_case_comparison *c = &r->compared;
   const tws_case_result **order = tws_calloc((size_t)c->count + 1, sizeof *order);
   if (!order) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  const int count = tws_cases_farthest(c, order);
+  const int count = tws_cases_by_error(c, order);
   tws_table table;
   tws_table_init(&table, 6);
   tws_table_row(&table, (const char *[]){"farthest off", "group", "runtime", "measured", "predicted", "error"});

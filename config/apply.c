@@ -108,11 +108,11 @@ static void apply_dtype(tws_config *config) {
   config->accumulation_dtype = index < 0 ? config->dtype : types[index];
 }
 
-int tws_config_gives(const tws_config *config, const char *path) {
+int tws_config_has_key(const tws_config *config, const char *path) {
   return tws_store_at(config->store, path).item != NULL;
 }
 
-int tws_config_says_dtype(const tws_config *config, tws_dtype dtype) {
+int tws_config_states_dtype(const tws_config *config, tws_dtype dtype) {
   const struct tws_config_store *store = config->store;
   const tws_given half = tws_store_at(store, "fp16.enabled"), brain = tws_store_at(store, "bf16.enabled");
   const tws_given type = tws_store_at(store, "data_types.param_dtype");
@@ -206,6 +206,14 @@ static void apply_monitors(tws_config *config) {
   config->comet.mode = text_or(config, "comet.mode", NULL);
 }
 
+/* A section without the key "enabled" enables the log, as in DeepSpeed. */
+static void apply_comms_logger(tws_config *config) {
+  const tws_given given = tws_store_at(config->store, "comms_logger.enabled");
+  const int present = tws_store_has(config->store, "comms_logger");
+  config->comms_logger.enabled = given.item ? tws_given_true(given) : present;
+  config->comms_logger.prof_ops = tws_store_at(config->store, "comms_logger.prof_ops").item;
+}
+
 void tws_config_apply(tws_config *config, const char *section) {
   size_t length = section ? strlen(section) : 0;
   for (size_t i = 0; i < tws_key_count; i++) {
@@ -223,6 +231,7 @@ void tws_config_apply(tws_config *config, const char *section) {
   if (!section || strcmp(section, "flops_profiler") == 0)
     config->flops_profiler.output_file = tws_given_text(tws_store_at(config->store, "flops_profiler.output_file"));
   if (!section || tws_key_word("tensorboard|csv_monitor|wandb|comet", section, 0) >= 0) apply_monitors(config);
+  if (!section || strcmp(section, "comms_logger") == 0) apply_comms_logger(config);
   if (!section || strcmp(section, "tensor_parallel") == 0) apply_tensor_ranks(config);
   if (!section || strcmp(section, "twinspeed") == 0) {
     apply_axis_order(config);

@@ -127,6 +127,12 @@ typedef struct tws_monitor_section {
   const char *output_path, *job_name; /* strings owned by the configuration, or the defaults */
 } tws_monitor_section;
 
+/* Settings of the communication log (estimators/comm_log.h). */
+typedef struct tws_comms_section {
+  int enabled, prof_all, verbose, debug;
+  const struct cJSON *prof_ops; /* names of operations: a text or a list of texts; NULL: not given */
+} tws_comms_section;
+
 typedef struct tws_wandb_section {
   int enabled;
   const char *group, *team, *project; /* NULL: not given */
@@ -249,6 +255,7 @@ typedef struct tws_config {
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters;  /* list of patterns of parameter names */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
+  tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
   tws_wandb_section wandb;
   tws_comet_section comet;
@@ -269,10 +276,10 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
 void tws_config_destroy(tws_config *config);
 
 /* Returns 1 if the key with this dotted path is given by the file or by an override. */
-int tws_config_gives(const tws_config *config, const char *path);
+int tws_config_has_key(const tws_config *config, const char *path);
 /* Returns 1 if the configuration says that the model is of this type, or that it is of another one. "auto" says
  * neither; "bf16 off" says only that the model is not bf16. */
-int tws_config_says_dtype(const tws_config *config, tws_dtype dtype);
+int tws_config_states_dtype(const tws_config *config, tws_dtype dtype);
 
 /* Returns the format of the file that was loaded. DEEPSPEED is HUGGING_FACE where a value is "auto". */
 tws_config_format tws_config_format_of(const tws_config *config);

@@ -246,7 +246,7 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
     return TWS_GUESS_SLIP;
   }
   const char *close = tws_closest(last, w.item, w.count);
-  const int slip = close && tws_near(last, close);
+  const int slip = close && tws_is_similar_word(last, close);
   for (size_t i = 0; i < tws_key_count && !slip && *last; i++) { /* the same last segment elsewhere */
     if (strchr(tws_keys[i].path, '<') || tws_key_word("enabled|type|params", last, 0) >= 0) continue;
     size_t length = strlen(last);

@@ -51,15 +51,15 @@ const tws_optimizer_row *tws_optimizer_find(const char *type) {
   return NULL;
 }
 
-int tws_optimizer_takes(const tws_optimizer_row *row, const char *argument) {
+int tws_optimizer_has_argument(const tws_optimizer_row *row, const char *argument) {
   return tws_key_word("lr|weight_decay", argument, 0) >= 0 || tws_key_word(row->takes, argument, 0) >= 0;
 }
 
-void tws_optimizer_takers(const char *argument, char *text, size_t size) {
+void tws_optimizer_types_with_argument(const char *argument, char *text, size_t size) {
   size_t length = 0;
   text[0] = 0;
   for (int i = 0; i < ROWS; i++)
-    if (tws_optimizer_takes(&rows[i], argument) && length < size)
+    if (tws_optimizer_has_argument(&rows[i], argument) && length < size)
       length += (size_t)snprintf(text + length, size - length, "%s%s", length ? "|" : "", rows[i].type);
 }
 

@@ -36,9 +36,9 @@ const tws_optimizer_row *tws_optimizer_of(tws_optimizer optimizer);
 /* Returns the row of an optimizer.type, ignoring case, or NULL if the type is unknown; DeepSpeed searches it in PyTorch
  * then. */
 const tws_optimizer_row *tws_optimizer_find(const char *type);
-int tws_optimizer_takes(const tws_optimizer_row *row, const char *argument);
+int tws_optimizer_has_argument(const tws_optimizer_row *row, const char *argument);
 /* Writes the types that take the argument, separated by |, into `text`. */
-void tws_optimizer_takers(const char *argument, char *text, size_t size);
+void tws_optimizer_types_with_argument(const char *argument, char *text, size_t size);
 /* Writes the types that Twinspeed supports into `text`, as in "A, B or C". */
 void tws_optimizer_list(char *text, size_t size);
 

@@ -104,7 +104,7 @@ static void put_special(builder *b, const tws_config *config) {
   put_type(b, "communication_data_type", config->communication_dtype);
   put_type(b, "seq_parallel_communication_data_type", config->sequence_communication);
   put_at(b, "optimizer.type", cJSON_CreateString(optimizer->type));
-  if (tws_optimizer_takes(optimizer, "betas"))
+  if (tws_optimizer_has_argument(optimizer, "betas"))
     put_at(b, "optimizer.params.betas", betas);
   else
     cJSON_Delete(betas);
@@ -125,7 +125,7 @@ static void put_special(builder *b, const tws_config *config) {
 static int applies_here(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   const char *argument = tws_key_optimizer_argument(key->path);
-  if (argument) return tws_optimizer_takes(tws_optimizer_of(config->optimizer), argument);
+  if (argument) return tws_optimizer_has_argument(tws_optimizer_of(config->optimizer), argument);
   if (strncmp(key->path, "zero_optimization.zenflow.", 26) == 0) return config->zenflow.on;
   if (strncmp(key->path, "scheduler.", 10) != 0) return 1;
   if (config->scheduler == TWS_SCHEDULER_NONE) return 0;
@@ -449,7 +449,8 @@ static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *i
  * is 0/0 for elements whose gradients are all 0. */
 static int divides_by_zero(const tws_config *c, const char *path) {
   const tws_optimizer_row *row = tws_optimizer_of(c->optimizer);
-  return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_takes(row, "eps") && c->epsilon < (double)FLT_MIN;
+  return strcmp(path, "optimizer.params.eps") == 0 && tws_optimizer_has_argument(row, "eps") &&
+         c->epsilon < (double)FLT_MIN;
 }
 
 /* Returns 1 if gradients are reduced in half precision without a loss scale that would prevent underflow. */
@@ -488,7 +489,7 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
       tws_key_word("log|linear", item->valuestring, 0) < 0)
     reason = "only log and linear are known, and log is used";
   if (!reason) reason = idle_reason(r->config, key->path);
-  if (!reason && !is_default(walk, key, item)) reason = tws_key_unmet(r->config, key);
+  if (!reason && !is_default(walk, key, item)) reason = tws_key_no_effect_reason(r->config, key);
   if (!reason && !key->moved_to) return TWS_OK;
   if (reason == key->reason && says_nothing(walk, key, item)) return TWS_OK;
   tws_key_join(walk->segments, walk->n, path, sizeof path);

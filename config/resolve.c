@@ -496,8 +496,8 @@ static tws_code check_optimizer_arguments(const rules *r, const tws_optimizer_ro
   for (size_t i = 0; i < tws_key_count; i++) {
     const char *argument = tws_key_optimizer_argument(tws_keys[i].path);
     char takers[160];
-    if (!argument || tws_optimizer_takes(row, argument) || !tws_store_get(r->store, &tws_keys[i]).item) continue;
-    tws_optimizer_takers(argument, takers, sizeof takers);
+    if (!argument || tws_optimizer_has_argument(row, argument) || !tws_store_get(r->store, &tws_keys[i]).item) continue;
+    tws_optimizer_types_with_argument(argument, takers, sizeof takers);
     return refuse_argument(r, &tws_keys[i], row->type, takers);
   }
   return TWS_OK;

@@ -55,8 +55,9 @@ static void put_optimizer(const tws_config *c, tws_settings *s) {
   const tws_optimizer_row *row = tws_optimizer_of(c->optimizer);
   tws_setting_put(s, TWS_SETTING_OPTIMIZER, "%s", row->type);
   put_number(s, TWS_SETTING_RATE, c->lr);
-  if (tws_optimizer_takes(row, "betas")) tws_setting_put(s, TWS_SETTING_BETAS, "[%.9g,%.9g]", c->beta1, c->beta2);
-  if (tws_optimizer_takes(row, "eps")) put_number(s, TWS_SETTING_EPSILON, c->epsilon);
+  if (tws_optimizer_has_argument(row, "betas"))
+    tws_setting_put(s, TWS_SETTING_BETAS, "[%.9g,%.9g]", c->beta1, c->beta2);
+  if (tws_optimizer_has_argument(row, "eps")) put_number(s, TWS_SETTING_EPSILON, c->epsilon);
   put_number(s, TWS_SETTING_DECAY, c->weight_decay);
   put_number(s, TWS_SETTING_CLIPPING, c->gradient_clipping);
 }

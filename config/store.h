@@ -72,7 +72,7 @@ tws_code tws_store_walk_all(tws_walk *walk);
 
 /* Returns why a key that usually has an effect has none here although its value is not the default: a feature that it
  * depends on is not in use. NULL if it has an effect. */
-const char *tws_key_unmet(const tws_config *config, const tws_key *key);
+const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *key);
 /* Returns the index-th section whose presence enables a feature that Twinspeed does not have, or NULL; *first is a key
  * of the section, whose row has the reason. */
 const char *tws_section_switch(int index, const tws_key **first);

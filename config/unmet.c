@@ -112,7 +112,7 @@ static const char *of_parallelism(const tws_config *c, const char *path) {
   return FIND(rows, path);
 }
 
-const char *tws_key_unmet(const tws_config *config, const tws_key *key) {
+const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *key) {
   static const char elastic[] = "elasticity.";
   if (!key->parts) return NULL;
   if (starts_with(key->path, elastic))
@@ -123,7 +123,7 @@ const char *tws_key_unmet(const tws_config *config, const tws_key *key) {
 }
 
 const char *tws_section_switch(int index, const tws_key **first) {
-  static const char *const sections[] = {"sparse_attention", "comms_logger", "checkpoint.writer"};
+  static const char *const sections[] = {"sparse_attention", "checkpoint.writer"};
   if (index < 0 || (size_t)index >= sizeof sections / sizeof *sections) return NULL;
   for (size_t i = 0; i < tws_key_count; i++) {
     const size_t length = strlen(sections[index]);

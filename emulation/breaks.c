@@ -16,12 +16,12 @@
 /* ---- places ---- */
 
 /* Marks the places of a failed rank's node as unavailable until `until_s`. */
-static void emulator_lose(tws_emulator *e, tws_seat place, double until_s) {
+static void emulator_lose(tws_emulator *e, tws_rank_slot place, double until_s) {
   double *until = &e->down_until[e->by_node ? place.node : place.slot];
   if (until_s > *until) *until = until_s;
 }
 
-int tws_emulator_places_left(const tws_emulator *e, int *nodes) {
+int tws_emulator_places_alive(const tws_emulator *e, int *nodes) {
   int left = 0;
   const int all = e->by_node ? e->nodes : e->nodes * e->slots;
   for (int i = 0; i < all; i++) left += e->down_until[i] <= e->now_s;
@@ -42,20 +42,20 @@ static int hits(const tws_emulator *e, const tws_occurrence *o) {
 static void take_places(tws_emulator *e, tws_occurrence *o) {
   for (int i = o->first; i <= o->last; i++) {
     const int node = o->event->target == TWS_TARGET_NODE ? i : i / e->slots;
-    const tws_seat place = {.node = node, .slot = o->event->target == TWS_TARGET_NODE ? i * e->slots : i};
+    const tws_rank_slot place = {.node = node, .slot = o->event->target == TWS_TARGET_NODE ? i * e->slots : i};
     const int slots = o->event->target == TWS_TARGET_NODE && !e->by_node ? e->slots : 1;
     for (int k = 0; k < slots; k++)
-      emulator_lose(e, (tws_seat){.node = node, .slot = place.slot + k}, o->from_s + o->event->repair_s);
+      emulator_lose(e, (tws_rank_slot){.node = node, .slot = place.slot + k}, o->from_s + o->event->repair_s);
   }
   o->done = 1;
 }
 
-void tws_emulator_look_ahead(tws_emulator *e) {
+void tws_emulator_schedule_faults(tws_emulator *e) {
   e->break_s = e->flip_s = INFINITY;
   e->broken = NULL;
   for (int i = e->faults.over; i < e->faults.count; i++) {
     tws_occurrence *o = &e->faults.all[i];
-    const tws_happening_kind kind = o->event->kind;
+    const tws_fault_event_kind kind = o->event->kind;
     if (o->done) continue;
     if (kind == TWS_HAPPENS_BIT && o->from_s < e->flip_s) e->flip_s = o->from_s;
     if ((kind == TWS_HAPPENS_DEATH || kind == TWS_HAPPENS_STOP_IN_SAVE) && o->from_s < e->break_s) {
@@ -65,11 +65,11 @@ void tws_emulator_look_ahead(tws_emulator *e) {
   }
 }
 
-void tws_emulator_bury(tws_emulator *e, double at_s) {
-  tws_emulator_look_ahead(e);
+void tws_emulator_process_deaths(tws_emulator *e, double at_s) {
+  tws_emulator_schedule_faults(e);
   while (e->broken && e->break_s <= at_s) {
     take_places(e, e->broken);
-    tws_emulator_look_ahead(e);
+    tws_emulator_schedule_faults(e);
   }
 }
 
@@ -93,7 +93,7 @@ static tws_code strike(tws_emulator *e, int rank, tws_error *err) {
   e->failed_rank = rank;
   e->failed_s = e->known_s = o->from_s;
   take_places(e, o);
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
   if (o->event->target != TWS_TARGET_NODE) return tws_failure_death(rank, 128 + SIGKILL, doing, err);
   int first = rank, count = 0;
   const int node = e->place[rank].node;
@@ -124,7 +124,7 @@ static tws_code hang(tws_emulator *e, const tws_run_member *members, uint32_t co
                           tws_op_label(e->plans[e->program][rank], members[at].op, label, sizeof label), err);
 }
 
-void tws_emulator_note(tws_emulator *e, int rank) {
+void tws_emulator_record_failure(tws_emulator *e, int rank) {
   if (e->failed_rank >= 0) return;
   e->failed_rank = rank;
   e->failed_s = e->known_s = e->now_s;
@@ -143,8 +143,8 @@ static tws_code flip_buffers(tws_emulator *e, double at_s, tws_error *err) {
   return TWS_OK;
 }
 
-tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
-                            tws_error *err) {
+tws_code tws_emulator_advance(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
+                              tws_error *err) {
   const double deadline_s = e->request->deadline_s;
   const int late = members && deadline_s > 0 && at_s - e->last_s > deadline_s;
   const double until_s = late ? e->last_s + deadline_s : at_s;
@@ -152,7 +152,7 @@ tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *
     const int rank = hits(e, e->broken);
     if (rank >= 0) return strike(e, rank, err);
     take_places(e, e->broken); /* the death affects no rank of the job */
-    tws_emulator_look_ahead(e);
+    tws_emulator_schedule_faults(e);
   }
   if (late) return hang(e, members, count, err);
   if (e->flip_s <= at_s && e->ranks) TWS_TRY(flip_buffers(e, at_s, err));
@@ -176,7 +176,7 @@ void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_memb
       o->done = 1;
     }
   }
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
 }
 
 static tws_code flip_file(const char *folder, int bit, tws_error *err) {
@@ -207,6 +207,6 @@ tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err) {
     o->done = 1;
     TWS_TRY(flip_file(folder, o->event->bit, err));
   }
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
   return TWS_OK;
 }

@@ -5,13 +5,13 @@
 #include "job/job.h"
 #include "sim/sim.h"
 
-typedef struct tws_disturbance tws_disturbance;
+typedef struct tws_perturbation tws_perturbation;
 
 /* Reads a scenario's events and seed, and ignores its other keys. Fails with TWS_INVALID if an event has no effect on
  * the time of a step (a death, a flipped bit, a full disk), or names ranks or nodes that the job does not have. */
-tws_code tws_disturbance_open(const char *path, const tws_job *job, tws_fidelity fidelity, tws_disturbance **out,
-                              tws_error *err);
-const tws_sim_effects *tws_disturbance_effects(const tws_disturbance *disturbance);
-void tws_disturbance_close(tws_disturbance *disturbance); /* NULL is allowed */
+tws_code tws_perturbation_open(const char *path, const tws_job *job, tws_fidelity fidelity, tws_perturbation **out,
+                               tws_error *err);
+const tws_sim_effects *tws_perturbation_effects(const tws_perturbation *disturbance);
+void tws_perturbation_close(tws_perturbation *disturbance); /* NULL is allowed */
 
 #endif

@@ -33,7 +33,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
 tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, tws_error *err) {
   const double from_s = e->now_s;
   e->last_s = until_s; /* writing to a disk counts as progress for the watchdog */
-  const tws_code code = tws_emulator_reach(e, until_s, NULL, 0, err);
+  const tws_code code = tws_emulator_advance(e, until_s, NULL, 0, err);
   e->now_s = code == TWS_OK ? until_s : e->failed_s;
   tws_emulator_span(e, kind, from_s, e->now_s);
   return code;
@@ -76,7 +76,7 @@ static tws_code operation_ran(void *user, uint32_t rank, uint32_t op, double end
   tws_emulator *e = user;
   const tws_run_member member = {.rank = rank, .op = op};
   if (rank == 0) note_time(e, op, 1, end_s);
-  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, &member, 1, err));
+  TWS_TRY(tws_emulator_advance(e, e->now_s + end_s, &member, 1, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->run(e->ranks, e->program, rank, op, err);
   e->out->effects_s += tws_clock_s() - start;
@@ -88,7 +88,7 @@ static tws_code operations_met(void *user, const tws_run_member *members, uint32
   tws_emulator *e = user;
   for (uint32_t i = 0; i < count; i++)
     if (members[i].rank == 0) note_time(e, members[i].op, 1, end_s);
-  TWS_TRY(tws_emulator_reach(e, e->now_s + end_s, members, count, err));
+  TWS_TRY(tws_emulator_advance(e, e->now_s + end_s, members, count, err));
   const double start = tws_clock_s();
   const tws_code code = e->api->meet(e->ranks, e->program, members, count, err);
   e->out->effects_s += tws_clock_s() - start;
@@ -110,7 +110,8 @@ static tws_code run_program(tws_emulator *e, tws_program program, tws_timeline *
                          .machine = e->job->machine,
                          .fidelity = r->fidelity,
                          .timeline = timeline,
-                         .effects = &effects};
+                         .effects = &effects,
+                         .times = program == TWS_PROGRAM_TRAIN ? e->times_of_rank : NULL};
   tws_sim_result result;
   e->program = program;
   e->last_s = e->now_s;
@@ -170,6 +171,40 @@ static void tell_virtually(tws_emulator *e, tws_program program, tws_step_report
   if (report->is_timed) report->phase = tws_phase_clock_read(e->phases, e->times);
 }
 
+/* The sizes of the timeline before a step was added. */
+typedef struct traced_part {
+  size_t events, counts;
+} traced_part;
+
+/* Returns the timeline if the step is traced, else NULL. */
+static tws_timeline *begin_trace(tws_emulator *e, traced_part *part) {
+  const tws_emulation_request *r = e->request;
+  tws_timeline *timeline = r->timeline;
+  const int scheduled = r->trace_schedule.active > 0;
+  if (!timeline) return NULL;
+  if (scheduled ? tws_trace_schedule_at(&r->trace_schedule, e->step - 1 - e->first_step) != TWS_TRACE_ACTIVE
+                : e->step != r->steps)
+    return NULL;
+  *part = (traced_part){timeline->event_count, timeline->count_count};
+  if (part->events == 0) e->out->traced_s = e->now_s;
+  return timeline;
+}
+
+/* Shifts the step that was added to the time since the first traced step began, or removes it if it failed. */
+static void end_trace(tws_emulator *e, const traced_part *part, int succeeded) {
+  tws_timeline *timeline = e->request->timeline;
+  const double at_s = e->now_s - e->out->traced_s;
+  for (size_t i = part->events; i < timeline->event_count; i++) {
+    timeline->events[i].start_s += at_s;
+    timeline->events[i].end_s += at_s;
+    timeline->events[i].step = (uint32_t)e->step;
+  }
+  for (size_t i = part->counts; i < timeline->count_count; i++) timeline->counts[i].at_s += at_s;
+  if (succeeded) return;
+  timeline->event_count = part->events;
+  timeline->count_count = part->counts;
+}
+
 static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *r = e->request;
   tws_step_report report;
@@ -180,15 +215,17 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const uint32_t ops = e->phases ? e->plans[TWS_PROGRAM_TRAIN][0]->op_count : 0;
   for (uint32_t i = 0; i < ops; i++) e->times[2 * (size_t)i] = INFINITY;
   TWS_TRY(e->api->begin(e->ranks, e->step, err));
-  if (e->step == r->steps) e->out->traced_s = e->now_s;
   const tws_program program = e->api->step_program(e->ranks);
-  tws_code code = run_program(e, program, e->step == r->steps ? r->timeline : NULL, &seconds, err);
+  traced_part part;
+  tws_timeline *timeline = begin_trace(e, &part);
+  tws_code code = run_program(e, program, timeline, &seconds, err);
+  if (timeline) end_trace(e, &part, code == TWS_OK);
   if (code == TWS_OK) {
     e->now_s += seconds;
     code = e->api->end(e->ranks, seconds, &report, err);
   }
   if (code != TWS_OK) {
-    tws_emulator_note(e, 0);
+    tws_emulator_record_failure(e, 0);
     tws_emulator_span(e, TWS_SPAN_LOST, from_s, e->failed_s);
     return code;
   }
@@ -203,6 +240,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   const uint64_t saved = e->api->saved(e->ranks);
   if (saved > e->out->shared_bytes) e->out->shared_bytes = saved;
   tws_emulator_span(e, TWS_SPAN_STEP, from_s, e->now_s);
+  TWS_TRY(tws_emulator_log_step(e, err));
   e->step_s[e->step - 1] = seconds;
   e->out->steps = e->step;
   e->out->skipped += report.skipped;
@@ -254,6 +292,7 @@ static tws_code start_telling(tws_emulator *e, const tws_train_options *options,
     TWS_TRY(tws_phase_clock_create(plan, &e->phases, err));
   }
   if (e->began_s > 0) return TWS_OK;
+  e->first_step = e->api->first_step(e->ranks);
   const tws_monitor_run run = {.lines_path = options->watching.lines_path,
                                .prometheus_path = options->watching.prometheus_path,
                                .continues = options->resume != NULL,
@@ -266,22 +305,24 @@ static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, t
   tws_code code = e->api->open(options, &e->ranks, err);
   if (code == TWS_OK) code = make_room(e, err);
   if (code == TWS_OK) code = start_telling(e, options, err);
+  if (code == TWS_OK) code = tws_emulator_log_open(e, err);
   if (code != TWS_OK) return code;
   count_bytes(e);
   e->saved_step = e->step = e->api->first_step(e->ranks);
   for (int i = 0; i < e->out->span_count; i++) /* the spans of steps that are repeated become LOST */
     if (e->out->spans[i].kind == TWS_SPAN_STEP && e->out->spans[i].step > e->step)
       e->out->spans[i].kind = TWS_SPAN_LOST;
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
   if (e->out->restarts > 0 && options->resume) code = tws_emulator_load(e, err);
   while (code == TWS_OK && e->step < options->steps) {
     e->step++;
     code = step_and_save(e, err);
     if (code == TWS_OK) continue;
-    if (e->failed_rank < 0) tws_emulator_note(e, 0);
+    if (e->failed_rank < 0) tws_emulator_record_failure(e, 0);
     if (code == TWS_HANG) return code; /* the message of a hang names the step already */
     return tws_fail_in(err, code, "step %" PRId64 ", after %.6g virtual seconds", e->step, e->failed_s);
   }
+  if (code == TWS_OK) code = tws_emulator_log_end(e, err);
   if (code == TWS_OK) e->out->digest = e->api->digest(e->ranks);
   return code;
 }
@@ -294,6 +335,7 @@ tws_code tws_emulator_attempt(tws_emulator *e, const tws_train_options *options,
   e->ranks = NULL;
   tws_phase_clock_destroy(e->phases);
   e->phases = NULL;
+  tws_emulator_log_close(e);
   if (code == TWS_OK || e->failed_rank < 0 || e->job->ranks == 1 || code == TWS_HANG) return code;
   if (err) err->code = TWS_RANK; /* an error in a step is an error of the rank, and ends the job */
   return TWS_RANK;

@@ -58,7 +58,13 @@ typedef struct tws_emulation_request {
   int ignore_memory;            /* 1: neither the virtual devices' memory nor this machine's is checked */
   tws_sharing sharing;
   tws_watching watching;  /* watching.peak_flops: of the virtual cluster, FLOP/s */
-  tws_timeline *timeline; /* receives the last step of all ranks; NULL: not wanted */
+  int logs_communication; /* 1: the communication log is kept, also without comms_logger in the configuration */
+  /* called after each step with the record of rank 0 if comms_logger.verbose is set; its last step is the newest */
+  void (*on_calls)(void *user, const tws_comm_record *record);
+  /* receives the last step of all ranks, or the steps of trace_schedule, counted from the first one of the run; NULL:
+   * not wanted */
+  tws_timeline *timeline;
+  tws_trace_schedule trace_schedule;
   /* Called after each step. The report's seconds are virtual; now_s: virtual seconds since the beginning. */
   void (*on_step)(void *user, const tws_step_report *report, double now_s);
   /* called when the job has failed and continues with `ranks` ranks */
@@ -91,8 +97,9 @@ typedef struct tws_emulation {
   tws_error last_failure;    /* the last failure after which the job was restarted */
   tws_mark *marks;           /* the events that affected the cluster, ordered by time */
   int mark_count;
-  double traced_s; /* virtual time at which the step in the timeline began */
-  tws_span *spans; /* ordered by time */
+  double traced_s;             /* virtual time at which the first step in the timeline began */
+  tws_comm_log *communication; /* since the last restart; NULL: it was not kept */
+  tws_span *spans;             /* ordered by time */
   int span_count, span_capacity;
 } tws_emulation;
 

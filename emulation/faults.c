@@ -12,7 +12,7 @@
 /* ---- draws ---- */
 
 static double draw_wait(const tws_scenario *s, int event, int number) {
-  const tws_happening *e = &s->events[event];
+  const tws_fault_event *e = &s->events[event];
   const double u = tws_random_uniform(s->seed, 100 + (uint64_t)event, 2 * (uint64_t)number);
   return e->drawn == TWS_DRAWN_EXPONENTIAL ? gsl_cdf_exponential_Pinv(u, e->scale_s)
                                            : gsl_cdf_weibull_Pinv(u, e->scale_s, e->shape);
@@ -39,7 +39,7 @@ static void add(list *l, const tws_occurrence *one) {
 /* Adds the occurrences of a link that is down periodically: each time that it is down is one occurrence. */
 static void add_flaps(list *l, const tws_occurrence *o) {
   enum { MOST = 100000 };
-  const tws_happening *e = o->event;
+  const tws_fault_event *e = o->event;
   for (int64_t i = 0; i < MOST; i++) {
     tws_occurrence down = *o;
     down.from_s = o->from_s + (double)i * e->period_s;
@@ -51,7 +51,7 @@ static void add_flaps(list *l, const tws_occurrence *o) {
 
 static void add_event(const tws_faults *f, list *l, int number) {
   const tws_scenario *s = f->scenario;
-  const tws_happening *e = &s->events[number];
+  const tws_fault_event *e = &s->events[number];
   const int places = e->target == TWS_TARGET_NODE ? f->nodes : f->nodes * f->slots;
   double at = e->at_s;
   if (e->kind == TWS_HAPPENS_STOP_IN_SAVE) at = INFINITY; /* the time is known when the save begins */
@@ -75,7 +75,7 @@ static int by_time(const void *a, const void *b) {
   return x->event != y->event ? (x->event < y->event ? -1 : 1) : 0;
 }
 
-static double mean_wait(const tws_happening *e) {
+static double mean_wait(const tws_fault_event *e) {
   return e->drawn == TWS_DRAWN_EXPONENTIAL ? e->scale_s : e->scale_s * tgamma(1 + 1 / e->shape);
 }
 
@@ -85,12 +85,12 @@ tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws
   list l = {0};
   double rate = 0;
   for (int i = 0; scenario && i < scenario->event_count; i++) {
-    const tws_happening *e = &scenario->events[i];
+    const tws_fault_event *e = &scenario->events[i];
     const int most = e->target == TWS_TARGET_NODE ? nodes : nodes * slots;
     if (e->last >= most) {
       tws_free(l.all);
       return tws_fail(err, TWS_INVALID, "they count from 0 on", "event %d (%s) is of %s %d, and the cluster has %d",
-                      i + 1, tws_happening_name(e->kind), e->target == TWS_TARGET_NODE ? "node" : "rank", e->last,
+                      i + 1, tws_fault_event_name(e->kind), e->target == TWS_TARGET_NODE ? "node" : "rank", e->last,
                       most);
     }
     add_event(out, &l, i);
@@ -121,7 +121,7 @@ int tws_faults_marks(const tws_faults *f, double now_s, tws_mark **out) {
     tws_mark *m = &(*out)[count++];
     m->from_s = o->from_s;
     m->until_s = moment ? o->from_s : o->until_s < now_s ? o->until_s : now_s;
-    int n = snprintf(m->name, sizeof m->name, "%s", tws_happening_name(o->event->kind));
+    int n = snprintf(m->name, sizeof m->name, "%s", tws_fault_event_name(o->event->kind));
     if (o->event->target == TWS_TARGET_ALL) continue;
     n += snprintf(m->name + n, sizeof m->name - (size_t)n, ", %s %d", words[o->event->target], o->first);
     if (o->last > o->first) snprintf(m->name + n, sizeof m->name - (size_t)n, " to %d", o->last);
@@ -141,7 +141,7 @@ void tws_faults_pass(tws_faults *f, double now_s) {
 
 /* ---- speeds ---- */
 
-static int is_at(const tws_occurrence *o, tws_seat place) {
+static int is_at(const tws_occurrence *o, tws_rank_slot place) {
   if (o->event->target == TWS_TARGET_ALL) return 1;
   const int here = o->event->target == TWS_TARGET_NODE ? place.node : place.slot;
   return o->first <= here && here <= o->last;
@@ -149,7 +149,7 @@ static int is_at(const tws_occurrence *o, tws_seat place) {
 
 /* Returns 1 if a transfer among these places uses the link of the event: a rank's link is used if one of several places
  * is the rank's, and a node's link if the transfer leaves or enters the node. */
-static int crosses(const tws_occurrence *o, const tws_seat *places, int count) {
+static int crosses(const tws_occurrence *o, const tws_rank_slot *places, int count) {
   int inside = 0;
   for (int i = 0; i < count; i++) inside += is_at(o, places[i]);
   if (o->event->target == TWS_TARGET_RANK) return inside > 0;
@@ -160,14 +160,14 @@ static int crosses(const tws_occurrence *o, const tws_seat *places, int count) {
 }
 
 typedef struct question {
-  tws_happening_kind kind, other;
-  const tws_seat *places;
+  tws_fault_event_kind kind, other;
+  const tws_rank_slot *places;
   int count;
 } question;
 
 /* Returns the remaining share of the speed during the occurrence; 1: it does not affect the work of the question. */
 static double share_of(const tws_occurrence *o, const question *q) {
-  const tws_happening_kind kind = o->event->kind;
+  const tws_fault_event_kind kind = o->event->kind;
   if (kind != q->kind && kind != q->other) return 1;
   const int links = kind == TWS_HAPPENS_LINK || kind == TWS_HAPPENS_FLAP;
   if (!(links ? crosses(o, q->places, q->count) : is_at(o, q->places[0]))) return 1;
@@ -200,7 +200,7 @@ static double stretch(const tws_faults *f, const question *q, double start_s, do
   }
 }
 
-double tws_faults_compute(const tws_faults *f, tws_seat place, uint64_t number, double start_s, double seconds) {
+double tws_faults_compute(const tws_faults *f, tws_rank_slot place, uint64_t number, double start_s, double seconds) {
   const question q = {TWS_HAPPENS_SLOW, TWS_HAPPENS_SLOW, &place, 1};
   for (int i = f->over; f->jitters && i < f->count; i++) {
     const tws_occurrence *o = &f->all[i];
@@ -212,23 +212,24 @@ double tws_faults_compute(const tws_faults *f, tws_seat place, uint64_t number, 
   return stretch(f, &q, start_s, seconds);
 }
 
-double tws_faults_transfer(const tws_faults *f, const tws_seat *places, int count, double start_s, double seconds) {
+double tws_faults_transfer(const tws_faults *f, const tws_rank_slot *places, int count, double start_s,
+                           double seconds) {
   const question q = {TWS_HAPPENS_LINK, TWS_HAPPENS_FLAP, places, count};
   return stretch(f, &q, start_s, seconds);
 }
 
 /* Returns 1 if this occurrence affects the link, directly or through its node. */
-static int is_of_link(const tws_occurrence *o, tws_seat place, int network) {
+static int is_of_link(const tws_occurrence *o, tws_rank_slot place, int network) {
   if (o->event->target == TWS_TARGET_ALL) return network;
   return is_at(o, place) && (network || o->event->target == TWS_TARGET_RANK);
 }
 
-double tws_faults_share(const tws_faults *f, tws_seat place, int network, double at_s, double *until_s) {
+double tws_faults_share(const tws_faults *f, tws_rank_slot place, int network, double at_s, double *until_s) {
   double share = 1;
   *until_s = INFINITY;
   for (int i = f->over; f->slows && i < f->count; i++) {
     const tws_occurrence *o = &f->all[i];
-    const tws_happening_kind kind = o->event->kind;
+    const tws_fault_event_kind kind = o->event->kind;
     if ((kind != TWS_HAPPENS_LINK && kind != TWS_HAPPENS_FLAP) || !(o->until_s > at_s)) continue;
     if (!is_of_link(o, place, network)) continue;
     if (o->from_s > at_s) {
@@ -241,7 +242,7 @@ double tws_faults_share(const tws_faults *f, tws_seat place, int network, double
   return share;
 }
 
-int tws_faults_cut_off(const tws_faults *f, const tws_seat *places, int count, double at_s) {
+int tws_faults_cut_off(const tws_faults *f, const tws_rank_slot *places, int count, double at_s) {
   double until_s;
   int nodes = 0;
   for (int i = 1; i < count; i++) nodes |= places[i].node != places[0].node;
@@ -252,13 +253,13 @@ int tws_faults_cut_off(const tws_faults *f, const tws_seat *places, int count, d
 }
 
 double tws_faults_disk(const tws_faults *f, int node, double start_s, double seconds) {
-  const tws_seat place = {.slot = node * f->slots, .node = node};
+  const tws_rank_slot place = {.slot = node * f->slots, .node = node};
   const question q = {TWS_HAPPENS_DISK, TWS_HAPPENS_DISK, &place, 1};
   return stretch(f, &q, start_s, seconds);
 }
 
 int tws_faults_disk_is_full(const tws_faults *f, int node, double now_s) {
-  const tws_seat place = {.slot = node * f->slots, .node = node};
+  const tws_rank_slot place = {.slot = node * f->slots, .node = node};
   for (int i = f->over; i < f->count; i++) {
     const tws_occurrence *o = &f->all[i];
     if (o->event->kind == TWS_HAPPENS_DISK && o->event->full && is_at(o, place) && o->from_s <= now_s &&

@@ -9,7 +9,7 @@
 #include "traces/marks.h"
 
 typedef struct tws_occurrence {
-  const tws_happening *event;
+  const tws_fault_event *event;
   int first, last; /* range of places of ranks, or of nodes */
   double from_s, until_s;
   uint64_t draw; /* random number from which further properties of the occurrence are drawn */
@@ -26,9 +26,9 @@ typedef struct tws_faults {
 } tws_faults;
 
 /* The place of a rank: its node and its slot. */
-typedef struct tws_seat {
+typedef struct tws_rank_slot {
   int slot, node;
-} tws_seat;
+} tws_rank_slot;
 
 tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws_arena *arena, tws_faults *out,
                          tws_error *err);
@@ -40,13 +40,15 @@ void tws_faults_pass(tws_faults *faults, double now_s);
 /* Return the duration of work of `seconds` that begins at `start_s` at these places, in seconds: of kernels; of a
  * transfer among all places; of writing to a node's disk. At most TWS_NEVER_S. */
 #define TWS_NEVER_S 1e8
-double tws_faults_compute(const tws_faults *faults, tws_seat place, uint64_t number, double start_s, double seconds);
-double tws_faults_transfer(const tws_faults *faults, const tws_seat *places, int count, double start_s, double seconds);
+double tws_faults_compute(const tws_faults *faults, tws_rank_slot place, uint64_t number, double start_s,
+                          double seconds);
+double tws_faults_transfer(const tws_faults *faults, const tws_rank_slot *places, int count, double start_s,
+                           double seconds);
 /* Returns the remaining share of a place's link bandwidth at a time, and sets *until_s to the time at which the share
  * changes. With `network` it includes links to other nodes. */
-double tws_faults_share(const tws_faults *faults, tws_seat place, int network, double at_s, double *until_s);
+double tws_faults_share(const tws_faults *faults, tws_rank_slot place, int network, double at_s, double *until_s);
 /* Returns the first of these places whose link transfers nothing at this time, or -1. */
-int tws_faults_cut_off(const tws_faults *faults, const tws_seat *places, int count, double at_s);
+int tws_faults_cut_off(const tws_faults *faults, const tws_rank_slot *places, int count, double at_s);
 double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
 int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);
 

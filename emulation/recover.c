@@ -115,13 +115,13 @@ static tws_code place_ranks(tws_emulator *e, const tws_job *job, tws_error *err)
   for (int r = 0, at = 0; r < job->ranks; r++, at++) {
     if (!e->by_node) {
       while (at < e->slots && e->down_until[at] > e->now_s) at++;
-      e->place[r] = (tws_seat){.slot = at, .node = 0};
+      e->place[r] = (tws_rank_slot){.slot = at, .node = 0};
       continue;
     }
     const int number = tws_mapping_node(&job->mapping, r);
     int node = -1;
     for (int seen = -1; seen < number; seen += e->down_until[node] <= e->now_s) node++;
-    e->place[r] = (tws_seat){.slot = node * e->slots + r % job->mapping.slots, .node = node};
+    e->place[r] = (tws_rank_slot){.slot = node * e->slots + r % job->mapping.slots, .node = node};
   }
   return TWS_OK;
 }
@@ -146,12 +146,12 @@ static tws_job *job_left(tws_emulator *e, const tws_job *first, tws_code code, i
   const tws_emulation_request *r = e->request;
   tws_job *job = NULL;
   int64_t ranks;
-  if (!tws_recovery_goes_on(code, left, e->job->ranks, r->save) || !r->spec) return NULL;
+  if (!tws_recovery_continues(code, left, e->job->ranks, r->save) || !r->spec) return NULL;
   tws_job_spec spec = *r->spec;
-  const int places = tws_emulator_places_left(e, &spec.nodes);
+  const int places = tws_emulator_places_alive(e, &spec.nodes);
   spec.threads = first->backend == TWS_BACKEND_HOST ? first->threads : spec.threads;
   if (spec.nodes < 1) return NULL;
-  if (tws_recovery_shrink(&spec, places < first->ranks ? places : first->ranks, &ranks, &job, err) != TWS_OK)
+  if (tws_recovery_reshard(&spec, places < first->ranks ? places : first->ranks, &ranks, &job, err) != TWS_OK)
     return NULL;
   return job;
 }
@@ -187,7 +187,7 @@ static void fail_known(tws_emulator *e) {
   e->out->detect_s += e->known_s - e->failed_s;
   tws_emulator_span(e, TWS_SPAN_DETECT, e->failed_s, e->known_s);
   e->now_s = e->known_s;
-  tws_emulator_bury(e, e->now_s);
+  tws_emulator_process_deaths(e, e->now_s);
 }
 
 static tws_code run_attempts(tws_emulator *e, const tws_job *first, tws_error *err) {
@@ -281,6 +281,8 @@ tws_code tws_emulate(const tws_job *job, const tws_emulation_request *request, t
 void tws_emulation_free(tws_emulation *emulation) {
   tws_free(emulation->spans);
   tws_free(emulation->marks);
+  tws_comm_log_destroy(emulation->communication);
+  emulation->communication = NULL;
   emulation->marks = NULL;
   emulation->mark_count = 0;
   emulation->spans = NULL;

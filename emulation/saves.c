@@ -65,7 +65,7 @@ static void plan_stop(tws_emulator *e) {
     if (o->event->kind != TWS_HAPPENS_STOP_IN_SAVE || o->done || o->event->save != e->saves_begun) continue;
     o->from_s = e->save.begin_s + o->event->part * (e->save.end_s - e->save.begin_s);
   }
-  tws_emulator_look_ahead(e);
+  tws_emulator_schedule_faults(e);
 }
 
 static tws_code publish(tws_emulator *e, tws_error *err) {

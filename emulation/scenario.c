@@ -11,7 +11,7 @@ static const char *const happening_names[] = {
 #undef X
 };
 
-const char *tws_happening_name(tws_happening_kind kind) {
+const char *tws_fault_event_name(tws_fault_event_kind kind) {
   return happening_names[kind];
 }
 
@@ -141,7 +141,7 @@ static tws_code read_job(parser *p) {
 
 /* ---- events ---- */
 
-static tws_code range_of(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code range_of(parser *p, const cJSON *item, tws_fault_event *e) {
   int64_t one;
   if (cJSON_IsString(item) && strcmp(item->valuestring, "any") == 0) return TWS_OK;
   if (cJSON_IsArray(item) && cJSON_GetArraySize(item) == 2) {
@@ -160,7 +160,7 @@ static tws_code range_of(parser *p, const cJSON *item, tws_happening *e) {
                        item->string);
 }
 
-static tws_code read_target(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_target(parser *p, const cJSON *item, tws_fault_event *e) {
   static const char *const keys[] = {"rank", "node", "switch"};
   const cJSON *found = NULL;
   e->first = e->last = -1;
@@ -175,11 +175,11 @@ static tws_code read_target(parser *p, const cJSON *item, tws_happening *e) {
   const int somebody = e->kind == TWS_HAPPENS_DEATH || e->kind == TWS_HAPPENS_FLAP;
   if (!found && somebody)
     return tws_json_fail(p->json, item, p->err, "\"rank\", \"node\" or \"switch\": 3, [0, 3] or \"any\"",
-                         "an event \"%s\" names no target", tws_happening_name(e->kind));
+                         "an event \"%s\" names no target", tws_fault_event_name(e->kind));
   return TWS_OK;
 }
 
-static tws_code read_draw(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_draw(parser *p, const cJSON *item, tws_fault_event *e) {
   static const char *const keys[] = {"distribution", "mean_s", "scale_s", "shape", NULL};
   const cJSON *drawn;
   const char *name;
@@ -199,7 +199,7 @@ static tws_code read_draw(parser *p, const cJSON *item, tws_happening *e) {
   return tws_json_number(p->json, drawn, "shape", 1, 0.05, 100, 0, &e->shape, p->err);
 }
 
-static tws_code read_times(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_times(parser *p, const cJSON *item, tws_fault_event *e) {
   TWS_TRY(read_draw(p, item, e));
   TWS_TRY(tws_json_number(p->json, item, "at_s", 0, 0, 1e12, 0, &e->at_s, p->err));
   TWS_TRY(tws_json_number(p->json, item, "until_s", 0, 0, 1e12, INFINITY, &e->until_s, p->err));
@@ -211,7 +211,7 @@ static tws_code read_times(parser *p, const cJSON *item, tws_happening *e) {
   return TWS_OK;
 }
 
-static tws_code read_bit(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_bit(parser *p, const cJSON *item, tws_fault_event *e) {
   static const char *const places[] = {"buffer", "message", "checkpoint"};
   const char *in;
   int64_t bit;
@@ -228,19 +228,19 @@ static tws_code read_bit(parser *p, const cJSON *item, tws_happening *e) {
   return TWS_OK;
 }
 
-static tws_code read_kind(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_kind(parser *p, const cJSON *item, tws_fault_event *e) {
   const char *name;
   int kind = 0;
   TWS_TRY(tws_json_string(p->json, item, "kind", 1, NULL, &name, p->err));
   while (kind < TWS_HAPPENINGS_COUNT && strcmp(name, happening_names[kind]) != 0) kind++;
-  e->kind = (tws_happening_kind)kind;
+  e->kind = (tws_fault_event_kind)kind;
   if (kind < TWS_HAPPENINGS_COUNT) return TWS_OK;
   const char *close = tws_closest(name, happening_names, TWS_HAPPENINGS_COUNT);
   return tws_json_fail(p->json, cJSON_GetObjectItemCaseSensitive(item, "kind"), p->err, close, "unknown event \"%s\"",
                        name);
 }
 
-static tws_code read_event(parser *p, const cJSON *item, tws_happening *e) {
+static tws_code read_event(parser *p, const cJSON *item, tws_fault_event *e) {
   static const char *const keys[] = {"kind",  "rank",   "node",    "switch",   "at_s",   "until_s",  "for_s", "drawn",
                                      "times", "factor", "sigma",   "period_s", "down_s", "repair_s", "save",  "part",
                                      "in",    "entry",  "element", "bit",      "full",   NULL};

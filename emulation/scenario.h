@@ -19,20 +19,20 @@
   X(STOP_IN_SAVE, "stop_in_save") /* save: its number, from 1 on; part: share that is written */    \
   X(BIT, "bit")                   /* in: "buffer", "message" or "checkpoint" */                     \
   X(DISK, "disk")                 /* factor: remaining share of the bandwidth; or full: the disk is full */
-typedef enum tws_happening_kind {
+typedef enum tws_fault_event_kind {
 #define X(name, text) TWS_HAPPENS_##name,
   TWS_HAPPENINGS(X)
 #undef X
       TWS_HAPPENINGS_COUNT
-} tws_happening_kind;
-const char *tws_happening_name(tws_happening_kind kind);
+} tws_fault_event_kind;
+const char *tws_fault_event_name(tws_fault_event_kind kind);
 
 typedef enum tws_target { TWS_TARGET_ALL, TWS_TARGET_RANK, TWS_TARGET_NODE } tws_target;
 typedef enum tws_bit_place { TWS_BIT_BUFFER, TWS_BIT_MESSAGE, TWS_BIT_CHECKPOINT } tws_bit_place;
 typedef enum tws_distribution { TWS_DRAWN_NOT, TWS_DRAWN_EXPONENTIAL, TWS_DRAWN_WEIBULL } tws_distribution;
 
-typedef struct tws_happening {
-  tws_happening_kind kind;
+typedef struct tws_fault_event {
+  tws_fault_event_kind kind;
   tws_target target;
   int first, last;        /* ranks, or nodes ("switch": all nodes connected to it), first to last; -1: drawn each
                            * time */
@@ -47,7 +47,7 @@ typedef struct tws_happening {
   const char *entry; /* state entry whose element is flipped, for in: "buffer" */
   int64_t element;
   int bit, full;
-} tws_happening;
+} tws_fault_event;
 
 typedef struct tws_expectations {
   const char *status; /* "ok", or the name of a code: "rank", "hang", "io"...; NULL: ok */
@@ -78,7 +78,7 @@ typedef struct tws_scenario {
   const char *description;
   tws_emulated_run run;
   uint64_t seed;
-  tws_happening *events;
+  tws_fault_event *events;
   int event_count;
   tws_expectations expect;
 } tws_scenario;

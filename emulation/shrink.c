@@ -37,7 +37,7 @@ static int leave_out_setting(attempt *a, tws_job_spec *spec, int at) {
   return still_fails(a, spec, &plainer);
 }
 
-int tws_job_shrink(tws_job_spec *spec, tws_job_fails fails, void *user) {
+int tws_job_minimize(tws_job_spec *spec, tws_job_fails fails, void *user) {
   static const struct {
     size_t offset;
     int64_t least;

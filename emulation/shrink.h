@@ -9,6 +9,6 @@ typedef int (*tws_job_fails)(void *user, const tws_job_spec *spec);
 
 /* Reduces ranks, axes, ZeRO stage, micro-batches, settings and types one at a time, as long as the job still fails,
  * until none can be reduced further. `spec` is a failing job. Returns the number of jobs that were tried. */
-int tws_job_shrink(tws_job_spec *spec, tws_job_fails fails, void *user);
+int tws_job_minimize(tws_job_spec *spec, tws_job_fails fails, void *user);
 
 #endif

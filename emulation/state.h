@@ -3,6 +3,7 @@
  * emulate.c: one attempt: steps and evaluations under the simulator's clock
  * breaks.c: failures within an attempt, and their detection
  * saves.c: checkpoints, on disks of the virtual cluster
+ * comm.c: the communication log
  * recover.c: attempts one after another, and the report */
 #ifndef TWS_EMULATION_STATE_H
 #define TWS_EMULATION_STATE_H
@@ -37,12 +38,15 @@ typedef struct tws_emulator {
   const tws_virtual_api *api;
   const tws_plan *const *plans[TWS_PROGRAM_COUNT];
   int count;
-  tws_seat *place;         /* [rank] place of the rank in the initial cluster */
-  tws_seat *together;      /* scratch memory: as many places as `place` has */
-  uint32_t *doing;         /* [rank] index of the operation that the rank began last */
-  tws_phase_clock *phases; /* phases of rank 0's step; NULL: not wanted */
-  double *times;           /* for `phases`: [op_count][2], virtual seconds since the step began */
-  tws_program program;     /* program that is running */
+  tws_rank_slot *place;               /* [rank] place of the rank in the initial cluster */
+  tws_rank_slot *together;            /* scratch memory: as many places as `place` has */
+  uint32_t *doing;               /* [rank] index of the operation that the rank began last */
+  tws_phase_clock *phases;       /* phases of rank 0's step; NULL: not wanted */
+  double *times;                 /* for `phases`: [op_count][2], virtual seconds since the step began */
+  tws_comm_recorder **recorders; /* [rank] latencies of its communication; NULL: no log is kept */
+  double **times_of_rank;        /* for `recorders`: [rank][op_count][2], virtual seconds since the step began */
+  tws_program program;           /* program that is running */
+  int64_t first_step; /* steps before the run, those of a checkpoint that it continues from */
   int64_t step;
   double last_s; /* virtual time of the last operation's start or end */
   int64_t saved_step;
@@ -63,19 +67,27 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
 
 /* ---- breaks.c ---- */
 /* Sets break_s and flip_s, the times of the next death and bit flip; called after the clock or the places changed. */
-void tws_emulator_look_ahead(tws_emulator *e);
+void tws_emulator_schedule_faults(tws_emulator *e);
 /* Processes all deaths up to at_s, of any node: marks their places as unavailable. */
-void tws_emulator_bury(tws_emulator *e, double at_s);
+void tws_emulator_process_deaths(tws_emulator *e, double at_s);
 /* Advances the clock to at_s, when an operation of `members` ends. Fails if one of its ranks has died before, or if no
  * operation has ended for longer than the deadline. */
-tws_code tws_emulator_reach(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
-                            tws_error *err);
+tws_code tws_emulator_advance(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count,
+                              tws_error *err);
 /* Flips the bits that are due at this time: in data that has just been received, and in the newest checkpoint. */
 void tws_emulator_flip_received(tws_emulator *e, double at_s, const tws_run_member *members, uint32_t count);
 tws_code tws_emulator_flip_saved(tws_emulator *e, tws_error *err);
 /* Records a failure that is not caused by a machine, and is therefore detected at once. */
-void tws_emulator_note(tws_emulator *e, int rank);
-int tws_emulator_places_left(const tws_emulator *e, int *nodes);
+void tws_emulator_record_failure(tws_emulator *e, int rank);
+int tws_emulator_places_alive(const tws_emulator *e, int *nodes);
+
+/* ---- comm.c: the communication log ---- */
+/* Opens the log of an attempt, if the configuration or the request enables it. */
+tws_code tws_emulator_log_open(tws_emulator *e, tws_error *err);
+tws_code tws_emulator_log_step(tws_emulator *e, tws_error *err);
+/* Completes the log, in e->out->communication. */
+tws_code tws_emulator_log_end(tws_emulator *e, tws_error *err);
+void tws_emulator_log_close(tws_emulator *e);
 
 /* ---- saves.c ---- */
 int tws_emulator_save_is_due(tws_emulator *e);

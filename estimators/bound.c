@@ -50,7 +50,7 @@ static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* Returns the factor of tws_plan_host_stretch() for a plan with all micro-batches. */
+/* Returns the factor of tws_plan_launch_slowdown() for a plan with all micro-batches. */
 static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
   launches all = {0, 0};
@@ -63,7 +63,7 @@ static double host_stretch(const bounder *b, const tws_plan *plan, const double 
     all.device_s += times * seconds[o->work];
     all.host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
   }
-  return tws_host_stretch(all.device_s, all.host_s, tws_profile_issues_in_turns(b->machine->profile));
+  return tws_launch_slowdown(all.device_s, all.host_s, tws_profile_issues_in_turns(b->machine->profile));
 }
 
 static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
@@ -288,8 +288,8 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-/* Returns a hash of `hash` and a plan's operations with their works, order and buffers, which determine the constants
- * of single operations. */
+/* Extends a hash by a plan's operations, with their order, works and buffers. Two plans with equal hashes have equal
+ * costs. */
 static uint64_t print_of(const tws_plan *plan, uint64_t hash) {
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
@@ -448,7 +448,7 @@ static void read_state(const tws_plan *plan, tws_bound_bytes *out) {
     add_bytes(&out->always, e->tier, e->category, e->bytes);
     add_bytes(&out->end, e->tier, e->category, e->bytes);
   }
-  while (end < plan->op_count && !tws_op_is_of_end(plan, end)) end++;
+  while (end < plan->op_count && !tws_op_in_optimizer_phase(plan, end)) end++;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
     const tws_buffer *b = &plan->buffers[i];
     if (is_active(b->category) || b->category == TWS_CATEGORY_BUCKET || b->lifetime == TWS_LIFETIME_STATE) continue;

@@ -32,21 +32,23 @@ typedef struct tws_bound_costs {
   void *user;
 } tws_bound_costs;
 
-/* Bounds a training step. Ignores request->rank and ->max_accumulation. Fails as tws_plan_build() does. */
+/* Computes a lower bound of the time and of the memory of a training step. request->rank and request->max_accumulation
+ * are ignored: the bound is that of all ranks and micro-batches. Fails as tws_plan_build() does. */
 tws_code tws_bound_step(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
-/* Bounds a training step with the given costs instead of those of a machine (for tests). */
+/* Computes the same bound as tws_bound_step(), but with the given costs instead of those of a machine. Tests use it. */
 tws_code tws_bound_step_at(const tws_plan_request *request, const tws_bound_costs *costs, tws_bound *out,
                            tws_error *err);
 
-/* Bounds a training step in which only the operations of layers take time: kernels of forward and backward passes,
- * collectives of tensor- and sequence-parallel ranks, and messages between stages. The bound does not depend on how
- * parameters, gradients and optimizer states are partitioned, reduced and offloaded. */
+/* Computes a lower bound of a training step from the operations of layers alone: kernels of forward and backward
+ * passes, collectives of tensor- and sequence-parallel ranks, and messages between stages; all other operations count
+ * as taking no time. The bound does not depend on how parameters, gradients and optimizer states are partitioned,
+ * reduced and offloaded. */
 tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
-/* Bounds the part of the first stage's step that does not depend on how parameters, gradients and optimizer states are
- * partitioned, reduced and offloaded: the time of forward and backward passes on the compute stream (kernels, and
- * collectives of tensor- and sequence-parallel ranks there), and the bytes of activations, checkpoints, their
- * gradients, workspaces and inputs. It lowers one plan. */
+/* Computes a lower bound of those parts of the first stage's step that do not depend on how parameters, gradients and
+ * optimizer states are partitioned, reduced and offloaded: the time of forward and backward passes on the compute
+ * stream (kernels, and collectives of tensor- and sequence-parallel ranks there), and the bytes of activations,
+ * checkpoints, their gradients, workspaces and inputs. It lowers one plan. */
 tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *machine, tws_bound *out, tws_error *err);
 
 /* Lower bounds of the bytes of the first stage without activations and their gradients, checkpoints, workspaces and

@@ -112,7 +112,7 @@ static tws_code build_sample(several *p, int i, int64_t micro_batches, tws_error
   r.max_accumulation = micro_batches;
   r.use = tws_fold_use(&p->job->shape, micro_batches);
   TWS_TRY(tws_plan_build(&r, &p->plans[i], err));
-  if (p->read[i] || !tws_fold_says_memory(p->plans[i], p->job->shape.micro_batches)) return TWS_OK;
+  if (p->read[i] || !tws_fold_determines_memory(p->plans[i], p->job->shape.micro_batches)) return TWS_OK;
   return read_rank(p, i, p->plans[i], err);
 }
 
@@ -223,7 +223,8 @@ static tws_code estimate_ranks(several *p, tws_estimate *out, tws_stage_estimate
 
 tws_code tws_estimate_job_ranks(const tws_estimated_job *job, tws_rank_set *out, tws_error *err) {
   enum { FEW = 16 };
-  if (!tws_replicas_keep_time(job->request->config) && job->ranks <= FEW) return tws_every_rank(job->ranks, out, err);
+  if (!tws_replicas_are_synchronous(job->request->config) && job->ranks <= FEW)
+    return tws_every_rank(job->ranks, out, err);
   return tws_representatives(&job->request->topology, &job->mapping, job->request->config, out, err);
 }
 

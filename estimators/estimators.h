@@ -98,10 +98,10 @@ static inline int tws_work_is_launched(const tws_work *work) {
  * length, long and short kernels alternate and neither time fully overlaps with the other: the time is (device^2.5 +
  * host^2.5)^(1/2.5), with an exponent fitted to half of a group of runs (docs/accuracy.md). If launches do not run
  * ahead (in_turns 1), the two times add up. */
-double tws_host_stretch(double device_s, double host_s, int in_turns);
-/* The first returns the factor of tws_host_stretch() for the forward and backward passes of a rank. The second returns
- * tws_plan_work_seconds(), multiplied by the factor `launched` if the work is a kernel of the device. */
-double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine);
+double tws_launch_slowdown(double device_s, double host_s, int in_turns);
+/* The first returns the factor of tws_launch_slowdown() for the forward and backward passes of a rank. The second
+ * returns tws_plan_work_seconds(), multiplied by the factor `launched` if the work is a kernel of the device. */
+double tws_plan_launch_slowdown(const tws_plan *plan, const tws_machine *machine);
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
                                  double launched);
 /* Returns the seconds of a message between two ranks. Ranks of the pipeline stage whose messages leave their node at

@@ -23,7 +23,7 @@ static tws_code find_costs(job *j, int count, tws_error *err) {
     const tws_plan *plan = j->run->ranks[i].plan;
     double *cost = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof *cost);
     if (!cost) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
-    const double launched = tws_plan_host_stretch(plan, j->machine);
+    const double launched = tws_plan_launch_slowdown(plan, j->machine);
     for (uint32_t w = 0; w < plan->work_count; w++)
       cost[w] = tws_plan_launched_seconds(plan, w, j->machine, 1, launched);
     j->cost[i] = cost;
@@ -50,7 +50,7 @@ tws_code tws_job_path(const tws_plan *const *plans, int count, const tws_machine
   TWS_TRY(tws_run_create(&request, &j.run, err));
   tws_code code = find_costs(&j, count, err);
   if (code == TWS_OK) {
-    tws_run_through(j.run, &(tws_run_durations){j.cost, message_seconds, &j});
+    tws_run_all(j.run, &(tws_run_durations){j.cost, message_seconds, &j});
     code = tws_run_check(j.run, err);
   }
   if (code == TWS_OK) *step_s = last_end(j.run);

@@ -61,7 +61,7 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
     const tws_group *group = &plan->groups[work->group];
     const tws_node_mapping mapping = tws_machine_mapping(machine, plan->world);
     return tws_exchange_seconds(machine->cluster, machine->profile, work, group->size,
-                                tws_mapping_beside_first(&mapping, group->ranks, group->size));
+                                tws_mapping_ranks_on_first_node(&mapping, group->ranks, group->size));
   }
   if (work->kind == TWS_OP_COPY) {
     if (work->tiers && (cores == 0 || work->place == TWS_PLACE_DISK)) return copy_seconds(plan, work, machine);
@@ -73,14 +73,14 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
 }
 
 #define LIMITS_MEET 2.5
-double tws_host_stretch(double device_s, double host_s, int in_turns) {
+double tws_launch_slowdown(double device_s, double host_s, int in_turns) {
   const double meet = in_turns ? 1 : LIMITS_MEET;
   return device_s > 0 ? pow(1 + pow(host_s / device_s, meet), 1 / meet) : 1;
 }
 
 /* All kernels of a rank's forward and backward passes are lengthened by one factor, which is computed from the sums of
  * kernel and launch times. The few launches of the optimizer phase are not counted. */
-double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
+double tws_plan_launch_slowdown(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
   double device = 0, host = 0;
   if (!(host_op_s > 0)) return 1;
@@ -93,7 +93,7 @@ double tws_plan_host_stretch(const tws_plan *plan, const tws_machine *machine) {
     host += host_op_s * tws_profile_host_launches(machine->profile, &plan->works[op->work]);
   }
   tws_free(cost);
-  return tws_host_stretch(device, host, tws_profile_issues_in_turns(machine->profile));
+  return tws_launch_slowdown(device, host, tws_profile_issues_in_turns(machine->profile));
 }
 
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,

@@ -52,7 +52,7 @@ static int has_configured_slots(const tws_network *network) {
 static void add_capacity(const tws_job *job, tws_assumption *list, int *count) {
   static const char key[] = "twinspeed.expert_capacity_factor";
   const tws_config *config = job->config;
-  if (config->expert_dropless || tws_config_gives(config, key) || !has_configured_slots(job->network)) return;
+  if (config->expert_dropless || tws_config_has_key(config, key) || !has_configured_slots(job->network)) return;
   tws_assumption *one = add(list, count, "expert capacity factor",
                             "--set twinspeed.expert_capacity_factor=X, or --set twinspeed.expert_dropless=true", "%g",
                             config->expert_capacity_factor);

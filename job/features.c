@@ -257,7 +257,7 @@ int tws_config_updates_late(const tws_config *c) {
   return c->zenflow.on || c->delayed_update;
 }
 
-tws_features tws_job_lacks(const tws_job *job) {
+tws_features tws_job_unsupported_features(const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   return tws_config_features(job->config) & ~tws_runtime_features(runtime, job->backend);
 }

@@ -36,7 +36,7 @@ tws_features tws_variant_features(const tws_config *config, const tws_variant *v
  * optimizer. */
 int tws_config_updates_late(const tws_config *config);
 /* Returns the features that the job uses and that its runtime cannot run. */
-tws_features tws_job_lacks(const tws_job *job);
+tws_features tws_job_unsupported_features(const tws_job *job);
 /* Appends, for each lacking feature, "has no WORDS (give REMEDY)", separated by semicolons; words and remedies are
  * those of features.def. */
 void tws_features_text(tws_features lacked, tws_text *out);

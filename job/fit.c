@@ -152,7 +152,7 @@ static tws_code add_rank(const tws_job *job, int r, int evaluates, tws_plan **tr
 tws_code tws_job_check_engine(const tws_job *job, int by_cluster, int by_profile, tws_error *err) {
   const tws_real_api *api = NULL;
   if (job->backend == TWS_BACKEND_HOST) return TWS_OK;
-  if (tws_profile_is_other(job->profile))
+  if (tws_profile_has_no_engine(job->profile))
     return tws_fail(err, TWS_UNSUPPORTED,
                     "estimate, simulate, check and tune plan for it; --cluster host trains on this machine's cores",
                     "no engine of this program runs on %s (backend \"other\")", tws_profile_name(job->profile));

@@ -82,7 +82,7 @@ void tws_job_rescale_profile(tws_job *job, const double factor[TWS_SCALE_COUNT])
 /* Sets the type of the model's file if neither the configuration nor a flag states one. */
 static tws_code assume_dtype(tws_job *job, tws_error *err) {
   const tws_dtype dtype = job->network->dtype;
-  if (tws_config_says_dtype(job->config, dtype)) return TWS_OK;
+  if (tws_config_states_dtype(job->config, dtype)) return TWS_OK;
   job->assumed_dtype = 1;
   if (dtype == TWS_F32) return TWS_OK;
   return tws_config_set(job->config, dtype == TWS_BF16 ? "bf16.enabled" : "fp16.enabled", "true", err);
@@ -290,7 +290,7 @@ int tws_job_stage_rank(const tws_job *job, int stage) {
 
 tws_code tws_job_representatives(const tws_job *job, int every_up_to, tws_rank_set *out, tws_error *err) {
   enum { FEW = 16 };
-  if (!tws_replicas_keep_time(job->config) && every_up_to < FEW) every_up_to = FEW;
+  if (!tws_replicas_are_synchronous(job->config) && every_up_to < FEW) every_up_to = FEW;
   if (job->ranks <= every_up_to) return tws_every_rank(job->ranks, out, err);
   return tws_representatives(&job->topology, &job->mapping, job->config, out, err);
 }

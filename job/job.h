@@ -15,20 +15,20 @@
 
 typedef struct tws_job {
   const tws_network *network;
-  tws_config *config; /* resolved when `ranks` is known; the caller may change it if the job is open */
+  tws_config *config; /* resolved when `ranks` is chosen; until then the caller may change it */
   /* The program that plans are built for: a training step, unless the caller chooses another. An evaluation holds the
    * model's parameters and no gradients or optimizer states. */
   tws_program program;
-  tws_cluster cluster; /* the caller may change it if the job is open */
+  tws_cluster cluster; /* the caller may change it while `ranks` is 0 */
   const tws_profile *profile;
   tws_machine machine; /* cluster and profile */
   tws_backend_kind backend;
-  int ranks;                /* 0: the job is open */
+  int ranks;                /* 0: the number is not chosen yet, and the job cannot be planned */
   int threads;              /* threads of one host rank; 1 on GPUs */
   tws_topology topology;    /* the arrangement of the ranks along axes */
   tws_node_mapping mapping; /* the nodes and NICs of the ranks */
-  /* 1: neither a flag nor a file states the type (the model's file, or else float32, decides), the runtime, or the
-   * sequence length (job/assumed.h). */
+  /* 1: the program assumed the data type (that of the model's file, or else float32), the runtime, or the sequence
+   * length, because neither a flag nor a file states it (job/assumed.h) */
   int assumed_dtype, assumed_runtime, assumed_sequence;
   char runtime_why[TWS_RUNTIME_WHY]; /* why the job has its runtime; "": a caller assembled the job */
   tws_rescaling rescaling;           /* the factors by which measurements (spec->measured) rescaled the profile */

@@ -14,7 +14,7 @@ static int estimate_under(const tws_job_spec *spec, const char *runtime, const c
   other.runtime = runtime;
   tws_code code = tws_job_load(&other, &job, &none);
   if (code == TWS_OK) code = tws_job_choose_program(job, program, &none);
-  if (code == TWS_OK) *lacked = tws_job_lacks(job);
+  if (code == TWS_OK) *lacked = tws_job_unsupported_features(job);
   if (code == TWS_OK) code = tws_job_estimate(job, &estimate, NULL, &none);
   if (code == TWS_OK) {
     *step_s = estimate.step_s;

@@ -5,7 +5,7 @@
 
 #include "checkpoint/read.h"
 
-int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char *folder) {
+int tws_recovery_continues(tws_code code, int64_t left, int64_t ranks, const char *folder) {
   return left > 0 && ranks > 1 && (code == TWS_RANK || code == TWS_HANG) && folder != NULL;
 }
 
@@ -53,7 +53,7 @@ tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin
                   "%s; no checkpoint of the job is whole", point->damage.message);
 }
 
-tws_code tws_recovery_shrink(const tws_job_spec *spec, int64_t most, int64_t *ranks, tws_job **job, tws_error *err) {
+tws_code tws_recovery_reshard(const tws_job_spec *spec, int64_t most, int64_t *ranks, tws_job **job, tws_error *err) {
   tws_job_spec fewer = *spec;
   if (job) *job = NULL;
   for (*ranks = most; *ranks > 0; --*ranks) {

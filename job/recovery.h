@@ -8,7 +8,7 @@
 
 /* Returns 1 if a job that ended with `code` is to continue: it has several ranks, saves checkpoints (folder is not
  * NULL), and may continue `left` more times. */
-int tws_recovery_goes_on(tws_code code, int64_t left, int64_t ranks, const char *folder);
+int tws_recovery_continues(tws_code code, int64_t left, int64_t ranks, const char *folder);
 /* The checkpoint from which the job continues: the newest whose bytes all match their checksums. */
 typedef struct tws_recovery_point {
   /* tag of the checkpoint; "": the job continues from its own start, because it has saved no checkpoint yet */
@@ -25,6 +25,6 @@ tws_code tws_recovery_find(const char *folder, int64_t since, const char *origin
 /* Finds the largest number of ranks up to `most` among which the batch can be divided, and loads the job with it; job
  * NULL: the caller needs only the number. Fails with TWS_NO if there is no such number, and with the errors of
  * tws_job_load() except TWS_INVALID. */
-tws_code tws_recovery_shrink(const tws_job_spec *spec, int64_t most, int64_t *ranks, tws_job **job, tws_error *err);
+tws_code tws_recovery_reshard(const tws_job_spec *spec, int64_t most, int64_t *ranks, tws_job **job, tws_error *err);
 
 #endif

@@ -75,12 +75,52 @@ static tws_code plan_memory(folding *f, tws_error *err) {
   for (int i = 0; i < f->set.count; i++) {
     const tws_plan_request request = tws_job_request(f->job, f->set.ranks[i]);
     tws_plan **plan = &f->out->plans[i];
-    if (tws_fold_says_memory(*plan, request.config->accumulation_steps)) continue;
+    if (tws_fold_determines_memory(*plan, request.config->accumulation_steps)) continue;
     tws_plan_destroy(*plan);
     *plan = NULL;
     TWS_TRY(tws_fold_plan(&request, plan, err));
   }
   return TWS_OK;
+}
+
+/* The times of all simulated ranks, from which the communication log is made. */
+typedef struct recorded_times {
+  tws_arena *arena;
+  double **of_rank; /* NULL: no log is requested */
+} recorded_times;
+
+static tws_code make_times(const folding *f, recorded_times *times, tws_error *err) {
+  const tws_simulation *s = f->out;
+  *times = (recorded_times){0};
+  if (!f->request->communication) return TWS_OK;
+  times->arena = tws_arena_create();
+  if (times->arena) times->of_rank = tws_arena_alloc(times->arena, (size_t)s->plan_count, sizeof *times->of_rank);
+  for (int i = 0; times->of_rank && i < s->plan_count; i++) {
+    times->of_rank[i] = tws_arena_alloc(times->arena, 2 * ((size_t)s->plans[i]->op_count + 1), sizeof(double));
+    if (!times->of_rank[i]) times->of_rank = NULL;
+  }
+  return times->of_rank ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for the communication log");
+}
+
+/* Makes the communication log of the step from the times of the simulated ranks. */
+static tws_code log_communication(const folding *f, const recorded_times *times, tws_error *err) {
+  tws_simulation *s = f->out;
+  const double weight = (double)f->job->ranks / s->plan_count;
+  if (!times->of_rank) return TWS_OK;
+  tws_comm_recorder **recorders = tws_arena_alloc(times->arena, (size_t)s->plan_count, sizeof *recorders);
+  const tws_comm_record **records = tws_arena_alloc(times->arena, (size_t)s->plan_count, sizeof *records);
+  tws_code code = recorders && records ? tws_comm_log_create(s->plan_count, f->job->ranks, &s->communication, err)
+                                       : tws_fail(err, TWS_MEMORY, NULL, "out of memory for the communication log");
+  for (int i = 0; i < s->plan_count && code == TWS_OK; i++) {
+    code = tws_comm_recorder_create(s->plans[i], f->request->communication, weight, 1, &recorders[i], err);
+    if (code != TWS_OK) break;
+    tws_comm_recorder_add(recorders[i], times->of_rank[i]);
+    records[i] = &recorders[i]->record;
+  }
+  if (code == TWS_OK) code = tws_comm_log_merge(s->communication, records, err);
+  if (code == TWS_OK) code = tws_comm_log_finish(s->communication, err);
+  for (int i = 0; recorders && i < s->plan_count; i++) tws_comm_recorder_destroy(recorders[i]);
+  return code;
 }
 
 static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_fold_sample *sample, tws_error *err) {
@@ -102,6 +142,8 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
     TWS_TRY(tws_plans_check_length(operations += s->plans[i]->op_count, err));
     if (s->plans[i]->settled > sample->settled) sample->settled = s->plans[i]->settled;
   }
+  recorded_times times;
+  tws_code code = make_times(f, &times, err);
   const tws_sim_request of_plans = {.plans = (const tws_plan *const *)s->plans,
                                     .plan_count = s->plan_count,
                                     .fold = s->plan_count < f->job->ranks,
@@ -110,10 +152,13 @@ static tws_code simulate_some(void *user, int64_t micro_batches, int slot, tws_f
                                     .timeline = f->request->timeline,
                                     .effects = f->request->effects,
                                     .progress = f->request->progress,
-                                    .paths = paths};
-  TWS_TRY(f->request->sim->simulate(&of_plans, &f->results[slot], err));
+                                    .paths = paths,
+                                    .times = times.of_rank};
+  if (code == TWS_OK) code = f->request->sim->simulate(&of_plans, &f->results[slot], err);
   sample->step_s = f->results[slot].step_s;
-  return TWS_OK;
+  if (code == TWS_OK) code = log_communication(f, &times, err);
+  tws_arena_destroy(times.arena);
+  return code;
 }
 
 /* Adds the time of the rounds of micro-batches that were not simulated. */
@@ -144,7 +189,8 @@ static tws_code simulate_folded(folding *f, tws_error *err) {
   tws_fold_sample all;
   TWS_TRY(choose_ranks(f, err));
   if (tws_job_stages(f->job) > 1) TWS_TRY(tws_pipeline_check(&shape, err));
-  TWS_TRY(f->request->timeline || f->request->effects /* a timeline and effects both need every operation of the step */
+  /* a timeline, the communication log and effects need every operation of the step */
+  TWS_TRY(f->request->timeline || f->request->communication || f->request->effects
               ? simulate_some(f, wanted, 0, &all, err)
               : tws_fold_find(&shape, wanted, simulate_some, f, &folded, err));
   TWS_TRY(plan_memory(f, err));
@@ -192,6 +238,7 @@ static tws_code add_program(const tws_job *job, tws_program program, const tws_s
   if (share == 0) return TWS_OK;
   other.program = program;
   quiet.timeline = NULL;
+  quiet.communication = NULL;
   quiet.progress = NULL;
   const tws_code code = simulate_program(&other, &quiet, &more, err);
   if (code == TWS_OK) {
@@ -230,6 +277,7 @@ void tws_simulation_free(tws_simulation *simulation) {
   free_plans(simulation);
   tws_free(simulation->plans);
   tws_free(simulation->all_paths);
+  tws_comm_log_destroy(simulation->communication);
   memset(simulation, 0, sizeof *simulation);
 }
 

@@ -2,6 +2,7 @@
 #ifndef TWS_JOB_SIMULATE_H
 #define TWS_JOB_SIMULATE_H
 
+#include "estimators/comm_log.h"
 #include "job/job.h"
 #include "sim/sim.h"
 
@@ -14,6 +15,7 @@ typedef struct tws_simulation_request {
   int most_plans;         /* largest number of plans to simulate; more fail with TWS_UNSUPPORTED; 0: no limit */
   tws_timeline *timeline; /* filled with events and the job's names if not NULL */
   tws_progress *progress; /* receives the progress of the simulation; NULL: progress is not reported */
+  const tws_comm_filter *communication; /* operations of the communication log; NULL: there is no log */
   /* perturbations of the simulation; NULL: none; otherwise all ranks and all micro-batches are simulated */
   const tws_sim_effects *effects;
 } tws_simulation_request;
@@ -25,12 +27,14 @@ typedef struct tws_simulation {
   tws_sim_result result;
   tws_plan **plans; /* plans of the simulated ranks; those of a long step have only a few micro-batches (plan/fold.h) */
   int plan_count;
-  tws_path_result *paths;     /* time accounts of the simulated ranks for the whole step */
-  tws_path_result *all_paths; /* the allocation that contains `paths`, which is freed with the simulation */
-  double wall_s;              /* wall time of the simulation */
+  tws_path_result *paths;      /* time accounts of the simulated ranks for the whole step */
+  tws_path_result *all_paths;  /* the allocation that contains `paths`, which is freed with the simulation */
+  double wall_s;               /* wall time of the simulation */
+  tws_comm_log *communication; /* of the whole step; NULL: it was not requested */
 } tws_simulation;
 /* Simulates a step. Of a step with many micro-batches only few are simulated, and the rest is extrapolated
- * (plan/fold.h), unless a timeline or effects are requested. Free *out in any case after the call. */
+ * (plan/fold.h), unless a timeline, a communication log or effects are requested. The caller frees *out, also after an
+ * error. */
 tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
                           tws_error *err);
 void tws_simulation_free(tws_simulation *simulation);

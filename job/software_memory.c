@@ -64,24 +64,24 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
                          double number) {
   switch (m->type) {
     case TWS_MODULE_NORM:
-      return m->rms ? keeps->normed * (double)m->out_features : 0;
+      return m->rms ? keeps->norm_input * (double)m->out_features : 0;
     case TWS_MODULE_ROPE:
-      return keeps->turned * (double)(m->heads + m->kv_heads) * m->head_size;
+      return keeps->rotated * (double)(m->heads + m->kv_heads) * m->head_size;
     case TWS_MODULE_SWIGLU:
     case TWS_MODULE_GEGLU:
-      return keeps->gated * (double)m->out_features;
+      return keeps->gate_output * (double)m->out_features;
     case TWS_MODULE_GELU:
-      return keeps->curved[0] * number * (double)m->out_features;
+      return keeps->gelu_tensors[0] * number * (double)m->out_features;
     case TWS_MODULE_GELU_EXACT:
-      return keeps->curved[1] * number * (double)m->out_features;
+      return keeps->gelu_tensors[1] * number * (double)m->out_features;
     case TWS_MODULE_LINEAR:
       if (network->params[m->param[0]].bits == 0 || is_kept_anyway(network, m)) return 0;
-      return keeps->read * (double)m->in_features;
+      return keeps->quantized_input * (double)m->in_features;
     case TWS_MODULE_LOW_RANK:
-      return keeps->adapted * (double)network->params[m->param[0]].rows;
+      return keeps->adapter_output * (double)network->params[m->param[0]].rows;
     case TWS_MODULE_DROPPED:
     case TWS_MODULE_DROPOUT:
-      return keeps->dropped * (double)m->out_features;
+      return keeps->dropout_mask * (double)m->out_features;
     default:
       return 0;
   }
@@ -126,9 +126,10 @@ static int recomputes_activations(const tws_config *c) {
   return (tws_recompute_list(c->recompute_operations) >> TWS_RECOMPUTED_ACTIVATION) & 1;
 }
 
-/* Returns the bytes per token that a plan keeps for backward at a module of experts and the software does not: outputs
- * of experts, and half of what enters their products where these are in 8 bits. A gate's kernel applies the weight as
- * well; after another activation function an operation of its own does, which keeps its input. */
+/* Returns the bytes per token that a plan keeps for backward at a module of experts and that the software does not
+ * keep: the experts' outputs, and, with 8-bit products, half of the inputs of the products. The software multiplies by
+ * the routing weights before the last product: after a gate in the gate's kernel, after another activation function in
+ * a separate operation, which keeps its input. */
 static double spared_bytes(const tws_job *job, const tws_module *m) {
   const tws_config *c = job->config;
   const double number = (double)tws_dtype_bytes(c->dtype), narrow = has_narrow_products(c) ? number - 1 : 0;

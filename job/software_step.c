@@ -49,7 +49,7 @@ static double elements_of(const tws_job *job, const tws_stage_estimate *stage, t
 
 static int is_held(const tws_config *c, tws_step_where where) {
   const tws_zero_config *z = &c->zero;
-  const int low = z->stage == 1 || z->stage == 2, torch = !tws_config_gives(c, "optimizer.type");
+  const int low = z->stage == 1 || z->stage == 2, torch = !tws_config_has_key(c, "optimizer.type");
   switch (where) {
     case TWS_STEP_STAGES_1_2:
       return low && !z->offload_optimizer;

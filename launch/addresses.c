@@ -134,8 +134,8 @@ static int add_all(struct in_addr *out) {
   return add((struct in_addr){htonl(INADDR_LOOPBACK)}, out, count);
 }
 
-int tws_addresses_towards(const tws_hosts *hosts, const char *remote_shell, struct in_addr out[TWS_MOST_ADDRESSES],
-                          const char **unknown) {
+int tws_addresses_for_hosts(const tws_hosts *hosts, const char *remote_shell, struct in_addr out[TWS_MOST_ADDRESSES],
+                            const char **unknown) {
   char alias[256];
   int count = 0;
   *unknown = NULL;

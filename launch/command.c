@@ -127,7 +127,7 @@ static void become_command(char **argv) {
   execvp(argv[0], argv);
 }
 
-tws_code tws_command_become(char **argv, const tws_command_job *job, tws_error *err) {
+tws_code tws_command_exec(char **argv, const tws_command_job *job, tws_error *err) {
   int rank;
   tws_rank_place place;
   TWS_TRY(tws_command_find(argv[0], err));

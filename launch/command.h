@@ -21,6 +21,6 @@ tws_code tws_command_find(const char *name, tws_error *err);
 /* Runs the command to its end inside a rank. Fails with TWS_RANK and the command's signal or status. */
 tws_code tws_command_run(char **argv, const tws_command_job *job, tws_error *err);
 /* Replaces this process, which another launcher started (node -1), by the command (exec). Returns only on failure. */
-tws_code tws_command_become(char **argv, const tws_command_job *job, tws_error *err);
+tws_code tws_command_exec(char **argv, const tws_command_job *job, tws_error *err);
 
 #endif

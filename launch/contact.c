@@ -49,7 +49,7 @@ tws_code tws_contact_secret(uint8_t secret[TWS_SECRET], tws_error *err) {
 
 /* ---- on the launcher's machine ---- */
 
-tws_code tws_contact_here(const char *name, int rank, tws_link *link, tws_error *err) {
+tws_code tws_contact_local(const char *name, int rank, tws_link *link, tws_error *err) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   struct ucred who = {0};
   socklen_t size = sizeof who;

@@ -6,7 +6,7 @@
 #include "launch/link.h"
 
 /* Connects to the launcher's local socket `name`, checks that its process belongs to this user, and sends HELLO. */
-tws_code tws_contact_here(const char *name, int rank, tws_link *link, tws_error *err);
+tws_code tws_contact_local(const char *name, int rank, tws_link *link, tws_error *err);
 /* Connects to the first address of "@ADDRESS:PORT,..." whose listener proves that it knows the secret. A launcher that
  * already has its maximum of connections closes a new one, and a busy network may lose it: attempts are repeated for
  * half a minute. Fails with TWS_ENVIRONMENT when all attempts have failed. */

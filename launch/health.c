@@ -36,7 +36,7 @@ void tws_health_add(const tws_health_listener *listener, tws_health health, cons
   listener->tell(listener->user, &finding);
 }
 
-int tws_health_ask(const char *const *arguments, int with_errors, char *line, size_t size) {
+int tws_health_run_program(const char *const *arguments, int with_errors, char *line, size_t size) {
   const tws_process process = {.arguments = arguments, .limit_s = TWS_HEALTH_LIMIT_S, .with_errors = with_errors};
   return tws_process_line(&process, line, size);
 }
@@ -69,7 +69,7 @@ static void examine_version(const tws_health_listener *p, const char *what, cons
                             tws_health absent) {
   const char *const arguments[] = {program, "--version", NULL};
   char line[256];
-  if (tws_health_ask(arguments, 0, line, sizeof line))
+  if (tws_health_run_program(arguments, 0, line, sizeof line))
     tws_health_add(p, TWS_HEALTH_OKAY, what, NULL, "%s", line);
   else
     tws_health_add(p, absent, what, remedy, "not found");
@@ -207,7 +207,7 @@ static void examine_network(const tws_health_listener *p) {
                                      : "synchronised, within %.3g ms",
                  (double)clock.esterror * 1e-3);
   const char *const ssh[] = {"ssh", "-V", NULL};
-  if (tws_health_ask(ssh, 1, line, sizeof line))
+  if (tws_health_run_program(ssh, 1, line, sizeof line))
     tws_health_add(p, TWS_HEALTH_OKAY, "ssh", NULL, "%s", line);
   else
     tws_health_add(p, TWS_HEALTH_WARN, "ssh", "apt-get install openssh-client; only several nodes need it",

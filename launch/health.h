@@ -32,6 +32,6 @@ enum { TWS_HEALTH_LIMIT_S = 20 }; /* time limit of a program that is run */
 void tws_health_add(const tws_health_listener *listener, tws_health health, const char *what, const char *remedy,
                     const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* Runs a program and reads the first line that it prints into `line`. Returns 0 if the program is missing or fails. */
-int tws_health_ask(const char *const *arguments, int with_errors, char *line, size_t size);
+int tws_health_run_program(const char *const *arguments, int with_errors, char *line, size_t size);
 
 #endif

@@ -40,7 +40,7 @@ static int ask_host(const remote_shell *shell, const char *host, const char *pro
   words[count++] = program;
   words[count++] = argument;
   words[count] = NULL;
-  return shell->count > 0 && tws_health_ask(words, 0, line, size);
+  return shell->count > 0 && tws_health_run_program(words, 0, line, size);
 }
 
 /* Examines a host of a hostfile: access without a password, the same program, and an agreeing clock. */
@@ -70,7 +70,7 @@ void tws_health_host(const tws_health_listener *p, const char *given_shell, cons
   const int same = path.data && ask_host(&shell, host, path.data, "--version", line, sizeof line);
   tws_text_free(&path);
   const char *const own[] = {program, "--version", NULL};
-  tws_health_ask(own, 0, mine, sizeof mine);
+  tws_health_run_program(own, 0, mine, sizeof mine);
   if (!same || strcmp(line, mine) != 0)
     tws_health_add(p, TWS_HEALTH_FAIL, host, "install the same version at the same place on every node", "%s: %s",
                    program, same ? line : "is not there");

@@ -27,10 +27,10 @@
 #include "launch/noise.h"
 #include "launch/printed.h"
 #include "launch/protocol.h"
-#include "launch/remains.h"
+#include "launch/mpirun_cleanup.h"
 #include "launch/session.h"
 #include "launch/starter.h"
-#include "launch/strangers.h"
+#include "launch/rank_listener.h"
 #include "launch/watch.h"
 
 /* poll() entries for signals, connections and output; the entries of ranks follow */
@@ -57,7 +57,7 @@ typedef struct job {
   char *board;
   int signals, noise; /* signals: descriptor of signals; noise: file with mpirun's own output */
   int remote;         /* 1: ranks connect through the network */
-  tws_strangers *strangers;
+  tws_rank_listener *strangers;
   char name[1024]; /* the launcher's address for the ranks */
   char secret[TWS_SECRET_TEXT + 1];
   int *logs; /* [rank] log file, or -1 */
@@ -74,7 +74,7 @@ typedef struct job {
   int signal;        /* the signal that asked the launcher to stop */
   int passed_on;     /* 1: SIGTERM was forwarded to ranks that end by themselves */
   tws_watch *watch;
-  tws_remains remains;
+  tws_mpirun_cleanup remains;
   int learned;                /* mpirun's identifiers for the cleanup are known */
   double finish_s;            /* deadline for mpirun's end after all ranks have ended successfully; 0: not set */
   int finished;               /* 1: mpirun missed that deadline and was ended */
@@ -118,17 +118,17 @@ static tws_code open_remote_listener(job *j, tws_error *err) {
   if (!tws_secret_make(j->secret))
     return tws_fail(err, TWS_ENVIRONMENT, TWS_SEAL_HINT,
                     "ranks on several machines need libsodium, without which this program was built");
-  const int count = tws_addresses_towards(j->options->hosts, tws_starter_shell(j->options), address, &unknown);
+  const int count = tws_addresses_for_hosts(j->options->hosts, tws_starter_shell(j->options), address, &unknown);
   if (unknown)
     tws_log_write(j->options->log, TWS_LOG_DEBUG,
                   "this machine knows no address of %s: ranks may connect to all of its addresses", unknown);
-  return tws_strangers_remote(j->options->ranks, address, count, j->secret, j->name, sizeof j->name, &j->strangers,
-                              err);
+  return tws_rank_listener_open_remote(j->options->ranks, address, count, j->secret, j->name, sizeof j->name,
+                                       &j->strangers, err);
 }
 
 static tws_code open_listener(job *j, tws_error *err) {
   if (j->remote) return open_remote_listener(j, err);
-  return tws_strangers_here(j->options->ranks, j->name, sizeof j->name, &j->strangers, err);
+  return tws_rank_listener_open_local(j->options->ranks, j->name, sizeof j->name, &j->strangers, err);
 }
 
 static tws_code open_files(job *j, tws_error *err) {
@@ -227,7 +227,7 @@ static void tear_down(job *j) {
   for (int i = 0; i < TWS_LAUNCH_FILES; i++)
     if (j->files[i] >= 0) close(j->files[i]);
   if (j->board) munmap(j->board, (size_t)j->options->ranks * TWS_BOARD_LINE);
-  tws_strangers_close(j->strangers);
+  tws_rank_listener_close(j->strangers);
   tws_secret_wipe(j->secret, sizeof j->secret);
   if (j->noise >= 0) close(j->noise);
   if (j->signals >= 0) {
@@ -270,7 +270,7 @@ static tws_code start_ranks(job *j, tws_error *err) {
   if (code == TWS_OK) {
     fflush(NULL);
     pid_t launcher = getpid();
-    tws_remains_begin(&j->remains);
+    tws_mpirun_cleanup_begin(&j->remains);
     j->mpirun = fork();
     if (j->mpirun == 0) become_mpirun(j, command, launcher);
     if (j->mpirun < 0) code = tws_fail(err, TWS_ENVIRONMENT, NULL, "cannot start a process: %s", strerror(errno));
@@ -352,7 +352,7 @@ static int send_files(const tws_link *link, tws_launch_record *welcome, const in
 static int send_welcome(job *j, tws_link *link, int rank) {
   tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME, .rank = rank, .place = place_of(j, rank)};
   int files[TWS_LAUNCH_FILES] = {-1, -1, j->files[2]}, own;
-  if (j->remote) return tws_link_tell(link, &welcome);
+  if (j->remote) return tws_link_try_send(link, &welcome);
   if (tws_printed_files(j->printed, rank, files, &own, NULL) != TWS_OK) return 0;
   const int sent = send_files(link, &welcome, files);
   for (int i = 0; own && i < 2; i++) close(files[i]);
@@ -361,8 +361,8 @@ static int send_welcome(job *j, tws_link *link, int rank) {
 
 /* Adds the newly connected ranks, which have proved their identity, to the job. */
 static void welcome_ranks(job *j) {
-  tws_newcomer new[TWS_NEWCOMERS];
-  const int count = tws_strangers_look(j->strangers, new);
+  tws_connected_rank new[TWS_NEWCOMERS];
+  const int count = tws_rank_listener_poll(j->strangers, new);
   for (int i = 0; i < count; i++) {
     peer *p = &j->peers[new[i].rank];
     tws_link link = {.socket = new[i].socket,
@@ -378,7 +378,7 @@ static void welcome_ranks(job *j) {
     p->known = 1;
     p->pid = new[i].pid;
     p->heard_s = tws_clock_s();
-    tws_watch_came(j->watch, new[i].rank, new[i].pid, j->remote ? new[i].socket : -1);
+    tws_watch_connected(j->watch, new[i].rank, new[i].pid, j->remote ? new[i].socket : -1);
   }
   tws_secret_wipe(new, sizeof new);
 }
@@ -454,7 +454,7 @@ static void hear_rank(job *j, int rank) {
     return;
   }
   p->heard_s = tws_clock_s();
-  tws_watch_heard(j->watch, rank);
+  tws_watch_received(j->watch, rank);
   if (got > 0) take_record(j, rank, &record);
 }
 
@@ -470,7 +470,7 @@ static void tell_all(job *j, tws_launch_word word) {
   const tws_launch_record record = {.kind = word};
   for (int r = 0; r < j->options->ranks; r++) {
     tws_link *link = &j->peers[r].link;
-    if (link->socket >= 0 && (word == TWS_RECORD_END || link->pending == 0)) tws_link_tell(link, &record);
+    if (link->socket >= 0 && (word == TWS_RECORD_END || link->pending == 0)) tws_link_try_send(link, &record);
   }
 }
 
@@ -547,7 +547,7 @@ static int time_left(const job *j) {
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
   if (due == 0.0) due = earlier(j->finish_s, lost_at(j, &silent));
   const int watches = j->options->deadline_s > 0.0 || j->remote || !j->learned;
-  if (watches && !is_ending(j)) due = earlier(due, tws_watch_due(j->watch));
+  if (watches && !is_ending(j)) due = earlier(due, tws_watch_next_check_s(j->watch));
   if (due == 0.0) return -1;
   double left = due - tws_clock_s();
   return left > 0.0 ? (int)(left * 1000.0) + 1 : 0;
@@ -573,7 +573,7 @@ static void look_at_ranks(job *j) {
   for (int r = 0; r < j->options->ranks; r++) {
     const pid_t pid = tws_watch_pid(j->watch, r);
     if (j->peers[r].link.shut) tws_link_flush(&j->peers[r].link);
-    if (!j->learned && pid > 0) j->learned = tws_remains_learn(&j->remains, pid);
+    if (!j->learned && pid > 0) j->learned = tws_mpirun_cleanup_identify(&j->remains, pid);
   }
   if (is_ending(j) || j->signal || j->lost || j->failure.kind || j->first_dead >= 0) return;
   tws_launch_record verdict = {.kind = TWS_RECORD_FAILED};
@@ -637,7 +637,7 @@ static int wait_for_news(const job *j) {
 static void set_polls(job *j) {
   const int waits = j->remote && tws_printed_waits(j->printed);
   j->polls[0] = (struct pollfd){.fd = j->signals, .events = POLLIN};
-  j->polls[1] = (struct pollfd){.fd = tws_strangers_fd(j->strangers), .events = POLLIN};
+  j->polls[1] = (struct pollfd){.fd = tws_rank_listener_fd(j->strangers), .events = POLLIN};
   tws_printed_polls(j->printed, j->polls + 2);
   for (int r = 0; r < j->options->ranks; r++) {
     peer *p = &j->peers[r];
@@ -671,7 +671,7 @@ static void wait_for_all(job *j) {
     do_what_is_due(j);
     if (wait_for_news(j) <= 0) continue;
     note_away(j); /* called before any record is examined */
-    tws_printed_look(j->printed, j->polls + 2);
+    tws_printed_handle_events(j->printed, j->polls + 2);
     hear_ranks(j);
     if (j->polls[1].revents) welcome_ranks(j);
     pass_on_news(j);
@@ -791,7 +791,7 @@ tws_code tws_launch(const tws_launch_options *options, tws_error *err) {
   if (code == TWS_OK) {
     wait_for_all(&j);
     code = explain_failure(&j, err);
-    tws_remains_clear(&j.remains, j.name);
+    tws_mpirun_cleanup_run(&j.remains, j.name);
   }
   tear_down(&j);
   return code;

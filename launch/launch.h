@@ -6,7 +6,7 @@
  * final message has died, and the launcher names it and its last operation; a node that sends nothing is lost; a job
  * without progress for the deadline is ended (launch/watch.h). The first failure is reported once; then every rank
  * is terminated: SIGTERM, and SIGKILL after five seconds. Files and processes that a killed mpirun leaves are
- * removed (launch/remains.h). Ranks also end when the launcher disappears, so there are no orphans. */
+ * removed (launch/mpirun_cleanup.h). Ranks also end when the launcher disappears, so there are no orphans. */
 #ifndef TWS_LAUNCH_LAUNCH_H
 #define TWS_LAUNCH_LAUNCH_H
 
@@ -76,9 +76,9 @@ void tws_launch_set_threads(int threads);
 
 /* Returns 1 in a rank that an mpirun or srun outside of this program has started, and sets its number and the world
  * size. */
-int tws_started_elsewhere(int *rank, int *ranks);
+int tws_started_by_other_launcher(int *rank, int *ranks);
 /* Returns 1 in a rank if another process has checked the job and its files, and prints the messages. */
-int tws_rank_follows(void);
+int tws_rank_job_is_checked(void);
 
 /* ---- inside a rank ---- */
 typedef struct tws_rank_place tws_rank_place; /* launch/protocol.h */
@@ -89,7 +89,7 @@ tws_code tws_worker_connect(tws_error *err); /* connects to the launcher, whose 
                                               * first */
 char *tws_worker_argument(char *argument);   /* decodes an argument of its command line to the launcher's original */
 char *tws_worker_activity(size_t *bytes);    /* returns the buffer for this rank's operation; NULL outside of a rank */
-uint64_t tws_worker_news(void);              /* returns a number that changes when any rank's reported operation
+uint64_t tws_worker_activity_count(void);    /* returns a number that changes when any rank's reported operation
                                               * changes; 0 outside of a rank */
 int tws_worker_asked_to_end(void);           /* returns 1 after the launcher has received SIGTERM, if
                                               * options.ends_itself */

@@ -10,21 +10,21 @@
 
 enum { REGULAR, SOCKET, OTHER }; /* kinds of files */
 
-void tws_outlet_open(tws_outlet *outlet, int file) {
+void tws_shared_output_open(tws_shared_output *outlet, int file) {
   struct stat about;
-  *outlet = (tws_outlet){.file = file, .kind = OTHER};
+  *outlet = (tws_shared_output){.file = file, .kind = OTHER};
   if (fstat(file, &about) != 0) return;
   if (S_ISREG(about.st_mode)) outlet->kind = REGULAR;
   if (S_ISSOCK(about.st_mode)) outlet->kind = SOCKET;
 }
 
-void tws_outlet_close(tws_outlet *outlet) {
+void tws_shared_output_close(tws_shared_output *outlet) {
   tws_free(outlet->waiting);
-  *outlet = (tws_outlet){.file = -1};
+  *outlet = (tws_shared_output){.file = -1};
 }
 
 /* Writes some bytes without blocking. A pipe that poll() reports as writable accepts PIPE_BUF bytes. */
-static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t count) {
+static ssize_t write_some(const tws_shared_output *outlet, const char *text, size_t count) {
   struct pollfd ready = {.fd = outlet->file, .events = POLLOUT};
   if (outlet->kind == SOCKET) return send(outlet->file, text, count, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (outlet->kind == REGULAR) return write(outlet->file, text, count);
@@ -35,7 +35,7 @@ static ssize_t write_some(const tws_outlet *outlet, const char *text, size_t cou
   return write(outlet->file, text, count < PIPE_BUF ? count : PIPE_BUF);
 }
 
-void tws_outlet_write(tws_outlet *outlet) {
+void tws_shared_output_write(tws_shared_output *outlet) {
   size_t done = 0;
   while (done < outlet->count) {
     const ssize_t written = write_some(outlet, outlet->waiting + done, outlet->count - done);
@@ -53,7 +53,7 @@ void tws_outlet_write(tws_outlet *outlet) {
   outlet->count -= done;
 }
 
-static void append(tws_outlet *outlet, const char *text, size_t count) {
+static void append(tws_shared_output *outlet, const char *text, size_t count) {
   if (tws_reserve(&outlet->waiting, &outlet->capacity, outlet->count + count, 1) != 0) {
     if (!outlet->failed) outlet->failed = ENOMEM;
     return;
@@ -63,7 +63,7 @@ static void append(tws_outlet *outlet, const char *text, size_t count) {
 }
 
 /* Writes whole lines of one writer, or an incomplete one. */
-static void put(tws_outlet *outlet, int writer, const char *text, size_t count) {
+static void put(tws_shared_output *outlet, int writer, const char *text, size_t count) {
   if (count == 0 || outlet->failed) return;
   if (outlet->writer && outlet->writer != writer + 1) append(outlet, "\n", 1);
   append(outlet, text, count);
@@ -77,7 +77,7 @@ static size_t ended(const char *text, size_t count) {
   return 0;
 }
 
-void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *text, size_t count) {
+void tws_line_add(tws_line *line, int writer, tws_shared_output *outlet, const char *text, size_t count) {
   if (!line->text) line->text = tws_calloc(TWS_LINE_MOST, 1);
   if (!line->text) {
     put(outlet, writer, text, count); /* a line that is too long is written in segments */
@@ -95,12 +95,12 @@ void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *te
     memmove(line->text, line->text + whole, line->count - whole);
     line->count -= whole;
   }
-  tws_outlet_write(outlet);
+  tws_shared_output_write(outlet);
 }
 
-void tws_line_end(tws_line *line, int writer, tws_outlet *outlet) {
+void tws_line_end(tws_line *line, int writer, tws_shared_output *outlet) {
   put(outlet, writer, line->text, line->count);
   tws_free(line->text);
   *line = (tws_line){0};
-  tws_outlet_write(outlet);
+  tws_shared_output_write(outlet);
 }

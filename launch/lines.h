@@ -11,7 +11,7 @@
 enum { TWS_LINE_MOST = 64 * 1024 };
 
 /* A file that several ranks write to. */
-typedef struct tws_outlet {
+typedef struct tws_shared_output {
   int file;
   int failed; /* errno of the first failed write, after which output is discarded; EPIPE: the reader has closed the
                * pipe */
@@ -19,7 +19,7 @@ typedef struct tws_outlet {
   int writer; /* 1 + writer of the incomplete last line; 0: the last line is complete */
   char *waiting;
   size_t count, capacity; /* count: bytes that the file has not accepted yet; capacity: size of their buffer */
-} tws_outlet;
+} tws_shared_output;
 
 /* An incomplete line of one rank. */
 typedef struct tws_line {
@@ -27,13 +27,13 @@ typedef struct tws_line {
   size_t count;
 } tws_line;
 
-void tws_outlet_open(tws_outlet *outlet, int file); /* the caller owns the file */
-void tws_outlet_close(tws_outlet *outlet);
-void tws_outlet_write(tws_outlet *outlet); /* writes as many bytes as the file accepts without blocking */
+void tws_shared_output_open(tws_shared_output *outlet, int file); /* the caller owns the file */
+void tws_shared_output_close(tws_shared_output *outlet);
+void tws_shared_output_write(tws_shared_output *outlet); /* writes as many bytes as the file accepts without blocking */
 /* Appends text to the line of one rank and stream, and passes complete lines on; `writer` identifies the rank and
  * stream. */
-void tws_line_add(tws_line *line, int writer, tws_outlet *outlet, const char *text, size_t count);
+void tws_line_add(tws_line *line, int writer, tws_shared_output *outlet, const char *text, size_t count);
 /* passes the incomplete line on, when its rank has ended */
-void tws_line_end(tws_line *line, int writer, tws_outlet *outlet);
+void tws_line_end(tws_line *line, int writer, tws_shared_output *outlet);
 
 #endif

@@ -58,7 +58,7 @@ static int read_info(int socket, struct tcp_info *info, socklen_t *size) {
   return getsockopt(socket, IPPROTO_TCP, TCP_INFO, info, size) == 0;
 }
 
-void tws_link_ask(int socket, int seconds) {
+void tws_link_enable_keepalive(int socket, int seconds) {
   const int on = 1, often = 120; /* keep-alive probes: the launcher decides before the kernel does */
   setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
@@ -112,7 +112,7 @@ int tws_link_flush(tws_link *link) {
   return 1;
 }
 
-int tws_link_tell(tws_link *link, const tws_launch_record *record) {
+int tws_link_try_send(tws_link *link, const tws_launch_record *record) {
   const size_t bytes = tws_record_bytes(record);
   if (link->socket < 0) return 0;
   if (!link->remote) return send(link->socket, record, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;

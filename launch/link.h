@@ -32,12 +32,12 @@ int tws_link_send(tws_link *link, const tws_launch_record *record);
  * Through the network, the kernel receives no more bytes than fit into the peer's receive window. Bytes that it cannot
  * send, because a stopped process does not read, would suspend TCP's keep-alive, which detects whether the other
  * machine answers. */
-int tws_link_tell(tws_link *link, const tws_launch_record *record);
+int tws_link_try_send(tws_link *link, const tws_launch_record *record);
 int tws_link_flush(tws_link *link); /* sends pending bytes; returns 0 if the peer has closed the connection */
 
 /* ---- detects whether the other machine answers, independent of the process there ---- */
 /* Turns on TCP's keep-alive: the kernel probes the other machine when it has heard nothing for `seconds`. */
-void tws_link_ask(int socket, int seconds);
+void tws_link_enable_keepalive(int socket, int seconds);
 /* Returns the seconds since the other machine last answered; 0 if the socket is not a TCP socket. */
 double tws_link_silence_s(int socket);
 

@@ -20,12 +20,12 @@ struct tws_printed {
   int ranks, events, ended;
   int direct[2]; /* [stream] 1: local ranks write to the file themselves */
   int same;      /* 1: standard output and standard error are the same file */
-  tws_outlet outlets[2], *logs;
+  tws_shared_output outlets[2], *logs;
   line_pipe *streams; /* two for each rank */
 };
 
-static tws_outlet *outlet_of(tws_printed *o, int at) {
-  tws_outlet *log = &o->logs[at / 2];
+static tws_shared_output *outlet_of(tws_printed *o, int at) {
+  tws_shared_output *log = &o->logs[at / 2];
   return log->file >= 0 ? log : &o->outlets[at % 2];
 }
 
@@ -52,9 +52,9 @@ tws_code tws_printed_open(int ranks, const int files[2], const int *log, tws_pri
   if (!o->logs || !o->streams) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   o->ranks = ranks;
   for (int i = 0; i < 2 * ranks; i++) o->streams[i].pipe = -1;
-  for (int r = 0; r < ranks; r++) tws_outlet_open(&o->logs[r], log[r]);
+  for (int r = 0; r < ranks; r++) tws_shared_output_open(&o->logs[r], log[r]);
   for (int i = 0; i < 2; i++) {
-    tws_outlet_open(&o->outlets[i], files[i]);
+    tws_shared_output_open(&o->outlets[i], files[i]);
     o->direct[i] = is_direct(files[i]);
   }
   o->same = !o->direct[0] && !o->direct[1] && is_same(files[0], files[1]);
@@ -69,8 +69,8 @@ void tws_printed_close(tws_printed *o) {
     if (o->streams[i].pipe >= 0) close(o->streams[i].pipe);
     tws_free(o->streams[i].line.text);
   }
-  for (int r = 0; r < o->ranks; r++) tws_outlet_close(&o->logs[r]);
-  for (int i = 0; i < 2; i++) tws_outlet_close(&o->outlets[i]);
+  for (int r = 0; r < o->ranks; r++) tws_shared_output_close(&o->logs[r]);
+  for (int i = 0; i < 2; i++) tws_shared_output_close(&o->outlets[i]);
   if (o->events >= 0) close(o->events);
   tws_free(o->logs);
   tws_free(o->streams);
@@ -145,10 +145,10 @@ static int read_pipe(tws_printed *o, int at) {
   return 1;
 }
 
-void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]) {
+void tws_printed_handle_events(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]) {
   struct epoll_event event[EVENTS];
   for (int i = 0; i < 2; i++)
-    if (polls[i].revents) tws_outlet_write(&o->outlets[i]);
+    if (polls[i].revents) tws_shared_output_write(&o->outlets[i]);
   if (!polls[2].revents) return;
   const int events = epoll_wait(o->events, event, EVENTS, 0);
   for (int i = 0; i < events && !tws_printed_waits(o); i++) read_pipe(o, (int)event[i].data.u32);

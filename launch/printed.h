@@ -25,7 +25,7 @@ void tws_printed_end(tws_printed *o, int rank); /* called when a rank on another
 /* Returns 1 if the output is full, and nothing more is to be added until it has been written. */
 int tws_printed_waits(const tws_printed *o);
 void tws_printed_polls(const tws_printed *o, struct pollfd polls[TWS_PRINTED_POLLS]);
-void tws_printed_look(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]);
+void tws_printed_handle_events(tws_printed *o, const struct pollfd polls[TWS_PRINTED_POLLS]);
 int tws_printed_done(tws_printed *o);         /* called after the last rank has ended; returns 1 if all output is
                                                * written */
 int tws_printed_failed(const tws_printed *o); /* returns the errno of a failed write; 0: none has failed */

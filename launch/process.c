@@ -102,7 +102,7 @@ static int is_listed(pid_t pid, const pid_t *list, int count) {
   return i < count;
 }
 
-unsigned long long tws_process_ticks_below(pid_t root, const pid_t *apart, int count) {
+unsigned long long tws_process_descendant_ticks(pid_t root, const pid_t *apart, int count) {
   enum { MOST = 8192 };
   process *all = tws_calloc(MOST, sizeof *all);
   const int there = all ? list_processes(all, MOST) : 0;

@@ -15,7 +15,7 @@ int tws_process_is_stopped(char state);
 int tws_process_variable(pid_t pid, const char *name, char *value, size_t size);
 /* Returns the CPU clock ticks used by all descendants of a process, except the processes in `apart` (zeros are skipped)
  * and their descendants. The number changes while any of them runs. */
-unsigned long long tws_process_ticks_below(pid_t root, const pid_t *apart, int count);
+unsigned long long tws_process_descendant_ticks(pid_t root, const pid_t *apart, int count);
 /* Writes up to `room` children of a process and returns how many there are. */
 int tws_process_children(pid_t parent, pid_t *children, int room);
 

@@ -50,7 +50,7 @@ static tws_code leave_out_failed(tws_supervised *s, tws_error *err) {
 static tws_code shrink(tws_supervised *s, tws_error *err) {
   int64_t ranks;
   TWS_TRY(leave_out_failed(s, err));
-  TWS_TRY(tws_recovery_shrink(&s->job, s->job.ranks, &ranks, NULL, err));
+  TWS_TRY(tws_recovery_reshard(&s->job, s->job.ranks, &ranks, NULL, err));
   for (int64_t over = s->job.ranks - ranks; s->launch.hosts && over > 0; over--)
     if (--s->hosts.host[s->hosts.count - 1].count == 0) s->hosts.count--;
   s->job.ranks = ranks;
@@ -95,9 +95,9 @@ static tws_code run_from_newest(const supervision *v, tws_error *err) {
   tws_supervised *s = v->s;
   char path[TWS_FOLDER_SIZE], newer[TWS_TAG_SIZE];
   tws_code code = v->attempt(v->user, s, err);
-  for (int i = 0; code == TWS_IO && s->found_tag && i < TRIES && !tws_rank_follows(); i++) {
+  for (int i = 0; code == TWS_IO && s->found_tag && i < TRIES && !tws_rank_job_is_checked(); i++) {
     snprintf(path, sizeof path, "%.3500s/%.255s", s->resume, s->tag);
-    (void)tws_folder_vanished(path, newer, sizeof newer);
+    (void)tws_folder_is_removed(path, newer, sizeof newer);
     if (!*newer) break;
     tws_log_write(v->log, TWS_LOG_WARNING, "%s was replaced meanwhile by the job that saves there; continuing from %s",
                   path, newer);
@@ -122,11 +122,11 @@ tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const
   s->launch.failed_rank = &s->failed_rank;
   int64_t taken = s->save ? tws_folder_stamp(s->save, TWS_FOLDER_LOCK) : 0;
   tws_code code = run_from_newest(&v, err);
-  for (int64_t left = s->restarts; s->failed_rank >= 0 && !tws_rank_follows(); left--) {
+  for (int64_t left = s->restarts; s->failed_rank >= 0 && !tws_rank_job_is_checked(); left--) {
     tws_error why = {0};
     const int64_t before = s->job.ranks > 0 ? s->job.ranks : s->launch.ranks;
     /* a file that one rank cannot read or write may be on a disk of its node alone */
-    if (!tws_recovery_goes_on(code == TWS_IO ? TWS_RANK : code, left, before, s->save)) break;
+    if (!tws_recovery_continues(code == TWS_IO ? TWS_RANK : code, left, before, s->save)) break;
     if (is_elsewhere(&v, taken)) break;
     if (shrink(s, &why) != TWS_OK) {
       tws_log_write(log, TWS_LOG_WARNING, "the job is not restarted: %s", why.message);

@@ -64,17 +64,17 @@ void tws_watch_started(tws_watch *w, pid_t mpirun) {
   w->since_s = w->looked_s = w->began_s = w->worked_s = tws_clock_s();
 }
 
-void tws_watch_came(tws_watch *w, int rank, pid_t pid, int socket) {
+void tws_watch_connected(tws_watch *w, int rank, pid_t pid, int socket) {
   watched *r = &w->rank[rank];
   if (pid > 0) r->pid = pid;
   r->socket = socket;
   r->came = 1;
   r->heard_s = w->since_s = tws_clock_s();
   w->search_until_s = r->heard_s + 4 * look_s;
-  if (socket >= 0) tws_link_ask(socket, 1);
+  if (socket >= 0) tws_link_enable_keepalive(socket, 1);
 }
 
-void tws_watch_heard(tws_watch *w, int rank) {
+void tws_watch_received(tws_watch *w, int rank) {
   w->rank[rank].heard_s = tws_clock_s();
 }
 
@@ -137,7 +137,7 @@ static void read_work(tws_watch *w, double now) {
     w->apart[r] = w->rank[r].came ? w->rank[r].pid : 0;
     if (w->rank[r].came && w->rank[r].pid == 0) return; /* it is unknown which processes belong to this rank */
   }
-  const unsigned long long ticks = 1 + tws_process_ticks_below(getpid(), w->apart, w->setup.ranks);
+  const unsigned long long ticks = 1 + tws_process_descendant_ticks(getpid(), w->apart, w->setup.ranks);
   if (w->ticks > 0 && ticks != w->ticks) w->worked_s = now;
   w->ticks = ticks;
 }
@@ -148,7 +148,7 @@ static void read_states(tws_watch *w) {
     w->rank[r].state = w->rank[r].pid > 0 ? tws_process_state(w->rank[r].pid, NULL) : 0;
 }
 
-double tws_watch_due(const tws_watch *w) {
+double tws_watch_next_check_s(const tws_watch *w) {
   return w->looked_s + look_s;
 }
 

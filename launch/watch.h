@@ -27,14 +27,14 @@ void tws_watch_destroy(tws_watch *watch); /* NULL is allowed */
 void tws_watch_started(tws_watch *watch, pid_t mpirun);
 /* Called when a rank has connected. pid: its process, or 0 if it is on another machine. socket: the connection, whose
  * kernel reports whether the other machine answers; -1 for a local rank. */
-void tws_watch_came(tws_watch *watch, int rank, pid_t pid, int socket);
-void tws_watch_heard(tws_watch *watch, int rank);
+void tws_watch_connected(tws_watch *watch, int rank, pid_t pid, int socket);
+void tws_watch_received(tws_watch *watch, int rank);
 void tws_watch_done(tws_watch *watch, int rank); /* called when a rank has ended its work; no further report of it is
                                                   * expected */
 
 /* ---- queries of the launcher ---- */
 /* Returns the time of the next check, on the clock of tws_clock_s(). */
-double tws_watch_due(const tws_watch *watch);
+double tws_watch_next_check_s(const tws_watch *watch);
 /* Checks the ranks if the next check is due. Returns the seconds for which this process itself did not run and could
  * not receive messages; normally 0. */
 double tws_watch_look(tws_watch *watch);

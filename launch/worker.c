@@ -59,7 +59,7 @@ int tws_worker_rank(void) {
   return rank > 0 ? rank : 0;
 }
 
-int tws_started_elsewhere(int *rank, int *ranks) {
+int tws_started_by_other_launcher(int *rank, int *ranks) {
   static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
   static const char *const numbers[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
   static const char *const tasks[] = {"SLURM_NTASKS", "SLURM_NPROCS", NULL};
@@ -75,9 +75,9 @@ int tws_started_elsewhere(int *rank, int *ranks) {
   return 1;
 }
 
-int tws_rank_follows(void) {
+int tws_rank_job_is_checked(void) {
   int rank, ranks;
-  return tws_worker_is() || (tws_started_elsewhere(&rank, &ranks) && rank > 0);
+  return tws_worker_is() || (tws_started_by_other_launcher(&rank, &ranks) && rank > 0);
 }
 
 const tws_rank_place *tws_worker_place(void) {
@@ -104,7 +104,7 @@ static int machine_answers(void) {
 /* Sends a record through the network; bytes that the launcher does not read at once stay pending. */
 static int send_line(const tws_launch_record *record) {
   enum { MOST_MS = 50, LOOK_MS = 200 };
-  int there = tws_link_tell(&worker.link, record);
+  int there = tws_link_try_send(&worker.link, record);
   for (int nap_ms = 1; there && worker.link.pending > 0; nap_ms = nap_ms < MOST_MS ? 2 * nap_ms : MOST_MS) {
     const int shut = worker.link.shut;
     struct pollfd wait = {.fd = worker.link.socket, .events = (short)(POLLIN | (shut ? 0 : POLLOUT))};
@@ -236,7 +236,7 @@ static int start_forwarding(void) {
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   setvbuf(stdout, NULL, _IOLBF, 0);
-  tws_link_ask(worker.link.socket, worker.place.patience_s > 6 ? (int)worker.place.patience_s / 3 : 1);
+  tws_link_enable_keepalive(worker.link.socket, worker.place.patience_s > 6 ? (int)worker.place.patience_s / 3 : 1);
   worker.activity = worker.line;
   pthread_t thread;
   sigset_t before;
@@ -258,7 +258,7 @@ static tws_code connect_to_launcher(const char *name, tws_error *err) {
     if (code == TWS_OK) code = tws_contact_remote(name, secret, worker.rank, &worker.link, err);
     tws_secret_wipe(secret, sizeof secret);
   } else {
-    code = tws_contact_here(name, worker.rank, &worker.link, err);
+    code = tws_contact_local(name, worker.rank, &worker.link, err);
   }
   if (code != TWS_OK) return code;
   if (receive_welcome(files) && (worker.link.remote ? start_forwarding() : take_over(files))) return TWS_OK;
@@ -288,7 +288,7 @@ char *tws_worker_activity(size_t *bytes) {
   return worker.activity;
 }
 
-uint64_t tws_worker_news(void) {
+uint64_t tws_worker_activity_count(void) {
   if (!worker.board) return worker.news;
   return tws_fingerprint_bytes(worker.news, worker.board, (size_t)worker.place.ranks * TWS_BOARD_LINE);
 }

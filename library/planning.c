@@ -11,17 +11,12 @@
 #include "job/modules.h"
 #include "job/notes.h"
 #include "job/simulate.h"
+#include "library/job_handle.h"
 #include "library/status.h"
-#include "library/twinspeed.h"
 
 _Static_assert((int)TWINSPEED_TIERS == TWS_TIER_COUNT && (int)TWINSPEED_CATEGORIES >= TWS_CATEGORY_COUNT &&
                    (int)TWINSPEED_PHASES >= TWS_PHASE_COUNT,
                "twinspeed.h has room for all tiers, categories and phases");
-
-struct twinspeed_job {
-  tws_job *job;
-  char *notes; /* text returned by twinspeed_job_notes(); NULL before its first call */
-};
 
 /* ---- options ---- */
 
@@ -99,7 +94,11 @@ twinspeed_status twinspeed_open(const twinspeed_options *options, twinspeed_job 
   twinspeed_job *job = tws_calloc(1, sizeof *job);
   if (status == TWINSPEED_OK && !job)
     status = twinspeed_failed_(tws_fail(&why, TWS_MEMORY, NULL, "no memory for the job"));
-  if (status == TWINSPEED_OK) status = twinspeed_failed_(tws_job_load(&spec, &job->job, &why));
+  if (status == TWINSPEED_OK) {
+    job->by_cluster = spec.cluster != NULL;
+    job->by_profile = spec.profile != NULL;
+    status = twinspeed_failed_(tws_job_load(&spec, &job->job, &why));
+  }
   if (status == TWINSPEED_OK)
     *out = job;
   else

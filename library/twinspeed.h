@@ -1,4 +1,4 @@
-/* Twinspeed as a library: what the training of a network needs and how long it takes, without running it.
+/* Twinspeed as a library: what the training of a network needs and how long it takes, and the training itself.
  *
  * Link with -ltwinspeed (pkg-config twinspeed). Every function that can fail returns a status and takes a
  * `twinspeed_error *` as its last argument, which may be NULL. Nothing here prints, exits or changes the signals of the
@@ -199,6 +199,159 @@ TWINSPEED_API twinspeed_zero_memory twinspeed_zero3(const twinspeed_zero_request
 /* Returns the table that DeepSpeed's memory estimator of stage 2 or 3 prints, character by character; NULL if memory is
  * exhausted. The caller frees the text with twinspeed_free(). */
 TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request *request);
+
+/* ---- training ---- */
+
+/* An engine trains a job on this machine, as `twinspeed train` does: equal inputs give equal bits. Each rank is a
+ * process with an engine of its own; a job of one rank needs no launcher, others are started with mpirun -n RANKS. All
+ * calls that take an engine and return a status are collective: every rank makes them in the same order with equal
+ * arguments. After a failure other ranks may wait for the one that failed, which should therefore end the job
+ * (MPI_Abort, or exit: mpirun ends the others). Several engines may be open in one process.
+ *
+ *   int rank, ranks;
+ *   twinspeed_ranks_start(&rank, &ranks, &error);
+ *   options.ranks = ranks;
+ *   twinspeed_open(&options, &job, &error);
+ *   twinspeed_engine_open(job, NULL, &engine, &error);
+ *   for (...) twinspeed_train_batch(engine, &batch, &step, &error);
+ *   twinspeed_save(engine, "checkpoints", NULL, 0, NULL, &error);
+ *   twinspeed_engine_close(engine);
+ *   twinspeed_close(job);
+ *   twinspeed_ranks_stop();
+ */
+typedef struct twinspeed_engine twinspeed_engine;
+
+/* Starts MPI if the process was started by mpirun and MPI does not run yet, and returns this rank and the number of
+ * ranks (0 and 1 without a launcher). twinspeed_ranks_stop() ends MPI: it is called once, after all engines are closed,
+ * by programs that do not call MPI_Finalize() themselves. */
+TWINSPEED_API twinspeed_status twinspeed_ranks_start(int *rank, int *ranks, twinspeed_error *error);
+TWINSPEED_API void twinspeed_ranks_stop(void);
+
+typedef struct twinspeed_engine_options {
+  size_t size;              /* sizeof the structure, set by twinspeed_engine_options_init() */
+  const void *communicator; /* address of an MPI_Comm with the job's ranks; NULL: MPI_COMM_WORLD, or one rank */
+  const char *data;         /* file of training data, as --data; NULL: each step is given its batch */
+  const char *eval_data;    /* file for evaluations, as --eval-data; NULL: each evaluation is given its batch */
+  const char *init_from;    /* weights to begin with, as --init-from; NULL: random ones */
+  int evaluation;           /* 1 (the default): twinspeed_eval_batch() may be called; its plan may need more memory */
+  int ignore_memory;        /* 1: the engine is opened although this machine seems to have too little memory */
+  int64_t eval_batches;     /* batches of eval_data in an evaluation; 0: all */
+  int64_t device_limit;     /* bytes that a rank may use of its device; 0: all */
+  /* receives lines about the training (level 0: error, 1: warning, 2: information); NULL: they are dropped */
+  void (*log)(void *user, int level, const char *line);
+  void *user;
+} twinspeed_engine_options;
+TWINSPEED_API void twinspeed_engine_options_init(twinspeed_engine_options *options);
+/* Creates memory and initial weights of this rank. options may be NULL; its strings are only read by the call. The job
+ * has to stay open until the engine is closed. Fails with TWINSPEED_NO if this machine has too little memory, and with
+ * TWINSPEED_ENVIRONMENT if the engine's module is not installed. */
+TWINSPEED_API twinspeed_status twinspeed_engine_open(const twinspeed_job *job, const twinspeed_engine_options *options,
+                                                     twinspeed_engine **engine, twinspeed_error *error);
+TWINSPEED_API void twinspeed_engine_close(twinspeed_engine *engine); /* collective; NULL is allowed */
+TWINSPEED_API int twinspeed_engine_rank(const twinspeed_engine *engine);
+/* Returns the number of steps since the beginning of the training; not collective. */
+TWINSPEED_API int64_t twinspeed_engine_steps(const twinspeed_engine *engine);
+
+/* A global batch in memory: micro_batch x accumulation x replicas samples, equal on all ranks, of which each takes its
+ * share. tokens: [samples][sequence_length + 1]; each token is to be predicted from those before it. targets:
+ * [samples][sequence_length], which replace the next tokens; a negative one does not count in the loss. NULL: the next
+ * tokens. Networks of another objective (masked tokens) make their targets from the tokens, and take none. */
+typedef struct twinspeed_batch {
+  const int32_t *tokens, *targets;
+} twinspeed_batch;
+
+typedef struct twinspeed_step {
+  int64_t step, samples;                            /* since the beginning of the training */
+  double loss, learning_rate, gradient_norm;        /* gradient_norm: before clipping */
+  double auxiliary_loss;                            /* of experts' routers */
+  double loss_scale;                                /* of this step; 1 without fp16 */
+  int skipped;                                      /* 1: an overflow in fp16; no weight was changed */
+  double seconds, tokens_per_s, mfu;                /* mfu 0: the devices' peak is not known */
+  double data_s;                                    /* seconds until the batch was in place */
+  int is_timed;                                     /* 1: the next four are known (wall_clock_breakdown) */
+  double forward_s, backward_s, reduction_s, optimizer_s; /* reduction_s is part of backward_s */
+  double memory_bytes[TWINSPEED_TIERS];             /* of this rank's arenas */
+} twinspeed_step;
+
+/* Runs one whole step: all micro-batches, and the optimizer. batch NULL: the next batch of the engine's data. step may
+ * be NULL. Fails with TWINSPEED_RANK if the loss is not finite. */
+TWINSPEED_API twinspeed_status twinspeed_train_batch(twinspeed_engine *engine, const twinspeed_batch *batch,
+                                                     twinspeed_step *step, twinspeed_error *error);
+/* Computes the mean loss of a batch, or (batch NULL) of the engine's eval_data, without changing any weight. */
+TWINSPEED_API twinspeed_status twinspeed_eval_batch(twinspeed_engine *engine, const twinspeed_batch *batch,
+                                                    double *loss, twinspeed_error *error);
+/* Return and set the learning rate of the next step. Once set, it replaces the schedule's until it is set again; a
+ * negative one brings back the schedule. Every rank sets the same. */
+TWINSPEED_API double twinspeed_learning_rate(const twinspeed_engine *engine);
+TWINSPEED_API void twinspeed_set_learning_rate(twinspeed_engine *engine, double learning_rate);
+
+/* Run a step in parts, for each of its micro-batches in this order; values are those of twinspeed_train_batch() to the
+ * last bit. batch: micro_batch x replicas samples of the global batch, or NULL: the engine's data. *loss (may be NULL):
+ * the mean loss of the micro-batch over all replicas. After the last micro-batch twinspeed_step_micro_batch() runs the
+ * optimizer and fills *step; after others it only counts, and step->step is 0. Fail with TWINSPEED_UNSUPPORTED in
+ * pipelines, as DeepSpeed does, and with TWINSPEED_USAGE in another order. */
+TWINSPEED_API twinspeed_status twinspeed_forward(twinspeed_engine *engine, const twinspeed_batch *batch, double *loss,
+                                                 twinspeed_error *error);
+TWINSPEED_API twinspeed_status twinspeed_backward(twinspeed_engine *engine, twinspeed_error *error);
+/* Returns 1 during the last micro-batch of a step, up to its twinspeed_step_micro_batch(); not collective. */
+TWINSPEED_API int twinspeed_is_gradient_accumulation_boundary(const twinspeed_engine *engine);
+TWINSPEED_API twinspeed_status twinspeed_step_micro_batch(twinspeed_engine *engine, twinspeed_step *step,
+                                                          twinspeed_error *error);
+
+/* ---- parameters, gradients and optimizer states of an engine ---- */
+
+typedef struct twinspeed_parameter {
+  char name[256];
+  int64_t rows, columns;
+  uint64_t elements; /* rows x columns; of experts of which each rank has other ones, those of all ranks */
+  int frozen;        /* 1: it is not trained */
+} twinspeed_parameter;
+/* Describes the parameter with this index; returns 0 after the last one. Not collective. */
+TWINSPEED_API int twinspeed_parameter_describe(const twinspeed_engine *engine, int index, twinspeed_parameter *out);
+/* Returns the name of a state: "parameter" (float32, the master weights if there are any), "gradient", then those of the
+ * optimizer as checkpoints name them, such as "first moments" and "second moments"; NULL after the last one. PyTorch's
+ * names, "exp_avg", "exp_avg_sq" and "sum", are understood, too. */
+TWINSPEED_API const char *twinspeed_state_name(const twinspeed_engine *engine, int index);
+
+/* Gathers a state of the whole parameter NAME from all ranks, devices, host memory and disks into `values` on every
+ * rank: `elements` float32 numbers, rows one after another. What is read is what a checkpoint saved now contains.
+ * "gradient": that of the mean loss of the global batch, before clipping; it can be read and set between the
+ * twinspeed_backward() of the last micro-batch and twinspeed_step_micro_batch(). */
+TWINSPEED_API twinspeed_status twinspeed_get_full(twinspeed_engine *engine, const char *name, const char *state,
+                                                  float *values, twinspeed_error *error);
+/* Replaces it on all ranks by the values of `rank`; other ranks may pass NULL. Weights in narrower types are rounded
+ * from them. Not within a step in parts, except gradients. */
+TWINSPEED_API twinspeed_status twinspeed_set_full(twinspeed_engine *engine, const char *name, const char *state,
+                                                  int rank, const float *values, twinspeed_error *error);
+/* Reads the elements that this rank itself holds, in the order of its memory. values NULL: only *count is set. Not
+ * collective. */
+TWINSPEED_API twinspeed_status twinspeed_get_local(twinspeed_engine *engine, const char *name, const char *state,
+                                                   float *values, uint64_t *count, twinspeed_error *error);
+/* Replaces these elements; every rank gives its own. Where several ranks hold an element, the highest rank's counts. */
+TWINSPEED_API twinspeed_status twinspeed_set_local(twinspeed_engine *engine, const char *name, const char *state,
+                                                   const float *values, twinspeed_error *error);
+
+/* A scope in which whole parameters are in memory, as DeepSpeed's GatheredParameters. twinspeed_gather() opens it, and
+ * twinspeed_gathered_values() returns the values of the parameter names[index], which may be changed.
+ * twinspeed_gathered_end() ends it: modifier_rank >= 0: the values of that rank replace the parameters on all ranks; -1:
+ * nothing is written back. The scope is freed also after a failure. */
+typedef struct twinspeed_gathered twinspeed_gathered;
+TWINSPEED_API twinspeed_status twinspeed_gather(twinspeed_engine *engine, const char *const *names, int count,
+                                                twinspeed_gathered **scope, twinspeed_error *error);
+TWINSPEED_API float *twinspeed_gathered_values(twinspeed_gathered *scope, int index);
+TWINSPEED_API twinspeed_status twinspeed_gathered_end(twinspeed_gathered *scope, int modifier_rank,
+                                                      twinspeed_error *error);
+
+enum { TWINSPEED_TAG_SIZE = 256 };
+/* Saves a checkpoint FOLDER/global_step<N>, which `twinspeed train --resume` reads, too; it is complete when the call
+ * returns. client_state: a text in UTF-8 that is stored in it, or NULL. keep: number of checkpoints that stay in the
+ * folder; 0: all. tag: receives the checkpoint's name; may be NULL. */
+TWINSPEED_API twinspeed_status twinspeed_save(twinspeed_engine *engine, const char *folder, const char *client_state,
+                                              int64_t keep, char tag[TWINSPEED_TAG_SIZE], twinspeed_error *error);
+/* Replaces weights, optimizer states and counters by those of a checkpoint, saved by any number of ranks. tag NULL: the
+ * latest. *client_state: the text that was stored, or "", until the next load; may be NULL. */
+TWINSPEED_API twinspeed_status twinspeed_load(twinspeed_engine *engine, const char *folder, const char *tag,
+                                              const char **client_state, twinspeed_error *error);
 
 #ifdef __cplusplus
 }

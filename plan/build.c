@@ -409,6 +409,7 @@ void tws_plan_destroy(tws_plan *plan) {
   tws_free(plan->buffers);
   tws_free(plan->works);
   tws_free(plan->arguments);
+  tws_free(plan->updates);
   if (plan->owns_state) tws_state_destroy(plan->state);
   tws_arena_destroy(plan->arena);
   tws_free(plan);

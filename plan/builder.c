@@ -39,12 +39,18 @@ static int reserve(tws_builder *b, void *items, size_t *capacity, size_t need, s
   return 0;
 }
 
+void tws_builder_updates(tws_builder *b, uint64_t first, uint64_t count) {
+  tws_plan *plan = b->plan;
+  if (reserve(b, &plan->updates, &b->update_capacity, plan->update_count + (size_t)1, sizeof *plan->updates)) return;
+  plan->updates[plan->update_count++] = (tws_plan_update){.op = plan->op_count - 1, .first = first, .count = count};
+}
+
 uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
                             tws_lifetime lifetime) {
   tws_plan *plan = b->plan;
   size_t index = plan->buffer_count;
   if (reserve(b, &plan->buffers, &b->buffer_capacity, index + 1, sizeof *plan->buffers)) return 0;
-  if (reserve(b, &b->pieces, &b->pieces_capacity, index + 1, sizeof *b->pieces)) return 0;
+  if (reserve(b, &b->segments, &b->segments_capacity, index + 1, sizeof *b->segments)) return 0;
   plan->buffers[index] = (tws_buffer){.name = name,
                                       .tier = TWS_TIER_DEVICE,
                                       .dtype = (uint8_t)dtype,
@@ -55,7 +61,7 @@ uint32_t tws_builder_buffer(tws_builder *b, const char *name, tws_category categ
                                       .elements = elements,
                                       .bytes = elements * tws_dtype_bytes(dtype)};
   static const uint64_t zero = 0;
-  b->pieces[index] = (struct tws_pieces){.start = &zero, .count = 1};
+  b->segments[index] = (struct tws_buffer_segments){.start = &zero, .count = 1};
   plan->buffer_count++;
   return (uint32_t)index;
 }
@@ -96,24 +102,24 @@ void tws_builder_begin(tws_builder *b, uint32_t buffer) {
 }
 
 void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op) {
-  if (b->failed == TWS_OK) b->pieces[buffer].after = op + 1;
+  if (b->failed == TWS_OK) b->segments[buffer].after = op + 1;
 }
 
 void tws_builder_hold(tws_builder *b, uint32_t buffer) {
-  if (b->failed == TWS_OK) b->pieces[buffer].until = b->plan->op_count;
+  if (b->failed == TWS_OK) b->segments[buffer].until = b->plan->op_count;
 }
 
-void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
+void tws_builder_segments(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count) {
   if (b->failed != TWS_OK || !starts || !count) return;
-  b->pieces[buffer].start = starts;
-  b->pieces[buffer].count = count;
+  b->segments[buffer].start = starts;
+  b->segments[buffer].count = count;
 }
 
-uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element) {
-  uint32_t low = 0, high = pieces->count;
+uint32_t tws_builder_segment_at(const struct tws_buffer_segments *segments, uint64_t element) {
+  uint32_t low = 0, high = segments->count;
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    *(pieces->start[middle] <= element ? &low : &high) = middle;
+    *(segments->start[middle] <= element ? &low : &high) = middle;
   }
   return low;
 }
@@ -163,7 +169,7 @@ static uint32_t intern_work(tws_builder *b, const tws_work *work) {
 
 void tws_builder_free(tws_builder *b) {
   tws_free(b->work_table);
-  tws_free(b->pieces);
+  tws_free(b->segments);
   tws_free(b->group_matches);
   tws_free(b->peers);
 }
@@ -174,7 +180,7 @@ void tws_builder_expect(tws_builder *b, size_t operations) {
       reserve(b, &plan->operands, &b->operand_capacity, 4 * operations, sizeof *plan->operands) ||
       reserve(b, &plan->buffers, &b->buffer_capacity, operations, sizeof *plan->buffers))
     return;
-  reserve(b, &b->pieces, &b->pieces_capacity, operations, sizeof *b->pieces);
+  reserve(b, &b->segments, &b->segments_capacity, operations, sizeof *b->segments);
 }
 
 static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_channel channel, const tws_work *work,

@@ -16,7 +16,7 @@ typedef struct tws_builder {
   tws_plan *plan;
   tws_code failed;
   tws_error *err;
-  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity;
+  size_t op_capacity, operand_capacity, buffer_capacity, work_capacity, dep_capacity, argument_capacity, update_capacity;
   uint32_t *work_table; /* hash table with open addressing: 1 + index of a work, 0: empty */
   uint32_t work_table_size;
   uint32_t *group_matches; /* per group: number of collectives emitted so far */
@@ -24,8 +24,8 @@ typedef struct tws_builder {
   tws_peer_count *peers;
   size_t peer_capacity;
   uint32_t peer_count;
-  /* per buffer: its segments (such as the parameters in a flat buffer), whose hazards are tracked separately */
-  struct tws_pieces {
+  /* per buffer: the segments for which hazards are tracked separately, such as the parameters in a flat buffer */
+  struct tws_buffer_segments {
     const uint64_t *start;
     uint32_t count;
     uint32_t first_cell;
@@ -33,8 +33,8 @@ typedef struct tws_builder {
     uint32_t after; /* 1 + index of the operation that the buffer's first operation waits for; 0: none */
     /* index of the operation up to which the buffer's memory is reserved, even if no operation uses it; 0: none */
     uint32_t until;
-  } * pieces;
-  size_t pieces_capacity;
+  } * segments;
+  size_t segments_capacity;
   /* the phase, the module and the micro-batch that the next operations get */
   tws_phase phase;
   uint32_t module, micro_batch;
@@ -69,9 +69,9 @@ void tws_builder_begin_after(tws_builder *b, uint32_t buffer, uint32_t op);
 void tws_builder_hold(tws_builder *b, uint32_t buffer);
 /* Divides a buffer into `count` segments, by which hazards are tracked. starts: the first element of each segment,
  * ascending, with starts[0] = 0; it has to live as long as the plan's arena. */
-void tws_builder_pieces(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
+void tws_builder_segments(tws_builder *b, uint32_t buffer, const uint64_t *starts, uint32_t count);
 /* Returns the index of the segment that contains an element. */
-uint32_t tws_builder_piece_at(const struct tws_pieces *pieces, uint64_t element);
+uint32_t tws_builder_segment_at(const struct tws_buffer_segments *segments, uint64_t element);
 
 static inline tws_operand tws_read(uint32_t buffer, uint64_t offset, uint64_t count) {
   return (tws_operand){.buffer = buffer, .access = TWS_READ, .offset = offset, .count = count};
@@ -93,6 +93,8 @@ void tws_builder_compute(tws_builder *b, tws_stream stream, const tws_work *work
 /* Emits a kernel with arguments (NULL: without arguments). */
 void tws_builder_compute_with(tws_builder *b, tws_stream stream, const tws_work *work, const tws_arguments *arguments,
                               const tws_operand *operands, int count);
+/* Records that the operation emitted last updates elements [first, first + count) of those that this rank updates. */
+void tws_builder_updates(tws_builder *b, uint64_t first, uint64_t count);
 /* Emits a collective of `segments` coalesced segments, each of which has one operand if it is in place, otherwise two
  * (sent, received). whole_bytes: tws_work.d[0]; dtype: the type of the first segment. */
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,

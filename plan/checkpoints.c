@@ -86,7 +86,7 @@ static void send_away(tws_lower *l, uint32_t value) {
   tws_builder_copy(&l->b, c->tier == TWS_TIER_DEVICE ? TWS_STREAM_COMPUTE : TWS_STREAM_COPY_OUT,
                    tws_read(l->values.buffer[value], part * (uint64_t)index, part), tws_write(away, 0, part));
   tws_value_place(l, value, away);
-  l->pipeline.context->away[value] = TWS_AWAY;
+  l->pipeline.context->location[value] = TWS_CHECKPOINT_STORED;
 }
 
 /* Copies a checkpoint back to the device: copies the part that the host has, and gathers the parts of other ranks when
@@ -108,15 +108,15 @@ static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
                              tws_write(whole, 0, elements));
     tws_value_place(l, value, whole);
   }
-  l->pipeline.context->away[value] = TWS_NOT_AWAY;
+  l->pipeline.context->location[value] = TWS_CHECKPOINT_ON_DEVICE;
 }
 
 /* Starts the copy of a checkpoint ahead of its use. It is not gathered yet, since a gather that waits for the copy from
  * the host would delay computation and exchanges. */
 static void come_closer(tws_lower *l, uint32_t value) {
-  if (l->pipeline.context->away[value] != TWS_AWAY) return;
+  if (l->pipeline.context->location[value] != TWS_CHECKPOINT_STORED) return;
   bring_back(l, value);
-  l->pipeline.context->away[value] = TWS_COMING;
+  l->pipeline.context->location[value] = TWS_CHECKPOINT_RETURNING;
   if (l->checkpoints.tier == TWS_TIER_DEVICE || parts_of(l, value) == 1) gather_back(l, value, l->streams.exchange);
 }
 
@@ -138,18 +138,18 @@ void tws_checkpoints_before(tws_lower *l, uint32_t visit) {
   if (!c->on || visit < l->pipeline.chunk->forward_visits || l->b.failed != TWS_OK) return;
   if (c->of != l->pipeline.chunk) look_through(l);
   tws_lower_at_visit(l, &l->pipeline.chunk->visits.items[visit]);
-  const uint8_t *away = l->pipeline.context->away;
+  const uint8_t *away = l->pipeline.context->location;
   int needed = visit == l->pipeline.chunk->forward_visits;
   for (uint32_t v = 0; v < l->network->value_count; v++) {
     if (c->first[v] != visit || l->kept[v] != TWS_KEPT_CHECKPOINT) continue;
     needed = 1;
     come_closer(l, v);
-    if (away[v] == TWS_COMING) gather_back(l, v, TWS_STREAM_COMPUTE);
+    if (away[v] == TWS_CHECKPOINT_RETURNING) gather_back(l, v, TWS_STREAM_COMPUTE);
   }
   if (!needed) return;
   uint32_t next = TWS_NONE;
   for (uint32_t v = 0; v < l->network->value_count; v++)
-    if (away[v] == TWS_AWAY && c->first[v] > visit && c->first[v] < next) next = c->first[v];
+    if (away[v] == TWS_CHECKPOINT_STORED && c->first[v] > visit && c->first[v] < next) next = c->first[v];
   for (uint32_t v = 0; v < l->network->value_count && next != TWS_NONE; v++)
     if (c->first[v] == next) come_closer(l, v);
 }

@@ -60,7 +60,7 @@ void tws_delayed_run(tws_lower *l, uint32_t gradients) {
   o->hyper = now.hyper;
   o->metrics = now.metrics;
   l->b.phase = phase;
-  l->b.plan->late = l->b.plan->op_count;
+  l->b.plan->previous_step_ops = l->b.plan->op_count;
 }
 
 void tws_delayed_keep(tws_lower *l) {
@@ -77,12 +77,12 @@ void tws_delayed_clear(tws_lower *l) {
                    tws_write(o->delayed.metrics, 0, TWS_METRIC_COUNT));
 }
 
-void tws_delayed_hold(tws_lower *l, tws_operand from, tws_operand to) {
+void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to) {
   tws_delayed *d = &l->offload.delayed;
-  tws_held *held = tws_lower_memory(l, 1, sizeof *held);
+  tws_deferred_copy *held = tws_lower_memory(l, 1, sizeof *held);
   if (!held) return;
   from.access = TWS_READ;
-  *held = (tws_held){.from = from, .to = to};
+  *held = (tws_deferred_copy){.from = from, .to = to};
   *d->last = held;
   d->last = &held->next;
 }

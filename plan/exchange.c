@@ -186,8 +186,8 @@ static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed
 void tws_exchange_forward(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   if (tws_local_exchanges_in_place(local)) {
-    tws_operand value = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
-    if (local->forward != TWS_MOVES_NOTHING) exchange_sliced(l, (tws_collective)local->forward, value, value);
+    tws_operand value = tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE);
+    if (local->forward != TWS_NO_COMMUNICATION) exchange_sliced(l, (tws_collective)local->forward, value, value);
     return;
   }
   tws_operand from = tws_value_read(l, m->in[0]);
@@ -195,7 +195,7 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
     tws_value_place(l, m->out[0], from.buffer);
     return;
   }
-  move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_make(l, m->out[0]));
+  move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_write(l, m->out[0]));
 }
 
 /* Returns where an exchange writes the gradient of its input: directly, or to a separate buffer if other modules have
@@ -221,7 +221,7 @@ void tws_exchange_backward(tws_lower *l, const tws_module *m) {
   if (l->b.failed != TWS_OK) return;
   const tws_local_module *local = tws_local_of(l, m);
   if (local->shares || tws_local_exchanges_in_place(local)) {
-    if (local->backward != TWS_MOVES_NOTHING) exchange_sliced(l, (tws_collective)local->backward, from, from);
+    if (local->backward != TWS_NO_COMMUNICATION) exchange_sliced(l, (tws_collective)local->backward, from, from);
     tws_lower_pass_gradient(l, in, from);
     return;
   }

@@ -9,7 +9,7 @@
 #include "plan/lower.h"
 
 tws_axis_rule tws_expert_parallel_rule(tws_module_type type) {
-  enum { SAMPLES = TWS_PLACED_SAMPLES, EXPERTS = TWS_PLACED_EXPERTS, ANY = TWS_AS_IT_COMES };
+  enum { SAMPLES = TWS_PLACED_SAMPLES, EXPERTS = TWS_PLACED_EXPERTS, ANY = TWS_ANY_PLACEMENT };
   if (type == TWS_MODULE_EXPERT_LINEAR) return (tws_axis_rule){EXPERTS, EXPERTS, EXPERTS, 0, 0};
   if (tws_module_row_of(type)->pointwise) return (tws_axis_rule){ANY, ANY, ANY, 0, 0};
   return (tws_axis_rule){SAMPLES, SAMPLES, SAMPLES, 0, 0};

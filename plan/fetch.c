@@ -16,7 +16,7 @@ static uint64_t block_ceiling(uint64_t elements) {
   return block_floor(elements + TWS_DISK_ELEMENTS - 1);
 }
 
-void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count) {
+void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *segments, uint32_t count) {
   tws_offload *o = &l->offload;
   tws_plan *plan = l->b.plan;
   const uint64_t most = block_floor((uint64_t)l->config->zero.max_in_cpu);
@@ -35,7 +35,7 @@ void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pie
     entry.elements = o->param_cut;
     plan->parameters = tws_builder_state(&l->b, &entry);
     if (o->param_cut == elements) {
-      tws_builder_pieces(&l->b, plan->parameters, pieces, count);
+      tws_builder_segments(&l->b, plan->parameters, segments, count);
       return;
     }
     entry.name = "parameters on the disk";

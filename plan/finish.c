@@ -2,10 +2,10 @@
  * conflicting accesses to the same segment of a buffer, for the last users of the memory that a new buffer occupies,
  * and for the previous operation on its channel.
  *
- * Plans with micro-batch barriers (tws_plan.in_step: ZeRO 2 and 3, overlapped or offloaded) are synchronized as
- * DeepSpeed's streams are: gathers, reductions and copies from the host wait for the computation that was issued before
- * them, and every micro-batch and the optimizer phase begin when all gradients are reduced and, on several ranks,
- * copied to the host.
+ * Plans with micro-batch barriers (tws_plan.micro_batch_barriers: ZeRO 2 and 3, overlapped or offloaded) are
+ * synchronized as DeepSpeed's streams are: gathers, reductions and copies from the host wait for the computation that
+ * was issued before them, and every micro-batch and the optimizer phase begin when all gradients are reduced and, on
+ * several ranks, copied to the host.
  *
  * Copies of activation checkpoints to and from the host wait for the computation that was issued before them. When a
  * copy to the host is issued, computation waits for the previous such copy, so that at most two checkpoints are on the
@@ -96,7 +96,7 @@ static void wait_for_all(finisher *f, uint32_t op) {
 
 static void begin_buffer(finisher *f, uint32_t index) {
   const tws_buffer *buffer = &f->plan->buffers[index];
-  const uint32_t after = f->b->pieces[index].after;
+  const uint32_t after = f->b->segments[index].after;
   if (after) require_place(f, f->stream[after - 1], f->position[after - 1]);
   if (!f->placed || (f->messages && !f->messages[index])) return;
   tws_history_require(&f->history[buffer->tier], buffer->offset, tws_layout_bytes(buffer->bytes), f->touched,
@@ -110,29 +110,30 @@ static int is_shared(const tws_buffer *buffer) {
 }
 
 /* Returns 1 if the operand, which begins in segment `first`, overlaps segment i. */
-static int touches_piece(const struct tws_pieces *pieces, uint32_t i, uint32_t first, const tws_operand *operand) {
-  return i == first || (i < pieces->count && pieces->start[i] < operand->offset + operand->count);
+static int touches_piece(const struct tws_buffer_segments *segments, uint32_t i, uint32_t first,
+                         const tws_operand *operand) {
+  return i == first || (i < segments->count && segments->start[i] < operand->offset + operand->count);
 }
 
 /* Returns the index of the segment that contains an element. Parameters are used in order, so it is usually near the
  * segment that was found last. */
-static uint32_t find_piece(struct tws_pieces *pieces, uint64_t element) {
+static uint32_t find_piece(struct tws_buffer_segments *segments, uint64_t element) {
   enum { NEAR = 4 };
-  uint32_t at = pieces->hint;
-  for (int i = 0; i < NEAR && at + 1 < pieces->count && pieces->start[at + 1] <= element; i++) at++;
-  for (int i = 0; i < NEAR && at > 0 && pieces->start[at] > element; i++) at--;
+  uint32_t at = segments->hint;
+  for (int i = 0; i < NEAR && at + 1 < segments->count && segments->start[at + 1] <= element; i++) at++;
+  for (int i = 0; i < NEAR && at > 0 && segments->start[at] > element; i++) at--;
   const int found =
-      (at == 0 || pieces->start[at] <= element) && (at + 1 >= pieces->count || pieces->start[at + 1] > element);
-  return pieces->hint = found ? at : tws_builder_piece_at(pieces, element);
+      (at == 0 || segments->start[at] <= element) && (at + 1 >= segments->count || segments->start[at + 1] > element);
+  return segments->hint = found ? at : tws_builder_segment_at(segments, element);
 }
 
 static void access_operand(finisher *f, const tws_operand *operand) {
   if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
-  struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
-  uint32_t first = find_piece(pieces, operand->offset);
+  struct tws_buffer_segments *segments = &f->b->segments[operand->buffer];
+  uint32_t first = find_piece(segments, operand->offset);
   f->first_piece[operand - f->plan->operands] = first;
-  for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
-    size_t cell = pieces->first_cell + i;
+  for (uint32_t i = first; touches_piece(segments, i, first, operand); i++) {
+    size_t cell = segments->first_cell + i;
     if (f->written_by[cell]) {
       uint32_t writer = f->written_by[cell] - 1;
       require_place(f, f->stream[writer], f->position[writer]);
@@ -147,10 +148,10 @@ static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   uint32_t stream = f->stream[op];
   f->touched[(size_t)operand->buffer * f->streams + stream] = f->position[op];
   if (operand->count == 0 || !is_shared(&f->plan->buffers[operand->buffer])) return;
-  const struct tws_pieces *pieces = &f->b->pieces[operand->buffer];
+  const struct tws_buffer_segments *segments = &f->b->segments[operand->buffer];
   uint32_t first = f->first_piece[operand - f->plan->operands];
-  for (uint32_t i = first; touches_piece(pieces, i, first, operand); i++) {
-    size_t cell = pieces->first_cell + i;
+  for (uint32_t i = first; touches_piece(segments, i, first, operand); i++) {
+    size_t cell = segments->first_cell + i;
     if (operand->access & TWS_WRITE) {
       /* Several streams may write different parts of one segment alternately; each of these writes waited for the
        * previous one. */
@@ -187,8 +188,8 @@ static tws_code prepare_sweep(finisher *f, tws_arena *scratch) {
   tws_plan *plan = f->plan;
   uint32_t cells = 0;
   for (uint32_t i = 0; i < plan->buffer_count; i++) {
-    f->b->pieces[i].first_cell = cells;
-    if (is_shared(&plan->buffers[i])) cells += f->b->pieces[i].count;
+    f->b->segments[i].first_cell = cells;
+    if (is_shared(&plan->buffers[i])) cells += f->b->segments[i].count;
   }
   f->stream = tws_arena_alloc_unset(scratch, plan->op_count + 1u, 1);
   f->clock = tws_arena_alloc_unset(scratch, ((size_t)plan->op_count + 1) * f->streams, sizeof *f->clock);
@@ -233,9 +234,10 @@ enum { EMPTIED = sizeof emptied };
  * these operations. */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
-  const int ends = tws_op_is_of_end(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
+  const int ends = tws_op_in_optimizer_phase(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
   const int moves = tws_stream_waits_for_compute(o->stream);
-  const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(f->plan, op > 0 ? op - 1 : op);
+  const int begins =
+      o->micro_batch != before->micro_batch || ends != tws_op_in_optimizer_phase(f->plan, op > 0 ? op - 1 : op);
   for (int i = 0; i < EMPTIED; i++) {
     if (!tws_stream_ends_micro_batch(f->plan, emptied[i])) continue;
     if (begins && f->used[emptied[i]]) left[i] = last[f->stream_index[emptied[i]]];
@@ -311,7 +313,7 @@ static void sweep_operations(finisher *f) {
       if (before) require_place(f, f->stream[before - 1], f->position[before - 1]);
       on_channel[o->channel] = op + 1;
     }
-    if (f->plan->in_step) keep_step(f, op, last, left);
+    if (f->plan->micro_batch_barriers) keep_step(f, op, last, left);
     keep_checkpoints(f, op, last, &checkpoints);
     wait_for_all(f, op);
     for (int i = 0; i < o->operand_count; i++) mark_operand(f, op, &operands[i]);
@@ -341,7 +343,7 @@ static int find_held(finisher *f, tws_arena *scratch) {
   uint32_t *held = f->b->held = tws_arena_alloc_unset(scratch, f->plan->buffer_count + 1u, sizeof *held);
   if (!held) return -1;
   for (uint32_t i = 0; i < f->plan->buffer_count; i++) {
-    const uint32_t until = f->b->pieces[i].until;
+    const uint32_t until = f->b->segments[i].until;
     held[i] = f->plan->buffers[i].last_op;
     if (until > held[i] + 1 && held[i] != TWS_NONE) held[i] = until - 1;
   }

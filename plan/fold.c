@@ -36,7 +36,7 @@ static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan
                period > 0 && period <= LONGEST_PERIOD ? period : step);
 }
 
-int tws_fold_says_memory(const tws_plan *plan, int64_t wanted) {
+int tws_fold_determines_memory(const tws_plan *plan, int64_t wanted) {
   const int64_t built = plan->accumulation_steps;
   if (built >= wanted) return 1;
   return plan->period > 0 && plan->settled <= built && (wanted - built) % plan->period == 0;
@@ -55,7 +55,7 @@ tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_erro
     r.max_accumulation = built;
     TWS_TRY(tws_plan_build(&r, out, err));
     const tws_plan *plan = *out;
-    if (tws_fold_says_memory(plan, wanted)) return TWS_OK;
+    if (tws_fold_determines_memory(plan, wanted)) return TWS_OK;
     built = next_layout(&shape, plan, wanted);
     tws_plan_destroy(*out);
     *out = NULL;

@@ -31,7 +31,7 @@
 tws_code tws_fold_plan(const tws_plan_request *request, tws_plan **out, tws_error *err);
 
 /* Returns 1 if a plan is proven to need as much memory as the plan of the whole step of `wanted` micro-batches. */
-int tws_fold_says_memory(const tws_plan *plan, int64_t wanted);
+int tws_fold_determines_memory(const tws_plan *plan, int64_t wanted);
 
 /* ---- times ---- */
 

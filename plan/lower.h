@@ -220,21 +220,21 @@ typedef struct tws_fetches {
 } tws_fetches;
 
 /* Updated weights whose copy to their buffer is deferred to the end of the optimizer phase. */
-typedef struct tws_held {
+typedef struct tws_deferred_copy {
   tws_operand from, to;
-  struct tws_held *next;
-} tws_held;
+  struct tws_deferred_copy *next;
+} tws_deferred_copy;
 
 /* The state of a delayed update, which reads the gradients and scalars that the previous step left for it. */
 typedef struct tws_delayed {
   int on;
   uint32_t gradients, hyper, metrics; /* plan buffers that are entries of the state */
-  tws_held *first, **last;
+  tws_deferred_copy *first, **last;
 } tws_delayed;
 
 /* The part of a matrix that this rank updates, and the columns of it that the device updates (plan/zenflow.c). A vector
  * is a matrix of one column, which is always selected. */
-typedef struct tws_columns_piece {
+typedef struct tws_columns_segment {
   uint32_t param;
   uint32_t zero_class;
   int64_t columns, chosen; /* numbers of columns of the whole matrix: all columns, and the selected ones */
@@ -244,12 +244,12 @@ typedef struct tws_columns_piece {
   uint64_t at, kept; /* index of its first element: in the flat order, and among the elements that the rank updates */
   /* its offset, in elements, in the lists of columns, in the norms, and in the device's compact states */
   uint64_t list, norms, compact;
-} tws_columns_piece;
+} tws_columns_segment;
 
 /* All columns that the device updates. */
 typedef struct tws_columns {
   int on;
-  tws_columns_piece *pieces; /* one for each trained parameter that has selected columns, ordered by class */
+  tws_columns_segment *segments; /* one for each trained parameter that has selected columns, ordered by class */
   uint32_t count;
   uint64_t listed, normed, compact_elements;
   uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
@@ -268,7 +268,7 @@ typedef struct tws_offload {
   /* number of the elements updated by the rank that stay on the device (ratio): those below index `cut` */
   uint64_t cut;
   /* if `cut` is above 0: buffers of the master weights and the states of the elements from `cut` on; else TWS_NONE */
-  uint32_t behind[1 + TWS_OPTIMIZER_STATES];
+  uint32_t above_cut[1 + TWS_OPTIMIZER_STATES];
   uint32_t gradients, hyper, metrics; /* buffers that the optimizer phase reads: gradients, hyperparameters, metrics */
   /* host buffers that receive gradients alternately; number of copies so far */
   uint32_t arrived[2], arrivals;
@@ -316,9 +316,14 @@ typedef struct tws_codes {
   int recomputed; /* 1: the codes are computed in the backward pass, by recomputation */
 } tws_codes;
 
-/* The location of an activation checkpoint: on the device; on the host or partitioned among ranks; or on its way back,
- * COMING: it is being copied back from the host and, if it is partitioned, is not gathered yet. */
-typedef enum tws_away { TWS_NOT_AWAY, TWS_AWAY, TWS_COMING } tws_away;
+/* The location of an activation checkpoint. ON_DEVICE: on the device, whole. STORED: copied to the host, partitioned
+ * among tensor-parallel ranks, or both. RETURNING: the copy back to the device has been issued; a partitioned
+ * checkpoint is not gathered yet. */
+typedef enum tws_checkpoint_location {
+  TWS_CHECKPOINT_ON_DEVICE,
+  TWS_CHECKPOINT_STORED,
+  TWS_CHECKPOINT_RETURNING
+} tws_checkpoint_location;
 
 /* The state of one micro-batch inside one chunk, from its first operation to its last. */
 typedef struct tws_context {
@@ -326,7 +331,7 @@ typedef struct tws_context {
   uint32_t *value_gradient; /* per value: the buffer of its gradient, or TWS_NONE */
   uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads instead of the value */
   tws_codes *codes;         /* per value: its buffers of 8-bit codes; NULL: no 8-bit matrix products */
-  uint8_t *away;            /* per value that is a checkpoint: tws_away */
+  uint8_t *location;        /* per value that is a checkpoint: tws_checkpoint_location */
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;
@@ -406,33 +411,37 @@ typedef struct tws_lower_pipeline {
   uint8_t *param_stages;
 } tws_lower_pipeline;
 
-/* The state of the lowering. The comment of each member begins with the files that write it. */
+/* The state of the lowering. The comment of each member names the files that write the member; other files only read
+ * it. */
 typedef struct tws_lower {
-  const tws_plan_request *request;                 /* build.c: the request for the plan */
-  const tws_config *config;                        /* build.c: the resolved configuration */
-  const tws_network *network;                      /* build.c, weight_tiles.c: the local network */
-  tws_sharding sharding;                           /* build.c: input of the sharding */
-  tws_local local;                                 /* build.c, weight_tiles.c: the sharded network of this rank */
-  tws_lower_extent extent;                         /* build.c: sizes and kind of the lowered program */
-  tws_lower_streams streams;                       /* build.c: streams of operations */
-  tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* build.c: values that a type saves, from modules.def */
-  uint32_t group[TWS_AXIS_COUNT];                  /* build.c, pipeline.c: per axis its communicator, or TWS_NONE */
-  tws_tiling tiling;                               /* weight_tiles.c: tiled weights */
-  tws_values values;                               /* values.c: sizes and buffers of values */
-  uint8_t *needed;    /* frozen.c: per value, 1 if a trained parameter needs its gradient */
-  uint8_t *kept;      /* recompute.c: per value, tws_kept: until when it is retained */
-  uint8_t *tiled;     /* visits.c: per value, 1 if only one tile of it exists at a time */
-  tws_visit_place at; /* modules.c: the visit that is being lowered */
-  uint32_t summed; /* module_kernel.c, backward.c: index of the bias whose gradient is computed already, or TWS_NONE */
-  tws_shared_gradients shared; /* backward.c: values whose gradients may share a buffer */
-  tws_lower_float8 float8;     /* float8.c: 8-bit matrix products */
-  tws_lower_pipeline pipeline; /* pipeline.c: the pipeline stage and the current position in it */
-  tws_checkpoints checkpoints; /* checkpoints.c: offloaded and partitioned checkpoints */
-  tws_zero zero;               /* zero.c, zero3_gathers.c, zero_buckets.c, zero_bucket_slots.c, zero_classes.c,
-                                * zero_groups.c, zero_quantized_gather.c, zero_quantized_reduce.c, zero_secondary.c */
-  tws_offload offload;         /* offload.c, fetch.c, delayed.c: tiers and buffers of offloading */
-  tws_columns columns;         /* zenflow.c: columns that the device updates */
-  tws_arena *scratch;          /* build.c: memory of all passes that lives as long as the lowering */
+  const tws_plan_request *request; /* the request for the plan; written by build.c */
+  const tws_config *config;        /* the resolved configuration; written by build.c */
+  const tws_network *network;      /* the local network of this rank; written by build.c and weight_tiles.c */
+  tws_sharding sharding;           /* the settings by which the network is sharded; written by build.c */
+  tws_local local; /* the local network with its placements and exchanges; written by build.c and weight_tiles.c */
+  tws_lower_extent extent;   /* sizes and kind of the program that is lowered; written by build.c */
+  tws_lower_streams streams; /* the streams on which communication is issued; written by build.c */
+  tws_module_memory memory[TWS_MODULE_TYPE_COUNT]; /* values that a type saves for backward; written by build.c */
+  uint32_t group[TWS_AXIS_COUNT]; /* per axis: index of the plan's group of ranks along it, or TWS_NONE; written by
+                                   * build.c and pipeline.c */
+  tws_tiling tiling;              /* weights that are divided into tiles; written by weight_tiles.c */
+  tws_values values;              /* sizes and buffers of values; written by values.c */
+  uint8_t *needed;                /* per value: 1 if a trained parameter needs its gradient; written by frozen.c */
+  uint8_t *kept;                  /* per value: until when it is retained, a tws_kept; written by recompute.c */
+  uint8_t *tiled;                 /* per value: 1 if only one tile of it exists at a time; written by visits.c */
+  tws_visit_place at;             /* properties of the visit that is being lowered; written by modules.c */
+  uint32_t summed; /* index of the bias whose gradient a kernel of the current visit has already computed, or
+                       * TWS_NONE; written by module_kernel.c and backward.c */
+  tws_shared_gradients shared; /* values whose gradients may share a buffer; written by backward.c */
+  tws_lower_float8 float8;     /* matrix products in 8-bit floating point; written by float8.c */
+  tws_lower_pipeline pipeline; /* the pipeline stage, and the current position in it; written by pipeline.c */
+  tws_checkpoints checkpoints; /* offloaded and partitioned activation checkpoints; written by checkpoints.c */
+  tws_zero zero;               /* ZeRO's storage and collectives; written by zero.c, zero3_gathers.c, zero_buckets.c,
+                  * zero_bucket_slots.c, zero_classes.c, zero_groups.c, zero_quantized_gather.c,
+                  * zero_quantized_reduce.c and zero_secondary.c */
+  tws_offload offload;         /* tiers and buffers of offloading; written by offload.c, fetch.c and delayed.c */
+  tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
+  tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;
 
@@ -547,9 +556,9 @@ tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input);
 tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value);
 tws_operand tws_input_read(tws_lower *l, uint32_t input);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
-tws_operand tws_value_make(tws_lower *l, uint32_t value);
+tws_operand tws_value_write(tws_lower *l, uint32_t value);
 /* Lets an output take over the buffer of an input that no later operation reads. */
-tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
+tws_operand tws_value_reuse(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
 /* Returns the operand to which a module writes the gradient of its input `value`. *accumulate: 1 if another reader of
  * the value has already written a gradient there, to which this one has to be added; otherwise 0. */

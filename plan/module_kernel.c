@@ -87,7 +87,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_OUT: /* the output, which the gradient kernel reads */
       if (m->out[b.index] == TWS_NONE) break;
       e->operand[e->count++] =
-          l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_make(l, m->out[b.index]);
+          l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_write(l, m->out[b.index]);
       break;
     case TWS_BIND_PARAM:
       if (m->param[b.index] != TWS_NONE) e->operand[e->count++] = tws_zero_param(l, m->param[b.index]);
@@ -110,7 +110,8 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       break;
     case TWS_BIND_TAKE:
     case TWS_BIND_UPDATE:
-      e->operand[e->count++] = tws_value_take(l, in, m->out[0], b.source == TWS_BIND_TAKE ? TWS_WRITE : TWS_READ_WRITE);
+      e->operand[e->count++] =
+          tws_value_reuse(l, in, m->out[0], b.source == TWS_BIND_TAKE ? TWS_WRITE : TWS_READ_WRITE);
       break;
     case TWS_BIND_D_OUT:
       e->operand[e->count++] = tws_value_gradient(l, m->out[b.index]);

@@ -28,10 +28,11 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  /* of a table that has only positions: number of rows before the first position */
+  /* number of rows of the table before the row of position 0; 0 unless the table is one of positions alone */
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   const tws_arguments arguments = {{(double)(local->first_row - skipped), (double)tws_token_gap(l)}};
-  const int of_documents = m->input[2] != TWS_NONE; /* 1: the positions of documents are an input */
+  /* 1: documents are packed into a sample, and each token's position in its document is an input of the network */
+  const int of_documents = m->input[2] != TWS_NONE;
   if (m->param[1] != TWS_NONE && !local->skips_vector && !of_documents) {
     int64_t first, width = m->out_features;
     tws_operand positions = tws_zero_param(l, m->param[1]);
@@ -39,7 +40,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
     operands[n++] =
         tws_read(positions.buffer, positions.offset + (uint64_t)(first * width), (uint64_t)(work.d[3] * width));
   }
-  operands[n++] = tws_value_make(l, m->out[0]);
+  operands[n++] = tws_value_write(l, m->out[0]);
   tws_lower_compute_with(l, &work, &arguments, operands, n);
   if (local->skips_vector) return;
   if (of_documents) add_rows(l, m, m->input[2], m->param[1], -m->first_position);
@@ -74,7 +75,7 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const double weight = tws_loss_weight(l, m);
   const tws_arguments arguments = {
       {weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
-  tws_operand second[5] = {tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
+  tws_operand second[5] = {tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            loss_slots(l, m, &work)};
   const int count = tws_lower_scaled(l, &work, second, 4);
   tws_lower_compute_with(l, &work, &arguments, second, count);
@@ -94,7 +95,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   /* each tensor rank adds 1 / ranks of it to the metrics */
   const double weight = tws_loss_weight(l, m);
   tws_operand operands[4];
-  operands[0] = tws_value_take(l, m->in[0], m->out[0], TWS_READ_WRITE);
+  operands[0] = tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_input_read(l, m->input[0]);
   operands[2] = loss_slots(l, m, &work);
   const int count = tws_lower_scaled(l, &work, operands, 3);
@@ -137,7 +138,7 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
   first_out = n;
   if (l->at.fused_with) {
     work.flags |= TWS_GELU;
-    operands[n++] = tws_value_make(l, l->at.fused_with->out[0]);
+    operands[n++] = tws_value_write(l, l->at.fused_with->out[0]);
   }
   const int outputs_at = n++;
   operands[outputs_at] = tws_outputs_make(l, m);
@@ -166,18 +167,18 @@ static void forward_norm(tws_lower *l, const tws_module *m) {
   int n = 1;
   if (m->param[0] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[0]);
   if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
-  operands[n++] = tws_value_make(l, m->out[0]);
-  operands[n++] = tws_value_make(l, m->out[1]);
+  operands[n++] = tws_value_write(l, m->out[0]);
+  operands[n++] = tws_value_write(l, m->out[1]);
   if (l->at.fused_with) {
     work.flags |= TWS_RESIDUAL;
     operands[n++] = tws_value_read(l, l->at.fused_with->in[1]);
-    operands[n++] = tws_value_take(l, l->at.fused_with->in[1], l->at.fused_with->out[0], TWS_WRITE);
+    operands[n++] = tws_value_reuse(l, l->at.fused_with->in[1], l->at.fused_with->out[0], TWS_WRITE);
   }
   tws_lower_compute(l, &work, operands, n);
 }
 
 static void forward_table(tws_lower *l, const tws_module *m) {
-  tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_zero_param(l, m->param[0]), tws_value_make(l, m->out[0]));
+  tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_zero_param(l, m->param[0]), tws_value_write(l, m->out[0]));
 }
 
 /* Lowers dropout. In an evaluation the output is the input itself. */
@@ -188,7 +189,7 @@ static void forward_dropped(tws_lower *l, const tws_module *m) {
     return;
   }
   const tws_operand x = tws_value_read(l, m->in[0]);
-  tws_operand operands[2] = {tws_value_make(l, m->out[0]), tws_all(&l->b, l->b.plan->hyper, TWS_READ)};
+  tws_operand operands[2] = {tws_value_write(l, m->out[0]), tws_all(&l->b, l->b.plan->hyper, TWS_READ)};
   const tws_work work = tws_module_work(l, m, TWS_KERNEL_DROPOUT, 0);
   tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, x, operands[0]);
   operands[0].access = TWS_READ_WRITE;
@@ -207,7 +208,7 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
 /* Lowers a kernel that this program omits: its output takes over the input that it would update in place. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
-    if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_take(l, m->in[b->index], m->out[0], TWS_READ);
+    if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_reuse(l, m->in[b->index], m->out[0], TWS_READ);
 }
 
 static void forward(tws_lower *l, const tws_module *m) {

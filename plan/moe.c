@@ -84,7 +84,7 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
   arguments.a[5] = counts ? m->routing->z * share : 0;
   tws_operand operands[10] = {tws_value_read(l, m->in[0])};
   int count = 7;
-  for (int i = 0; i < 4; i++) operands[1 + i] = tws_value_make(l, m->out[i]);
+  for (int i = 0; i < 4; i++) operands[1 + i] = tws_value_write(l, m->out[i]);
   operands[5] = tws_update(l->b.plan->metrics, TWS_METRIC_AUXILIARY, 2);
   operands[6] = routed(l, m, TWS_READ_WRITE);
   if (draws) operands[count++] = tws_all(&l->b, l->b.plan->hyper, TWS_READ);
@@ -92,7 +92,7 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
     work.flags |= TWS_BIAS;
     operands[count++] = tws_running_operand(l, m, TWS_READ);
   }
-  if (work.flags & TWS_Z_LOSS) operands[count++] = tws_value_make(l, m->out[4]);
+  if (work.flags & TWS_Z_LOSS) operands[count++] = tws_value_write(l, m->out[4]);
   tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 

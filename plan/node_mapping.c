@@ -20,7 +20,7 @@ int tws_mapping_most_on_node(const tws_node_mapping *m) {
   return m->slots < m->ranks ? m->slots : m->ranks;
 }
 
-int tws_mapping_beside_first(const tws_node_mapping *m, const int *ranks, int count) {
+int tws_mapping_ranks_on_first_node(const tws_node_mapping *m, const int *ranks, int count) {
   int same = 0;
   for (int i = 0; i < count; i++) same += tws_mapping_node(m, ranks[i]) == tws_mapping_node(m, ranks[0]);
   return same;

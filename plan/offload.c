@@ -70,7 +70,7 @@ void tws_offload_find_cut(tws_lower *l) {
   const int n = (int)z->classes[z->trained_count - 1].end;
   const double ratio = l->config->zero.offload_optimizer_ratio;
   o->cut = 0;
-  memset(o->behind, 0xff, sizeof o->behind); /* TWS_NONE */
+  memset(o->above_cut, 0xff, sizeof o->above_cut); /* TWS_NONE */
   if (l->config->zero.stage != 3 || l->config->zero.offload_optimizer != 1 || !(ratio < 1)) return;
   int64_t *part = tws_lower_memory(l, (size_t)n, sizeof *part);
   int *group_of = tws_lower_memory(l, (size_t)n, sizeof *group_of), kept = 0;
@@ -104,7 +104,7 @@ uint32_t tws_offload_owned(tws_lower *l, int kind, tws_state_entry *entry, uint6
   entry->tier = (uint8_t)o->state_tier;
   entry->elements = state_elements(l, elements);
   const uint32_t rest = tws_builder_state(&l->b, entry);
-  if (o->cut > 0) o->behind[kind] = rest;
+  if (o->cut > 0) o->above_cut[kind] = rest;
   return o->cut > 0 ? first : rest;
 }
 
@@ -133,7 +133,7 @@ static void cut_pieces(tws_lower *l, uint32_t buffer, uint64_t element, const ui
   if (!own) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   for (uint32_t i = 0; i < count && own; i++)
     if (starts[i] > element) own[n++] = starts[i] - element;
-  tws_builder_pieces(&l->b, buffer, own, n);
+  tws_builder_segments(&l->b, buffer, own, n);
 }
 
 void tws_offload_gradients(tws_lower *l, uint64_t kept, const uint64_t *starts, uint32_t count) {
@@ -268,7 +268,7 @@ tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uin
   const tws_staged *staged = l->offload.staged;
   tws_operand operand = {.buffer = buffer, .access = access, .offset = offset, .count = count};
   if (l->offload.cut > 0 && offset >= l->offload.cut) {
-    operand.buffer = l->offload.behind[kind];
+    operand.buffer = l->offload.above_cut[kind];
     operand.offset -= l->offload.cut;
   } else if (staged && moves_states(l)) {
     operand.buffer = staged->buffer[kind];
@@ -413,7 +413,7 @@ void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_
   if (is_plain(l) || l->b.failed != TWS_OK) return;
   const tws_operand to = home_of(l, first, count);
   if (l->offload.delayed.on) {
-    tws_delayed_hold(l, from, to);
+    tws_delayed_defer_copy(l, from, to);
     return;
   }
   copy_updated(l); /* the weights of the previous run, whose memory becomes free after this run's update has begun */
@@ -429,7 +429,7 @@ void tws_offload_end(tws_lower *l) {
 
 void tws_offload_store(tws_lower *l) {
   tws_offload *o = &l->offload;
-  for (const tws_held *held = o->delayed.first; held; held = held->next) {
+  for (const tws_deferred_copy *held = o->delayed.first; held; held = held->next) {
     o->from = held->from;
     o->to = held->to;
     copy_updated(l);

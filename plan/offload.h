@@ -74,12 +74,12 @@ void tws_delayed_clear(tws_lower *l);
 void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics);
 void tws_delayed_run(tws_lower *l, uint32_t gradients);
 /* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called. */
-void tws_delayed_hold(tws_lower *l, tws_operand from, tws_operand to);
+void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to);
 void tws_offload_store(tws_lower *l);
 
-/* fetch.c: adds the state entries of the rank's parameters in the tiers in which they live; pieces, count: as starts
- * and count of tws_builder_pieces(). */
-void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count);
+/* fetch.c: adds the state entries of the rank's parameters in the tiers in which they live; segments, count: as starts
+ * and count of tws_builder_segments(). */
+void tws_offload_parameters(tws_lower *l, uint64_t elements, const uint64_t *segments, uint32_t count);
 /* Sets the list of parameters that are gathered at the start of the step, or in each micro-batch, in the order in which
  * they are gathered. Called once for each of the two lists, before tws_fetch_begin(). */
 void tws_fetch_list_make(tws_lower *l, tws_fetch_time time, const uint32_t *params, uint32_t count);

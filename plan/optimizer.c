@@ -200,11 +200,13 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   work.dtype = plan->buffers[operands[1 + plan->optimizer_states].buffer].dtype; /* type of the gradients */
   if (norms != TWS_NONE) operands[n++] = tws_read(norms, r->norms, 2);
   tws_operand updated = operands[0];
-  const int on_host = tws_offload_updates(l, r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of));
+  const uint64_t first = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
+  const int on_host = tws_offload_updates(l, first);
   if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
     operands[n++] = updated = tws_offload_weights(l, r->at, r->count, on_host);
   tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            is_stochastic(l->config) ? &arguments : NULL, operands, n);
+  tws_builder_updates(&l->b, first, r->count);
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
@@ -280,7 +282,8 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before) + (int64_t)(from - start);
-    /* the elements that the host updates begin a run */
+    /* a new run begins at `cut`, the first element that the host updates, since one kernel does not update elements of
+     * both */
     const uint64_t cut = l->offload.cut, kept = c->kept + from - begin;
     int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
                   r.count + (to - from) <= most &&

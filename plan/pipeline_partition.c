@@ -68,7 +68,8 @@ tws_code tws_partition_balanced(const int64_t *weights, int count, int parts, in
     shorter[0].smallest = INT64_MAX;
     for (int j = 1; j <= parts; j++) {
       int *row = position + (size_t)(j - 1) * width;
-      for (int end = j; end <= count; end++) longer[end] = best_cut(shorter, sum, j, end, &row[end]);
+      /* of all parts together only the division of all weights is needed */
+      for (int end = j < parts ? j : count; end <= count; end++) longer[end] = best_cut(shorter, sum, j, end, &row[end]);
       cut_state *swap = shorter;
       shorter = longer;
       longer = swap;

@@ -49,7 +49,7 @@ typedef struct tws_pipeline_shape {
   int forward_only; /* 1: an evaluation, which has no backward passes */
   /* 1: a delayed update overlaps with the micro-batches, so that the exposed part of the update depends on their
    * number */
-  int beside;
+  int delayed_update;
 } tws_pipeline_shape;
 /* Returns the shape of a configuration's pipeline over `stages` stages; with one stage it is 1F1B whatever the
  * configuration says. */

@@ -22,7 +22,7 @@ int tws_placed_change(tws_placed from, tws_placed to) {
     tws_placed from, to;
     int change;
   } table[] = {
-      {TWS_PLACED_REPLICATED, TWS_PLACED_BROADCAST, TWS_MOVES_NOTHING},
+      {TWS_PLACED_REPLICATED, TWS_PLACED_BROADCAST, TWS_NO_COMMUNICATION},
       {TWS_PLACED_PARTIAL, TWS_PLACED_REPLICATED, TWS_COLLECTIVE_ALL_REDUCE},
       {TWS_PLACED_PARTIAL, TWS_PLACED_BROADCAST, TWS_COLLECTIVE_ALL_REDUCE},
       {TWS_PLACED_TOKENS, TWS_PLACED_BROADCAST, TWS_COLLECTIVE_ALL_GATHER},
@@ -32,7 +32,7 @@ int tws_placed_change(tws_placed from, tws_placed to) {
       {TWS_PLACED_SAMPLES, TWS_PLACED_EXPERTS, TWS_COLLECTIVE_ALL_TO_ALL},
       {TWS_PLACED_EXPERTS, TWS_PLACED_SAMPLES, TWS_COLLECTIVE_ALL_TO_ALL},
   };
-  if (from == to) return TWS_MOVES_NOTHING;
+  if (from == to) return TWS_NO_COMMUNICATION;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++)
     if (table[i].from == from && table[i].to == to) return table[i].change;
   return TWS_NO_CHANGE;

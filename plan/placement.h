@@ -45,8 +45,8 @@ static inline int tws_placed_is_split(tws_placed placed) {
 /* Returns the tws_collective that changes placement `from` to placement `to` along one axis, or one of the values
  * below. The placement of the gradient then changes from dual(to) to dual(from). */
 enum {
-  TWS_MOVES_NOTHING = -1, /* no communication: each rank already has what it needs */
-  TWS_NO_CHANGE = -2      /* no collective changes `from` to `to` */
+  TWS_NO_COMMUNICATION = -1, /* no communication: each rank already has what it needs */
+  TWS_NO_CHANGE = -2         /* no collective changes `from` to `to` */
 };
 int tws_placed_change(tws_placed from, tws_placed to);
 

@@ -243,6 +243,12 @@ static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
 
+/* An operation that updates elements of parameters: its operand 1 + optimizer_states are their gradients. */
+typedef struct tws_plan_update {
+  uint32_t op;
+  uint64_t first, count; /* the updated elements, numbered as in entries of the state with TWS_ELEMENTS_OWNED */
+} tws_plan_update;
+
 typedef struct tws_plan {
   tws_arena *arena;
   const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
@@ -259,14 +265,14 @@ typedef struct tws_plan {
   /* the type that cost models assume for matrix products whose work states no type; AUTO in engines */
   tws_matmul_dtype matmul_dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
-  /* 1: the plan has micro-batch barriers, as in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch, gathers,
-   * reductions and copies from the host wait for the computation that was issued before them. The next micro-batch and
-   * the optimizer phase begin when all gradients are reduced and, on several ranks, copied to the host. No operation
-   * waits for memory, so that times do not depend on the layout. */
-  int in_step;
-  /* index of an operation; operations of the optimizer phase before it belong to the previous step (delayed update); 0:
-   * there are none */
-  uint32_t late;
+  /* 1: micro-batches are separated by barriers, as in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch,
+   * gathers, reductions and copies from the host wait for the computation that was issued before them. The next
+   * micro-batch and the optimizer phase begin when all gradients are reduced and, on several ranks, copied to the host.
+   * No operation waits for memory, so that times do not depend on the layout. */
+  int micro_batch_barriers;
+  /* number of operations at the start of the plan among which those of the optimizer phase belong to the previous step
+   * (delayed update); 0: there are none */
+  uint32_t previous_step_ops;
   /* number of micro-batches after which the memory layout of a periodic step (plan/fold.h) recurs, and the period in
    * micro-batches with which it recurs; 0: the step is not periodic */
   uint32_t settled, period;
@@ -277,9 +283,10 @@ typedef struct tws_plan {
   tws_work *works;
   tws_arguments *arguments; /* different arguments of kernels, without duplicates */
   tws_group *groups;
+  tws_plan_update *updates; /* the optimizer's updates, in issue order */
   /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
   const tws_param_slice *slices;
-  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count;
+  uint32_t op_count, operand_count, dep_count, buffer_count, work_count, argument_count, group_count, update_count;
   /* bytes of the program's arena in each tier, without the state's arena: tws_plan_bytes() adds it */
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* indices of buffers that engines use; TWS_NONE: the plan has no such buffer */
@@ -350,8 +357,8 @@ static inline const tws_arguments *tws_op_arguments(const tws_plan *plan, const 
   return op->arguments > 0 ? &plan->arguments[op->arguments - 1] : NULL;
 }
 /* Returns 1 if an operation belongs to the optimizer phase of this step, not of the previous one. */
-static inline int tws_op_is_of_end(const tws_plan *plan, uint32_t op) {
-  return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->late;
+static inline int tws_op_in_optimizer_phase(const tws_plan *plan, uint32_t op) {
+  return plan->ops[op].phase == TWS_PHASE_STEP && op >= plan->previous_step_ops;
 }
 /* Returns 1 if, in plans with micro-batch barriers, operations of this stream wait for the computation that was issued
  * before them. */
@@ -374,7 +381,7 @@ static inline int tws_op_moves_checkpoint(const tws_plan *plan, const tws_op *o)
 /* Returns 1 if an operation waits for the checkpoint copies that were issued in earlier passes. */
 static inline int tws_op_follows_checkpoints(const tws_plan *plan, const tws_op *o) {
   return o->stream == TWS_STREAM_COMPUTE || tws_op_moves_checkpoint(plan, o) ||
-         (plan->in_step && tws_stream_waits_for_compute(o->stream));
+         (plan->micro_batch_barriers && tws_stream_waits_for_compute(o->stream));
 }
 /* Returns a number that identifies the pass of an operation: the forward pass, the backward pass (including deferred
  * weight gradients) or the optimizer phase of a micro-batch. Two chunks of a stage never run the same pass of a
@@ -408,5 +415,15 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
 /* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
  * writes to `buffer` (at most 160 bytes). */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
+/* Writes to `buffer` what traces say about an operation, as members of a JSON object: bytes (of a kernel: read and
+ * written; of a collective: of the larger operand), flops, shape, type, group and algorithm, or peer. algorithm: name
+ * of the algorithm of a collective or of the transport; NULL: the pattern in models/collectives.def. */
+enum { TWS_OP_DETAIL = 400 };
+const char *tws_op_detail(const tws_plan *plan, uint32_t op, const char *algorithm, char *buffer, int size);
+/* Returns the bytes that an operation reads and writes, or transfers, as tws_op_detail() says. */
+uint64_t tws_op_bytes(const tws_plan *plan, uint32_t op);
+/* Returns a number that is equal for the operations of different ranks that meet, a collective or the two ends of a
+ * message, and different for others of the same step; 0: the operation meets no other. */
+uint64_t tws_op_meeting(const tws_plan *plan, uint32_t op);
 
 #endif

@@ -107,7 +107,7 @@ uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
 /* Returns 1 for a module that works in the memory of its input and keeps nothing else for backward. */
 static int goes_on_in_place(const tws_lower *l, uint32_t module) {
   const tws_module *m = &l->network->modules[module];
-  return l->local.modules[module].forward == TWS_MOVES_NOTHING ||
+  return l->local.modules[module].forward == TWS_NO_COMMUNICATION ||
          (l->config->recompute == TWS_RECOMPUTE_OPERATIONS && l->memory[m->type].taken == 0);
 }
 

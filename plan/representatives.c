@@ -45,7 +45,7 @@ static tws_axes axes_that_differ(const tws_topology *t, const tws_config *config
   return axes;
 }
 
-int tws_replicas_keep_time(const tws_config *config) {
+int tws_replicas_are_synchronous(const tws_config *config) {
   const tws_zero_config *z = &config->zero;
   return !z->offload_optimizer || (z->stage != 1 && z->stage != 2);
 }

@@ -29,7 +29,7 @@ tws_code tws_representatives(const tws_topology *topology, const tws_node_mappin
 /* Returns 1 if data-parallel ranks run the same operations at the same time; 0 if the optimizer is on the host at
  * stages 1 and 2: each rank then copies its own shard of the gradients to the host when a bucket is reduced, and ranks
  * wait for each other, so that the step time of a single representative is too short. */
-int tws_replicas_keep_time(const tws_config *config);
+int tws_replicas_are_synchronous(const tws_config *config);
 /* Lists all ranks in order. */
 tws_code tws_every_rank(int ranks, tws_rank_set *out, tws_error *err);
 

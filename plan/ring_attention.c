@@ -152,7 +152,7 @@ void tws_ring_forward(tws_lower *l, const tws_module *m) {
   split_heads(&r, qkv, q, kv);
   tws_operand next = shift(&r, kv, "keys and values");
   const tws_work own = own_work(&r, TWS_KERNEL_ATTENTION);
-  const tws_operand o = tws_value_make(l, m->out[0]), lse = tws_value_make(l, m->out[1]);
+  const tws_operand o = tws_value_write(l, m->out[0]), lse = tws_value_write(l, m->out[1]);
   const tws_operand operands[4] = {qkv, o, lse, tws_lower_workspace(l, &own)};
   tws_lower_compute(l, &own, operands, 4);
   for (int step = 1; step < r.ranks && l->b.failed == TWS_OK; step++) {

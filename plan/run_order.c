@@ -248,7 +248,7 @@ static void walk_streams(tws_run *run, const tws_run_durations *d) {
   run->queue_count = r->left = 0;
 }
 
-void tws_run_through(tws_run *run, const tws_run_durations *d) {
+void tws_run_all(tws_run *run, const tws_run_durations *d) {
   tws_run_start start;
   if (run->rank_count == 1 && !run->ranks[0].rendezvous && run->ranks[0].left == run->ranks[0].plan->op_count) {
     walk_streams(run, d);

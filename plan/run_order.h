@@ -13,7 +13,7 @@
  *   tws_run_check(run, err);
  *
  * The caller determines durations; the run only records times. If durations do not depend on concurrent operations,
- * tws_run_through() is the loop above. */
+ * tws_run_all() is the loop above. */
 #ifndef TWS_PLAN_RUN_ORDER_H
 #define TWS_PLAN_RUN_ORDER_H
 
@@ -117,7 +117,7 @@ int tws_run_next(tws_run *run, tws_run_start *start);
 /* Reports that an operation has ended. Members of a rendezvous are reported one by one and may end at different
  * times. */
 void tws_run_end(tws_run *run, uint32_t rank, uint32_t op, double end_s);
-/* The durations with which tws_run_through() runs all remaining operations; a rendezvous takes the longest duration of
+/* The durations with which tws_run_all() runs all remaining operations; a rendezvous takes the longest duration of
  * its members. */
 typedef struct tws_run_durations {
   const double *const *seconds; /* [plan][work] seconds; NULL: all durations are 0 */
@@ -127,7 +127,7 @@ typedef struct tws_run_durations {
                     uint32_t op);
   void *user;
 } tws_run_durations;
-void tws_run_through(tws_run *run, const tws_run_durations *durations);
+void tws_run_all(tws_run *run, const tws_run_durations *durations);
 /* Fails with TWS_INTERNAL if operations have not ended (deadlock); the message names the first of them and the
  * operation or rank that it waits for. */
 tws_code tws_run_check(const tws_run *run, tws_error *err);

@@ -10,12 +10,12 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   enum { TOKENS = TWS_PLACED_TOKENS, HEADS = TWS_PLACED_FEATURES, WHOLE = TWS_PLACED_REPLICATED };
   switch (type) {
     case TWS_MODULE_EMBEDDING: /* each rank looks up the ids of its own tokens */
-      return (tws_axis_rule){TWS_AS_IT_COMES, TOKENS, TOKENS, WHOLE, WHOLE};
+      return (tws_axis_rule){TWS_ANY_PLACEMENT, TOKENS, TOKENS, WHOLE, WHOLE};
     case TWS_MODULE_ROPE:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
     case TWS_MODULE_HEADS_NORM: /* placed by tokens before rotary positions, by heads after them */
-      return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, WHOLE, WHOLE};
+      return (tws_axis_rule){TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, TOKENS, WHOLE, WHOLE};

@@ -72,7 +72,8 @@ static int64_t join_index(const tws_ulysses_tensor *t, int64_t tokens, int64_t h
   return (outer * heads + at->head) * t->width + at->column;
 }
 
-void tws_ulysses_into(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index) {
+void tws_ulysses_before_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                  int64_t *from_index) {
   int64_t tokens = tensor->sequence / tensor->ranks, heads = tensor->heads / tensor->ranks;
   place at = split_index(tensor, tensor->sequence, heads, index);
   *from_rank = (int)(at.token / tokens);
@@ -81,7 +82,8 @@ void tws_ulysses_into(const tws_ulysses_tensor *tensor, int rank, int64_t index,
   *from_index = join_index(tensor, tokens, tensor->heads, &at);
 }
 
-void tws_ulysses_back(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index) {
+void tws_ulysses_after_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                 int64_t *from_index) {
   int64_t tokens = tensor->sequence / tensor->ranks, heads = tensor->heads / tensor->ranks;
   place at = split_index(tensor, tokens, tensor->heads, index);
   *from_rank = (int)(at.head / heads);

@@ -44,7 +44,9 @@ int64_t tws_ulysses_sent(const tws_ulysses_tensor *tensor);
 /* Compute the rank, and the index in its tensor, from which element `index` of a rank's tensor comes: the first for the
  * all-to-all into attention (from token shards to head shards), the second for the all-to-all after attention, which is
  * the inverse. */
-void tws_ulysses_into(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index);
-void tws_ulysses_back(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank, int64_t *from_index);
+void tws_ulysses_before_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                  int64_t *from_index);
+void tws_ulysses_after_attention(const tws_ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
+                                 int64_t *from_index);
 
 #endif

@@ -151,7 +151,7 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   k->modules[index].to = (uint8_t)to;
   k->modules[index].forward = (int8_t)forward;
   k->modules[index].backward = (int8_t)backward;
-  k->modules[index].shares = forward == TWS_MOVES_NOTHING && k->shared[value];
+  k->modules[index].shares = forward == TWS_NO_COMMUNICATION && k->shared[value];
   placement.on[axis] = (uint8_t)to;
   return add_value(k, index, 0, value, changed_width(k, axis, to, k->net->values[in].per_row), placement);
 }
@@ -162,14 +162,14 @@ static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, 
   const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
   const uint8_t wants = rule_of(k, axis, m).wants;
   if (axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_EXPERT_LINEAR && value != m->in[0])
-    return k->split != TWS_SPLIT_NONE && tws_sharding_gathers_slots(k->how) ? TWS_PLACED_BROADCAST : TWS_AS_IT_COMES;
+    return k->split != TWS_SPLIT_NONE && tws_sharding_gathers_slots(k->how) ? TWS_PLACED_BROADCAST : TWS_ANY_PLACEMENT;
   return other && wants == TWS_PLACED_FEATURES ? TWS_PLACED_BROADCAST : wants;
 }
 
 static int is_wanted(const maker *k, const tws_module *m, uint32_t value, uint32_t local) {
   for (int i = 0; i < k->divided_count; i++) {
     const uint8_t wants = wanted_along(k, k->divided[i], m, value);
-    if (wants != TWS_AS_IT_COMES && wants != k->values[local].placement.on[k->divided[i]]) return 0;
+    if (wants != TWS_ANY_PLACEMENT && wants != k->values[local].placement.on[k->divided[i]]) return 0;
   }
   return 1;
 }
@@ -183,7 +183,7 @@ static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
   int in_place = 1;
   for (int i = 0; i < k->divided_count; i++) {
     const uint8_t wants = wanted_along(k, k->divided[i], m, value);
-    if (wants == TWS_AS_IT_COMES || wants == k->values[local].placement.on[k->divided[i]]) continue;
+    if (wants == TWS_ANY_PLACEMENT || wants == k->values[local].placement.on[k->divided[i]]) continue;
     local = add_exchange(k, k->divided[i], (tws_placed)wants, value, local);
     in_place &= tws_local_exchanges_in_place(&k->modules[k->net->module_count - 1]);
   }
@@ -310,7 +310,7 @@ static void vocabulary_part(const maker *k, tws_local_module *local) {
 static tws_placement given_by(const maker *k, const tws_module *m, tws_placement input) {
   for (int i = 0; i < k->divided_count; i++) {
     const tws_axis_rule rule = rule_of(k, k->divided[i], m);
-    if (rule.gives != TWS_AS_IT_COMES) input.on[k->divided[i]] = rule.gives;
+    if (rule.gives != TWS_ANY_PLACEMENT) input.on[k->divided[i]] = rule.gives;
   }
   return input;
 }
@@ -329,7 +329,7 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
   for (int i = 0; i < k->divided_count; i++) {
     const tws_axis_rule rule = rule_of(k, k->divided[i], m);
     const uint32_t local = k->current[value];
-    if (rule.leaves == TWS_AS_IT_COMES || rule.leaves == k->values[local].placement.on[k->divided[i]]) continue;
+    if (rule.leaves == TWS_ANY_PLACEMENT || rule.leaves == k->values[local].placement.on[k->divided[i]]) continue;
     k->current[value] = add_exchange(k, k->divided[i], (tws_placed)rule.leaves, value, local);
   }
 }

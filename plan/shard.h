@@ -38,14 +38,14 @@ typedef struct tws_axis_rule {
   uint8_t weight, vector;
 } tws_axis_rule;
 enum {
-  TWS_AS_IT_COMES = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
-  TWS_BETWEEN                         /* the placement that tws_sharding.between states */
+  TWS_ANY_PLACEMENT = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
+  TWS_BETWEEN                           /* the placement that tws_sharding.between states */
 };
 
 typedef struct tws_local_module {
   uint32_t origin;  /* index of the module of the whole network that it is, or for which it was inserted */
   uint8_t axis, to; /* EXCHANGE: the axis along which the placement changes, and the new placement */
-  /* EXCHANGE: the tws_collective of the forward and of the backward pass, or TWS_MOVES_NOTHING; other modules:
+  /* EXCHANGE: the tws_collective of the forward and of the backward pass, or TWS_NO_COMMUNICATION; other modules:
    * TWS_NO_CHANGE */
   int8_t forward, backward;
   uint8_t split; /* tws_split of a LINEAR; COLUMN for an EMBEDDING or LOSS whose vocabulary is split */
@@ -59,7 +59,7 @@ typedef struct tws_local_module {
 /* Returns 1 for an exchange that works in place, without communication or as an all-reduce: its output takes over the
  * input's memory. */
 static inline int tws_local_exchanges_in_place(const tws_local_module *m) {
-  return !m->shares && (m->forward == TWS_MOVES_NOTHING || m->forward == TWS_COLLECTIVE_ALL_REDUCE);
+  return !m->shares && (m->forward == TWS_NO_COMMUNICATION || m->forward == TWS_COLLECTIVE_ALL_REDUCE);
 }
 
 typedef struct tws_local_value {

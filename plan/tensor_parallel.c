@@ -16,7 +16,7 @@ static const struct {
   uint8_t ends_features; /* 1: can consume a split width */
   tws_axis_rule column, row;
 } types[TWS_MODULE_TYPE_COUNT] = {
-    [TWS_MODULE_EMBEDDING] = {.column = {TWS_AS_IT_COMES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_ROWS,
+    [TWS_MODULE_EMBEDDING] = {.column = {TWS_ANY_PLACEMENT, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_ROWS,
                                          TWS_PLACED_REPLICATED}},
     [TWS_MODULE_LINEAR] = {.ends_features = 1,
                            .column = {TWS_PLACED_BROADCAST, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
@@ -85,7 +85,7 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
 }
 
 tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split) {
-  if (split == TWS_SPLIT_NONE) return (tws_axis_rule){TWS_AS_IT_COMES, TWS_AS_IT_COMES, TWS_AS_IT_COMES, 0, 0};
+  if (split == TWS_SPLIT_NONE) return (tws_axis_rule){TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, 0, 0};
   return split == TWS_SPLIT_COLUMN ? types[type].column : types[type].row;
 }
 

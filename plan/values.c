@@ -158,12 +158,12 @@ tws_operand tws_value_read(tws_lower *l, uint32_t value) {
   return range(l, value, l->values.buffer[value], TWS_READ);
 }
 
-tws_operand tws_value_make(tws_lower *l, uint32_t value) {
+tws_operand tws_value_write(tws_lower *l, uint32_t value) {
   if (l->at.tile == 0 || l->tiled[value]) value_new(l, value);
   return range(l, value, l->values.buffer[value], TWS_WRITE);
 }
 
-tws_operand tws_value_take(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
+tws_operand tws_value_reuse(tws_lower *l, uint32_t input, uint32_t output, uint32_t access) {
   tws_operand operand = tws_value_read(l, input);
   operand.access = access;
   if (l->b.failed == TWS_OK) l->b.plan->buffers[operand.buffer].category = (uint8_t)category_of(l, output);
@@ -240,7 +240,7 @@ void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_argume
 }
 
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
-  if (l->b.failed != TWS_OK || l->b.pieces[buffer].count == (uint32_t)l->streams.slices)
+  if (l->b.failed != TWS_OK || l->b.segments[buffer].count == (uint32_t)l->streams.slices)
     return; /* there is one slice, or the buffer is sliced already */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->streams.slices, sizeof *starts);
   uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->streams.slices;
@@ -249,7 +249,7 @@ void tws_lower_slice(tws_lower *l, uint32_t buffer) {
     return;
   }
   for (int i = 0; i < l->streams.slices; i++) starts[i] = part * (uint64_t)i;
-  tws_builder_pieces(&l->b, buffer, starts, (uint32_t)l->streams.slices);
+  tws_builder_segments(&l->b, buffer, starts, (uint32_t)l->streams.slices);
 }
 
 tws_operand tws_operand_slice(const tws_lower *l, tws_operand operand, int i) {

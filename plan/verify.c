@@ -139,16 +139,17 @@ static tws_code run_clocks(verifier *v) {
   return TWS_OK;
 }
 
-/* Checks the micro-batch barriers of a plan (tws_plan.in_step): collectives of parameters and gradients wait for the
- * computation issued before them, and a micro-batch waits for the reductions of earlier ones and, on several ranks, for
- * their copies to the host. Positions are indices in streams. */
+/* Checks the micro-batch barriers of a plan (tws_plan.micro_batch_barriers): collectives of parameters and gradients
+ * wait for the computation issued before them, and a micro-batch waits for the reductions of earlier ones and, on
+ * several ranks, for their copies to the host. Positions are indices in streams. */
 static tws_code check_pace(verifier *v) {
   const tws_plan *plan = v->plan;
   uint32_t computed = 0, reduced = 0, all_reduced = 0, copied = 0, all_copied = 0;
-  for (uint32_t op = 0; op < plan->op_count && plan->in_step; op++) {
+  for (uint32_t op = 0; op < plan->op_count && plan->micro_batch_barriers; op++) {
     const tws_op *o = &plan->ops[op], *before = op > 0 ? o - 1 : o;
-    const int ends = tws_op_is_of_end(plan, op), moves = tws_stream_waits_for_compute(o->stream);
-    const int begins = o->micro_batch != before->micro_batch || ends != tws_op_is_of_end(plan, op > 0 ? op - 1 : op);
+    const int ends = tws_op_in_optimizer_phase(plan, op), moves = tws_stream_waits_for_compute(o->stream);
+    const int begins =
+        o->micro_batch != before->micro_batch || ends != tws_op_in_optimizer_phase(plan, op > 0 ? op - 1 : op);
     if (begins) all_reduced = reduced;
     if (begins && plan->world > 1) all_copied = copied;
     if (moves && !ends && v->clock[op].position[TWS_STREAM_COMPUTE] < computed)

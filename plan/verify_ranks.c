@@ -9,11 +9,11 @@ static tws_code verify_ranks(const tws_plan *const *plans, int count, tws_absent
   const tws_run_durations at_once = {NULL, NULL, NULL};
   tws_run *run;
   TWS_TRY(tws_run_create(&request, &run, err));
-  tws_run_through(run, &at_once);
+  tws_run_all(run, &at_once);
   tws_code code = tws_run_check(run, err);
   if (code != TWS_OK) {
     tws_run_reset(run, TWS_RUN_STREAMS);
-    tws_run_through(run, &at_once);
+    tws_run_all(run, &at_once);
     if (tws_run_check(run, NULL) == TWS_OK)
       code = tws_fail_in(err, code, "in issue order, as the engines start operations (on streams alone it could run)");
   }

@@ -157,13 +157,13 @@ static tws_operand one_tile(tws_lower *l, const tws_module *m, const char *name)
 }
 
 tws_operand tws_outputs_make(tws_lower *l, const tws_module *m) {
-  return tiles_of(l, m) == 1 ? tws_value_make(l, m->out[0]) : one_tile(l, m, "outputs of a tile");
+  return tiles_of(l, m) == 1 ? tws_value_write(l, m->out[0]) : one_tile(l, m, "outputs of a tile");
 }
 
 void tws_outputs_put(tws_lower *l, const tws_module *m, tws_operand outputs) {
   if (tiles_of(l, m) == 1 || l->b.failed != TWS_OK) return;
   const int first = tws_is_first_weight_tile(l, m);
-  tws_operand all = first ? tws_value_make(l, m->out[0]) : tws_value_read(l, m->out[0]);
+  tws_operand all = first ? tws_value_write(l, m->out[0]) : tws_value_read(l, m->out[0]);
   if (!first) all.access = TWS_READ_WRITE;
   move_outputs(l, m, TWS_KERNEL_PART_GRAD, first ? 0 : TWS_ACCUMULATE, outputs, all);
 }

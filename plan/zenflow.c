@@ -39,7 +39,7 @@ enum { CHUNK = 1 << 25 }; /* largest number of elements of gradients that one co
 
 /* ---- parts of matrices and numbers of selected columns ---- */
 
-static void place_piece(const tws_lower *l, tws_columns_piece *p) {
+static void place_piece(const tws_lower *l, tws_columns_segment *p) {
   const tws_zero *z = &l->zero;
   const tws_zero_class *c = &z->classes[p->zero_class];
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[p->param];
@@ -63,7 +63,7 @@ static void place_piece(const tws_lower *l, tws_columns_piece *p) {
 
 static void list_pieces(tws_lower *l) {
   tws_columns *z = &l->columns;
-  z->pieces = tws_lower_memory(l, l->network->param_count, sizeof *z->pieces);
+  z->segments = tws_lower_memory(l, l->network->param_count, sizeof *z->segments);
   for (uint32_t k = 0; k < l->zero.trained_count && l->b.failed == TWS_OK; k++)
     for (uint32_t i = l->zero.classes[k].first; i < l->zero.classes[k].end; i++) {
       const uint32_t param = (uint32_t)l->zero.order[i];
@@ -71,14 +71,14 @@ static void list_pieces(tws_lower *l) {
       const int64_t columns = of->rows > 1 ? of->columns : 1;
       const int64_t chosen = of->rows > 1 ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1;
       if (chosen == 0) continue; /* a narrow matrix has no selected columns, so the host updates all of it */
-      tws_columns_piece *p = &z->pieces[z->count++];
-      *p = (tws_columns_piece){.param = param,
-                               .zero_class = k,
-                               .columns = columns,
-                               .chosen = chosen,
-                               .list = z->listed,
-                               .norms = z->normed,
-                               .compact = z->compact_elements};
+      tws_columns_segment *p = &z->segments[z->count++];
+      *p = (tws_columns_segment){.param = param,
+                                 .zero_class = k,
+                                 .columns = columns,
+                                 .chosen = chosen,
+                                 .list = z->listed,
+                                 .norms = z->normed,
+                                 .compact = z->compact_elements};
       place_piece(l, p);
       z->listed += (uint64_t)chosen;
       z->normed += (uint64_t)columns;
@@ -127,9 +127,9 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
 
 /* ---- copies of columns ---- */
 
-/* Copies the selected columns between `piece`, a range of a matrix, and a compact buffer (back 1: to the matrix).
+/* Copies the selected columns between `range`, a range of a matrix, and a compact buffer (back 1: to the matrix).
  * `lists` has the indices of the columns, where the kernel runs. */
-static void move(tws_lower *l, const tws_columns_piece *p, tws_operand piece, uint32_t lists, uint32_t compact,
+static void move(tws_lower *l, const tws_columns_segment *p, tws_operand range, uint32_t lists, uint32_t compact,
                  int back) {
   if (l->b.failed != TWS_OK) return;
   const tws_plan *plan = l->b.plan;
@@ -139,10 +139,10 @@ static void move(tws_lower *l, const tws_columns_piece *p, tws_operand piece, ui
                                   (tws_dtype)plan->buffers[compact].dtype, 0);
   const int64_t sizes[] = {p->count, p->columns, p->chosen, p->rows};
   for (int i = 0; i < 4; i++) work.d[i] = sizes[i];
-  piece.access = back ? TWS_READ_WRITE : TWS_READ;
+  range.access = back ? TWS_READ_WRITE : TWS_READ;
   const tws_operand packed = {compact, back ? TWS_READ : TWS_WRITE, p->compact, elements};
-  const tws_operand operands[3] = {back ? packed : piece, tws_read(lists, p->list, (uint64_t)p->chosen),
-                                   back ? piece : packed};
+  const tws_operand operands[3] = {back ? packed : range, tws_read(lists, p->list, (uint64_t)p->chosen),
+                                   back ? range : packed};
   tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            &(tws_arguments){{(double)p->first}}, operands, 3);
 }
@@ -169,9 +169,9 @@ static uint32_t cast_weights(tws_lower *l) {
 static void put_weights(tws_lower *l, uint32_t weights) {
   const tws_columns *z = &l->columns;
   for (uint32_t i = 0; i < z->count; i++)
-    if (z->pieces[i].count > 0)
-      move(l, &z->pieces[i], tws_update(l->b.plan->parameters, z->pieces[i].at, (uint64_t)z->pieces[i].count), z->held,
-           weights, 1);
+    if (z->segments[i].count > 0)
+      move(l, &z->segments[i], tws_update(l->b.plan->parameters, z->segments[i].at, (uint64_t)z->segments[i].count),
+           z->held, weights, 1);
 }
 
 /* ---- the training step ---- */
@@ -189,7 +189,7 @@ static void update_columns(tws_lower *l) {
   if (count == 0 || l->b.failed != TWS_OK) return;
   const uint32_t gradients = on_device(l, "gradients of columns", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype);
   for (uint32_t i = 0; i < z->count; i++) {
-    const tws_columns_piece *p = &z->pieces[i];
+    const tws_columns_segment *p = &z->segments[i];
     if (p->count > 0) move(l, p, gradients_of(l, p->at, p->kept, (uint64_t)p->count), z->held, gradients, 0);
   }
   const tws_work work = tws_lower_update_work(l, l->config->accumulation_dtype, count);
@@ -244,7 +244,9 @@ static void begin_host(tws_lower *l) {
   l->b.module = TWS_NONE;
 }
 
-/* Emits the host's update of all elements, then overwrites the device's columns with the device's weights. */
+/* Emits the optimizer update on the host for all elements that this rank updates, then copies the weights of the
+ * selected columns, which the device has updated, from the device over the weights that the host has computed for
+ * them. */
 static void update_on_host(tws_lower *l) {
   tws_offload_squares_begin(l); /* creates the buffers of the scalars */
   tws_offload_scalars(l);
@@ -270,7 +272,7 @@ static uint32_t find_norms(tws_lower *l) {
   const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
   clear_on_host(l, here, z->normed); /* columns that only other ranks have are 0 */
   for (uint32_t i = 0; i < z->count; i++) {
-    const tws_columns_piece *p = &z->pieces[i];
+    const tws_columns_segment *p = &z->segments[i];
     if (p->count == 0) continue;
     tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, TWS_F32, 0);
     work.d[0] = p->count;
@@ -289,10 +291,10 @@ static uint32_t share_norms(tws_lower *l, uint32_t here) {
       tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
   tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, z->normed), tws_write(norms, 0, z->normed));
   for (uint32_t i = 0, next; i < z->count; i = next) {
-    const tws_columns_piece *p = &z->pieces[i];
+    const tws_columns_segment *p = &z->segments[i];
     const tws_zero_class *c = &l->zero.classes[p->zero_class];
-    for (next = i + 1; next < z->count && z->pieces[next].zero_class == p->zero_class;) next++;
-    const uint64_t end = next < z->count ? z->pieces[next].norms : z->normed;
+    for (next = i + 1; next < z->count && z->segments[next].zero_class == p->zero_class;) next++;
+    const uint64_t end = next < z->count ? z->segments[next].norms : z->normed;
     const tws_operand all = tws_update(norms, p->norms, end - p->norms);
     if (c->ranks > 1)
       tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, c->group, TWS_F32,
@@ -307,7 +309,7 @@ static void choose(tws_lower *l, uint32_t here) {
   if (z->listed == 0 || l->b.failed != TWS_OK) return;
   const uint32_t norms = share_norms(l, here);
   for (uint32_t i = 0; i < z->count; i++) {
-    const tws_columns_piece *p = &z->pieces[i];
+    const tws_columns_segment *p = &z->segments[i];
     tws_work work = tws_kernel_work(TWS_KERNEL_TOP_COLUMNS, TWS_F32, 0);
     work.d[0] = p->columns;
     work.d[1] = p->chosen;
@@ -336,8 +338,9 @@ static void exchange(tws_lower *l, uint32_t lists, int out) {
     if (out)
       tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(z->compact[kind], 0, count), tws_write(here, 0, count));
     for (uint32_t i = 0; i < z->count; i++)
-      if (z->pieces[i].count > 0)
-        move(l, &z->pieces[i], tws_update(there, z->pieces[i].kept, (uint64_t)z->pieces[i].count), lists, here, out);
+      if (z->segments[i].count > 0)
+        move(l, &z->segments[i], tws_update(there, z->segments[i].kept, (uint64_t)z->segments[i].count), lists, here,
+             out);
     if (!out)
       tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, count), tws_write(z->compact[kind], 0, count));
   }
@@ -383,6 +386,6 @@ void tws_zenflow_late(tws_lower *l) {
   if (l->b.plan->program == TWS_PROGRAM_OVERLAP_SELECT && l->columns.listed > 0 && l->b.failed == TWS_OK)
     l->columns.late_norms = find_norms(l);
   begin_anew(l);
-  l->b.plan->late = l->b.plan->op_count;
+  l->b.plan->previous_step_ops = l->b.plan->op_count;
   l->b.phase = phase;
 }

@@ -77,8 +77,9 @@ static int kind_along_model(const tws_lower *l, int param) {
   return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
 }
 
-/* Determines the flattening order of parameters: one ZeRO class after another, within each class as its parameters are
- * dealt to the ranks. */
+/* Determines the order in which parameters are flattened (z->order): the ZeRO classes follow one another. Within a
+ * class the parameters are in the network's order, or, with round_robin_gradients, in the order in which they are
+ * assigned to the ranks one by one. */
 static void order_params(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
@@ -101,10 +102,10 @@ static void order_params(tws_lower *l) {
   }
 }
 
-static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *pieces, uint32_t count) {
+static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const uint64_t *segments, uint32_t count) {
   const tws_optimizer_row *optimizer = tws_optimizer_of(l->config->optimizer);
   tws_plan *plan = l->b.plan;
-  tws_offload_parameters(l, elements, pieces, count);
+  tws_offload_parameters(l, elements, segments, count);
   if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   /* Parameters that are updated on another tier than that of their use have master weights there in any type. */
@@ -132,12 +133,12 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
 }
 
 /* Creates the buffers of gradients; an evaluation has none. */
-static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *pieces, uint32_t count) {
+static void make_gradients(tws_lower *l, uint64_t elements, const uint64_t *segments, uint32_t count) {
   tws_plan *plan = l->b.plan;
   if (l->extent.evaluates) return;
   plan->gradients = tws_builder_buffer(&l->b, "gradients", TWS_CATEGORY_GRADIENT, l->config->accumulation_dtype,
                                        elements, TWS_LIFETIME_OPS);
-  if (pieces) tws_builder_pieces(&l->b, plan->gradients, pieces, count);
+  if (segments) tws_builder_segments(&l->b, plan->gradients, segments, count);
 }
 
 static uint32_t starts_below(const uint64_t *starts, uint32_t count, uint64_t end) {
@@ -556,8 +557,8 @@ static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const int checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
   const int moves = z->ranks > 1 || !z->flat_gradients || l->offload.param_tier != TWS_TIER_DEVICE;
-  l->b.plan->in_step = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->streams.overlap);
-  l->b.no_wait_for_memory = l->b.plan->in_step || l->streams.exchanges_overlap || checkpoints;
+  l->b.plan->micro_batch_barriers = z->stage >= 2 && moves && (tws_config_offloads(l->config) || l->streams.overlap);
+  l->b.no_wait_for_memory = l->b.plan->micro_batch_barriers || l->streams.exchanges_overlap || checkpoints;
 }
 
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas) {
@@ -621,7 +622,7 @@ static void hold_emptied(tws_lower *l, int which) {
 
 void tws_zero_micro_end(tws_lower *l) {
   tws_zero *z = &l->zero;
-  for (int i = 0; i < 2 && l->b.plan->in_step; i++) hold_emptied(l, i);
+  for (int i = 0; i < 2 && l->b.plan->micro_batch_barriers; i++) hold_emptied(l, i);
   if (z->ranks == 1 || l->b.micro_batch + 1u != (uint32_t)l->extent.accumulation) return;
   l->b.module = TWS_NONE;
   l->b.phase = TWS_PHASE_BACKWARD;
@@ -670,9 +671,9 @@ static void begin_bucket(tws_lower *l, tws_bucket *bucket) {
   /* hazards in the bucket are tracked separately for each gradient */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, bucket->count, sizeof *starts);
   for (uint32_t i = 0; starts && i < bucket->count; i++) starts[i] = z->slot[z->bucket_params[bucket->first + i]];
-  tws_builder_pieces(&l->b, bucket->buffer, starts, bucket->count);
+  tws_builder_segments(&l->b, bucket->buffer, starts, bucket->count);
   /* one bucket is filled while another is reduced and copied: DeepSpeed has two buffers, too */
-  if (!l->b.plan->in_step || !z->flushed[0]) return;
+  if (!l->b.plan->micro_batch_barriers || !z->flushed[0]) return;
   tws_builder_begin_after(&l->b, bucket->buffer, z->flushed[0] - 1);
   hold_emptied(l, 0);
 }

@@ -20,8 +20,8 @@ static uint32_t room_for(tws_lower *l, const char *name, tws_dtype dtype, uint64
   return tws_builder_buffer(&l->b, name, TWS_CATEGORY_BUCKET, dtype, elements, TWS_LIFETIME_OPS);
 }
 
-/* Quantizes one gradient. segment[]: its codes, room for the codes received from other ranks, its scales, room for the
- * received scales. */
+/* Quantizes one gradient. It writes four operands to `segment`: the codes, the buffer for codes that other ranks send,
+ * the scales, and the buffer for scales that other ranks send. */
 static void quantize(tws_lower *l, const level *h, int64_t part, tws_operand from, tws_operand segment[4]) {
   const uint64_t parts = (uint64_t)(h->parts * h->ranks);
   const uint64_t codes = parts * (((uint64_t)part * BITS + 7) / 8);
@@ -47,7 +47,9 @@ static void add_up(tws_lower *l, const level *h, int64_t part, const tws_operand
   tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 3);
 }
 
-/* Emits one level. segments: room for four operands of each gradient. */
+/* Emits one level of the reduction (intra-node or inter-node): quantizes `count` gradients, exchanges them by one
+ * all-to-all, and sums what was received into `to`. part: number of elements of each gradient that one rank receives.
+ * segments: scratch array with room for four operands of each gradient. */
 static void emit_level(tws_lower *l, const level *h, const int64_t *part, uint32_t count, const tws_operand *from,
                        const tws_operand *to, tws_operand *segments) {
   uint64_t bytes = 0;

@@ -42,7 +42,7 @@ void tws_secondary_begin(tws_lower *l) {
   if (!elements) return;
   s->buffer = tws_builder_buffer(&l->b, "secondary parameters", TWS_CATEGORY_PARAMETER, l->config->dtype, elements,
                                  TWS_LIFETIME_OPS);
-  tws_builder_pieces(&l->b, s->buffer, starts, count);
+  tws_builder_segments(&l->b, s->buffer, starts, count);
 }
 
 void tws_secondary_keep(tws_lower *l, uint32_t param) {

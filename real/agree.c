@@ -132,7 +132,7 @@ tws_code tws_training_agree(tws_training *t, tws_error *err) {
   mine.file[1] = sample_file(t->options->eval_data);
   mine.lock = sample_in(t->options->save, TWS_FOLDER_LOCK);
   tws_code code = judge(t, &mine, &data, &bytes, err);
-  if (code == TWS_OK) code = tws_mpi_broadcast(&data, &bytes, err);
+  if (code == TWS_OK) code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   if (code == TWS_OK) code = take_verdict(t, data, err);
   tws_free(data);
   return code;

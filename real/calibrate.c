@@ -411,9 +411,9 @@ static tws_code prepare(bench *b, tws_error *err) {
   for (int i = 0; i < b->world; i++) ranks[i] = i;
   tws_group group = {.axes = TWS_AXES_DATA, .size = b->world, .index = b->rank, .ranks = ranks};
   const tws_plan plan = {.groups = &group, .group_count = 1};
-  if (b->world > 1) TWS_TRY(tws_comm_create(&group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
+  if (b->world > 1) TWS_TRY(tws_comm_create(NULL, &group, 1, TWS_TRANSPORT_AUTO, b->world > b->cores, &b->comm, err));
   TWS_TRY(make_sets(b, err));
-  if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, &plan, &b->device_comm, err));
+  if (b->cuda && b->world > 1) TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, NULL, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
   b->pool_bytes = 2 * cache_bytes(b);
   /* with more ranks than cores, ranks would compete for cores */
@@ -665,7 +665,7 @@ static tws_code choose_backend(bench *b, tws_error *err) {
 }
 
 tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err) {
-  bench b = {.options = options, .rank = tws_mpi_rank(), .world = tws_mpi_world()};
+  bench b = {.options = options, .rank = tws_mpi_rank(NULL), .world = tws_mpi_world(NULL)};
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   b.cores = options->cores > 0 ? options->cores : cores > 0 ? (int)cores : 1;
   b.began_s = tws_clock_s();

@@ -17,7 +17,7 @@
 #include "checkpoint/shard.h"
 #include "models/network/adapt.h"
 #include "real/background.h"
-#include "real/far.h"
+#include "real/remote_files.h"
 #include "real/train_internal.h"
 
 typedef enum phase { IDLE, WRITING, PUBLISHING } phase;
@@ -158,7 +158,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
   tws_free(gathered);
   tws_free(offset);
   TWS_TRY(code);
-  code = tws_mpi_broadcast(&data, &bytes, err);
+  code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   if (code == TWS_OK) code = take_pieces(t, data, (uint32_t)(bytes / sizeof(tws_piece)), err);
   if (t->rank != 0) tws_free(data);
   return code;
@@ -167,7 +167,7 @@ static tws_code share_pieces(tws_training *t, const tws_piece *held, uint32_t co
 static tws_code get_piece(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                           tws_error *err) {
   const tws_training *t = user;
-  tws_watchdog_moves(t->watchdog);
+  tws_watchdog_count_progress(t->watchdog);
   return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->checkpoint->buffer[piece->held], piece->at + first, to,
                           count, err);
 }
@@ -175,7 +175,7 @@ static tws_code get_piece(void *user, const tws_piece *piece, uint64_t first, ui
 static tws_code get_copied(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                            tws_error *err) {
   tws_training *t = user;
-  tws_watchdog_moves(t->watchdog);
+  tws_watchdog_count_progress(t->watchdog);
   return tws_snapshot_get(&t->checkpoint->snapshot, piece, first, count, to, err);
 }
 
@@ -275,6 +275,7 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->params = network->params;
   x->param_count = network->param_count;
   x->base = t->options->init_from && tws_training_has_frozen(t) ? t->options->init_from : "";
+  x->client_state = t->client_state;
   x->lora_r = config->lora.r;
   x->lora_scale = tws_lora_scale(config);
   x->block = t->plan->quantized.bits > 0 ? t->plan->quantized.block : 0;
@@ -396,12 +397,12 @@ static tws_code write_far(tws_training *t, const tws_shard_request *shard, tws_e
   tws_checkpoint *c = t->checkpoint;
   char path[TWS_FOLDER_SIZE + 64];
   if (t->far_writers[t->rank]) {
-    TWS_TRY(tws_shard_make(shard, tws_far_write, t, c->work, &c->written, err));
-    return tws_far_write_end(t, err);
+    TWS_TRY(tws_shard_make(shard, tws_remote_file_write, t, c->work, &c->written, err));
+    return tws_remote_file_write_end(t, err);
   }
   TWS_TRY(write_shard(t, shard, err));
   for (int r = 1; t->rank == 0 && r < t->world; r++)
-    if (t->far_writers[r]) TWS_TRY(tws_far_receive(t, r, shard_path(t, r, path, sizeof path), err));
+    if (t->far_writers[r]) TWS_TRY(tws_remote_file_receive(t, r, shard_path(t, r, path, sizeof path), err));
   return TWS_OK;
 }
 

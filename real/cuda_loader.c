@@ -71,24 +71,25 @@ tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error 
   /* NCCL refuses two ranks of one host on one device. With different host names they are accepted, and communicate
    * through sockets. */
   char name[48];
-  snprintf(name, sizeof name, "twinspeed-rank-%d", tws_mpi_rank());
+  snprintf(name, sizeof name, "twinspeed-rank-%d", tws_mpi_rank(NULL));
   if (setenv("NCCL_HOSTID", name, 0) != 0) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
 
 static tws_code broadcast(void *user, void *data, size_t bytes, tws_error *err) {
-  (void)user;
-  if (MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, MPI_COMM_WORLD) == MPI_SUCCESS) return TWS_OK;
+  const MPI_Comm ranks = user ? *(const MPI_Comm *)user : MPI_COMM_WORLD;
+  if (MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, ranks) == MPI_SUCCESS) return TWS_OK;
   return tws_fail(err, TWS_RANK, NULL, "MPI does not deliver NCCL's identifier");
 }
 
-tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const tws_plan *plan, tws_comm **out,
-                          tws_error *err) {
+tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const void *ranks, const tws_plan *plan,
+                          tws_comm **out, tws_error *err) {
   tws_cuda_comm_setup setup = {.backend = backend,
                                .groups = plan->groups,
                                .group_count = plan->group_count,
-                               .rank = tws_mpi_rank(),
-                               .world = tws_mpi_world(),
-                               .broadcast = broadcast};
+                               .rank = tws_mpi_rank(ranks),
+                               .world = tws_mpi_world(ranks),
+                               .broadcast = broadcast,
+                               .user = (void *)(uintptr_t)ranks};
   return api->comm_create(&setup, out, err);
 }

@@ -11,8 +11,9 @@ tws_code tws_cuda_load(const tws_cuda_api **out, tws_error *err);
  * devices. Fails with TWS_ENVIRONMENT if there is no device. If ranks share a device, NCCL is configured to treat them
  * as separate hosts: such runs are for tests only, their times are meaningless. */
 tws_code tws_cuda_choose_device(const tws_cuda_api *api, int *device, tws_error *err);
-/* Creates the NCCL communicators of the plan's groups. All ranks of the world have to call it. */
-tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const tws_plan *plan, tws_comm **out,
-                          tws_error *err);
+/* Creates the NCCL communicators of the plan's groups. All ranks of the MPI communicator `ranks` (real/mpi_comm.h) have
+ * to call it. */
+tws_code tws_cuda_connect(const tws_cuda_api *api, tws_backend *backend, const void *ranks, const tws_plan *plan,
+                          tws_comm **out, tws_error *err);
 
 #endif

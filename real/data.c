@@ -229,6 +229,39 @@ tws_code tws_data_open_labelled(const char *path, int64_t sequence, const tws_pa
                   "%s: a classifier is trained on a file of lines with labels", path);
 }
 
+tws_code tws_data_open_memory(int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed, tws_data *data,
+                              tws_error *err) {
+  *data = (tws_data){.fd = -1,
+                     .path = "the batch",
+                     .sequence = sequence,
+                     .vocabulary = vocabulary,
+                     .token_bytes = sizeof(int32_t),
+                     .samples = (uint64_t)train_batch,
+                     .count = (uint64_t)(train_batch * (sequence + 1)),
+                     .seed = seed};
+  data->row = tws_calloc((size_t)sequence + 1, sizeof(int32_t));
+  return data->row ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for a sequence");
+}
+
+tws_code tws_data_set_batch(tws_data *data, const int32_t *tokens, const int32_t *targets, tws_error *err) {
+  const uint64_t row = (uint64_t)data->sequence, limit = (uint64_t)data->vocabulary;
+  for (uint64_t i = 0; i < data->count; i++)
+    if ((uint32_t)tokens[i] >= limit)
+      return tws_fail(err, TWS_INVALID, "was the text tokenized with this model's tokenizer?",
+                      "the batch: token %" PRIu64 " of sample %" PRIu64 " is %" PRId32
+                      ", and the model's vocabulary has %" PRId64,
+                      i % (row + 1), i / (row + 1), tokens[i], data->vocabulary);
+  for (uint64_t i = 0; targets && i < data->samples * row; i++)
+    if (targets[i] >= 0 && (uint64_t)targets[i] >= limit)
+      return tws_fail(err, TWS_INVALID, "a target is a token, or negative: then it does not count",
+                      "the batch: target %" PRIu64 " of sample %" PRIu64 " is %" PRId32
+                      ", and the model's vocabulary has %" PRId64,
+                      i % row, i / row, targets[i], data->vocabulary);
+  data->tokens = tokens;
+  data->targets = targets;
+  return TWS_OK;
+}
+
 void tws_data_close(tws_data *data) {
   if (data->row && data->fd >= 0) close(data->fd); /* if there is no `row`, the file was never opened */
   tws_free(data->row);
@@ -237,6 +270,7 @@ void tws_data_close(tws_data *data) {
 }
 
 uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step, int64_t place) {
+  if (data->tokens) return (uint64_t)place;
   uint64_t at = (uint64_t)(step * train_batch + place + data->offset);
   return tws_random_permute(data->seed + at / data->samples, data->samples, at % data->samples);
 }
@@ -253,7 +287,12 @@ static tws_code token_read(const tws_data *data, uint64_t first, int64_t i, uint
 }
 
 static tws_code read_tokens(const tws_data *data, uint64_t first, int64_t count, tws_error *err) {
-  const uint64_t size = (uint64_t)data->token_bytes;
+  const uint64_t size = (uint64_t)data->token_bytes, sequence = (uint64_t)data->sequence;
+  if (data->tokens) {
+    const int32_t *from = data->tokens + first / sequence * (sequence + 1) + first % sequence;
+    memcpy(data->row, from, (size_t)count * sizeof *from);
+    return TWS_OK;
+  }
   return read_at(data, data->first + first * size, data->row, (size_t)count * size, err);
 }
 
@@ -265,6 +304,13 @@ tws_code tws_data_tokens_at(const tws_data *data, uint64_t first, int64_t count,
     tokens[i] = (int32_t)token;
   }
   return TWS_OK;
+}
+
+/* Returns the target of token number `at`, which is the token after it, `next`, unless the batch has targets of its
+ * own. */
+static int32_t target_of(const tws_data *data, const tws_batch_shape *shape, uint64_t at, uint32_t next) {
+  if (data->targets) return data->targets[at] < 0 ? -1 : data->targets[at];
+  return (int64_t)next == shape->ignored ? -1 : (int32_t)next;
 }
 
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
@@ -283,7 +329,7 @@ tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64
         for (int64_t t = 0; t <= length; t++) {
           uint32_t token;
           TWS_TRY(token_read(data, first, t, &token, err));
-          if (t > 0) *targets++ = (int64_t)token == shape->ignored ? -1 : (int32_t)token;
+          if (t > 0) *targets++ = target_of(data, shape, first + (uint64_t)t - 1, token);
           if (t < length) *ids++ = (int32_t)token;
         }
       }

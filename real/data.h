@@ -27,6 +27,9 @@ typedef struct tws_data {
   uint64_t samples; /* samples per epoch */
   uint64_t seed;
   struct tws_pairs *pairs; /* NULL unless the file has pairs (real/pairs.h) instead of one sequence of tokens */
+  /* A global batch in memory instead of a file; NULL: a file. tokens: [samples][sequence + 1]; targets:
+   * [samples][sequence], which replace the next tokens as targets, or NULL. Both belong to the caller. */
+  const int32_t *tokens, *targets;
   int64_t offset;          /* added to the position of a sample, if earlier steps had another batch size; else 0 */
 } tws_data;
 
@@ -40,6 +43,13 @@ tws_code tws_data_open(const char *path, int64_t sequence, int64_t vocabulary, i
 struct tws_pairs_form;
 tws_code tws_data_open_labelled(const char *path, int64_t sequence, const struct tws_pairs_form *form,
                                 int64_t train_batch, uint64_t seed, tws_data *data, tws_error *err);
+/* Opens data whose batches the caller sets before each step with tws_data_set_batch(): the only samples are those of
+ * the batch, in its order. Fails with TWS_MEMORY. */
+tws_code tws_data_open_memory(int64_t sequence, int64_t vocabulary, int64_t train_batch, uint64_t seed, tws_data *data,
+                              tws_error *err);
+/* Sets the tokens and targets of the next step, which have to stay until it has ended. Fails with TWS_INVALID for a
+ * token that is not below the vocabulary; the message has its position. */
+tws_code tws_data_set_batch(tws_data *data, const int32_t *tokens, const int32_t *targets, tws_error *err);
 void tws_data_close(tws_data *data);
 
 /* Returns the index in the file of the sample at position `place` (0 .. train_batch - 1) of the global batch of step

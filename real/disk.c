@@ -314,7 +314,7 @@ uint64_t tws_disk_started(const tws_disk *d) {
   return d->started; /* only one thread starts transfers, so no lock is needed */
 }
 
-tws_disk_count tws_disk_moved(tws_disk *d) {
+tws_disk_count tws_disk_transferred(tws_disk *d) {
   pthread_mutex_lock(&d->lock);
   const tws_disk_count moved = d->moved;
   pthread_mutex_unlock(&d->lock);

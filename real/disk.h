@@ -48,7 +48,7 @@ tws_code tws_disk_start(tws_disk *disk, const tws_disk_transfer *transfer, uint6
 tws_code tws_disk_wait(tws_disk *disk, uint64_t ticket, tws_error *err);
 uint64_t tws_disk_started(const tws_disk *disk); /* returns the ticket of the last transfer that was started; 0: none
                                                   * was */
-tws_disk_count tws_disk_moved(tws_disk *disk);   /* returns the numbers of bytes of the transfers that have ended */
+tws_disk_count tws_disk_transferred(tws_disk *disk); /* returns the numbers of bytes of the transfers that have ended */
 /* Measures the speed in bytes/s of one transfer of a whole file of `bytes` bytes, in each direction, for `calibrate
  * --disk`. */
 tws_code tws_disk_measure(const char *folder, const tws_aio *aio, uint64_t bytes, double *read, double *write,

@@ -22,10 +22,10 @@ int tws_evaluation_is_due(const tws_training *t, int64_t step) {
   return t->evaluation && (step == t->options->steps || (every > 0 && step % every == 0));
 }
 
-tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err) {
+tws_code tws_evaluation_put(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   const tws_plan *plan = t->evaluation;
   const float hyper[TWS_HYPER_COUNT] = {0};
-  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_EVALUATE, &t->eval_data, batch, err));
+  TWS_TRY(tws_training_put_inputs(t, TWS_PROGRAM_EVALUATE, data, batch, err));
   TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_EVALUATE, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_zero(t->executor, TWS_PROGRAM_EVALUATE, plan->metrics, err);
 }
@@ -54,8 +54,8 @@ tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_er
 
 /* While a batch runs: prefetches the inputs of the next one, or of the step that follows the evaluation. */
 static tws_code put_following(tws_training *t, int64_t step, int64_t batch, tws_error *err) {
-  if (batch + 1 < t->eval_batches) return tws_training_put_ahead(t, &t->eval_data, batch + 1, err);
-  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+  if (batch + 1 < t->eval_batches) return tws_training_prefetch_inputs(t, &t->eval_data, batch + 1, err);
+  return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;
 }
 
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err) {
@@ -63,7 +63,7 @@ tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double 
   const double start = tws_clock_s();
   for (int64_t batch = 0; batch < t->eval_batches; batch++) {
     tws_training_at(t, step, "reading a batch to evaluate", TWS_PHASE_ALONE);
-    TWS_TRY(tws_evaluation_put(t, batch, err));
+    TWS_TRY(tws_evaluation_put(t, &t->eval_data, batch, err));
     tws_training_at(t, step, "meeting the others for an evaluation", TWS_PHASE_MEETS);
     TWS_TRY(tws_comm_barrier(t->comm, err));
     tws_watchdog_begin(t->watchdog, step);

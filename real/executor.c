@@ -632,12 +632,16 @@ static tws_code mark(const tws_executor *x, const step_op *s, double *times, uin
   return TWS_OK;
 }
 
-/* Runs each operation in issue order. The first step on a backend with streams waits for each operation: it loads
+typedef struct range {
+  uint32_t first, end;
+} range;
+
+/* Runs the operations of a range in issue order. The first step on a backend with streams waits for each operation: it loads
  * kernels, allocates memory and connects, none of which may overlap with a kernel that waits for another rank. */
-static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
-                        void *user, tws_error *err) {
+static tws_code run_range(tws_executor *x, const program *p, range ops, size_t prefix, double *times,
+                          tws_executor_probe probe, void *user, tws_error *err) {
   const int careful = x->setup.ops->wait && !p->ran;
-  for (uint32_t i = 0; i < p->plan->op_count; i++) {
+  for (uint32_t i = ops.first; i < ops.end; i++) {
     const step_op *s = &p->ops[i];
     atomic_store_explicit(&x->doing, s, memory_order_relaxed);
     if (prefix) say(x, prefix, s);
@@ -654,11 +658,16 @@ static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double
   return x->setup.ops->wait ? TWS_OK : wait_for_disks(x, err); /* tasks of streams start their transfers later */
 }
 
-tws_disk_count tws_executor_disk_moved(const tws_executor *x) {
+static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,
+                        void *user, tws_error *err) {
+  return run_range(x, p, (range){0, p->plan->op_count}, prefix, times, probe, user, err);
+}
+
+tws_disk_count tws_executor_disk_transferred(const tws_executor *x) {
   tws_disk_count sum = {0, 0};
   for (int i = -1; i < x->state_count; i++) {
     tws_disk *disk = (i < 0 ? &x->shared : &x->states[i])->base[TWS_TIER_DISK];
-    const tws_disk_count moved = disk ? tws_disk_moved(disk) : (tws_disk_count){0, 0};
+    const tws_disk_count moved = disk ? tws_disk_transferred(disk) : (tws_disk_count){0, 0};
     sum.read += moved.read;
     sum.written += moved.written;
   }
@@ -734,6 +743,16 @@ tws_code tws_executor_finish(tws_executor *x, int index, double *times, tws_erro
   return TWS_OK;
 }
 
+tws_code tws_executor_part(tws_executor *x, int index, uint32_t first, uint32_t end, int64_t step, tws_error *err) {
+  program *p = &x->programs[index];
+  const int ran = p->ran;
+  x->prefix = begin_line(x, step);
+  TWS_TRY(run_range(x, p, (range){first, end}, x->prefix, NULL, NULL, NULL, err));
+  TWS_TRY(tws_executor_finish(x, index, NULL, err));
+  if (end < p->plan->op_count) p->ran = ran; /* the program has not run completely */
+  return TWS_OK;
+}
+
 tws_code tws_executor_step(tws_executor *x, int index, int64_t step, double *times, tws_executor_probe probe,
                            void *user, tws_error *err) {
   TWS_TRY(tws_executor_start(x, index, step, times, probe, user, err));
@@ -748,7 +767,7 @@ const void *tws_executor_at(const tws_executor *x) {
   return atomic_load(&x->doing);
 }
 
-const char *tws_executor_doing(const tws_executor *x, char *buffer, int size) {
+const char *tws_executor_activity(const tws_executor *x, char *buffer, int size) {
   const step_op *s = atomic_load(&x->doing);
   snprintf(buffer, (size_t)size, "%s%s", s ? s->label : "between steps", s ? s->where : "");
   return buffer;

@@ -50,7 +50,7 @@ void tws_executor_destroy(tws_executor *executor);
 uint64_t tws_executor_allocated(const tws_executor *executor, tws_tier tier);
 
 /* Returns the bytes that all disk arenas have transferred since their creation. */
-tws_disk_count tws_executor_disk_moved(const tws_executor *executor);
+tws_disk_count tws_executor_disk_transferred(const tws_executor *executor);
 
 /* Copy data into or out of a buffer of a program, from element `offset` on; to be called between steps. */
 tws_code tws_executor_put(tws_executor *executor, int program, uint32_t buffer, uint64_t offset, const void *from,
@@ -78,6 +78,11 @@ tws_code tws_executor_step(tws_executor *executor, int program, int64_t step, do
 tws_code tws_executor_start(tws_executor *executor, int program, int64_t step, double *times, tws_executor_probe probe,
                             void *user, tws_error *err);
 tws_code tws_executor_finish(tws_executor *executor, int program, double *times, tws_error *err);
+/* Runs operations [first, end) of a program and waits until they have ended. The parts of a step are run in order, the
+ * first from 0 on and the last up to the program's end; between them tws_executor_put() and tws_executor_get() may be
+ * called. Parts are not recorded. */
+tws_code tws_executor_part(tws_executor *executor, int program, uint32_t first, uint32_t end, int64_t step,
+                           tws_error *err);
 /* Returns the reason why steps are not launched as a recording; NULL: they are, or recording was not requested. */
 const char *tws_executor_not_recorded(const tws_executor *executor);
 
@@ -95,7 +100,7 @@ const void *tws_executor_at(const tws_executor *executor);
 /* Describes the operation that is running by its tws_op_label() and the ranks that it waits for ("forward
  * h.0.mlp.c_proj all_reduce (model group of ranks 0 1)", "backward recv (rank 3)"). May be called from any thread;
  * returns `buffer`. */
-const char *tws_executor_doing(const tws_executor *executor, char *buffer, int size);
+const char *tws_executor_activity(const tws_executor *executor, char *buffer, int size);
 const char *tws_executor_label(const tws_executor *executor, int program, uint32_t op);
 
 #endif

@@ -70,7 +70,7 @@ static tws_code make_room(generator *g, tws_error *err) {
 static tws_code make_engine(generator *g, tws_error *err) {
   tws_training *t = &g->t;
   TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
-  TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, 0, &t->comm, err));
+  TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, 0, &t->comm, err));
   const tws_executor_setup setup = {.programs = t->programs,
                                     .program_count = 1,
                                     .ops = t->ops,
@@ -175,7 +175,7 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err) 
                        .threads = options->plan.threads > 0 ? options->plan.threads : 1,
                        .weights_only = 1,
                        .ops = tws_real_backend("host")}};
-  if (tws_mpi_world() != 1 || tws_topology_world(&options->plan.topology) != 1)
+  if (tws_mpi_world(NULL) != 1 || tws_topology_world(&options->plan.topology) != 1)
     return tws_fail(err, TWS_UNSUPPORTED, "use one rank: -n 1", "tokens are generated on one rank");
   tws_code code = generate(&g, err);
   tws_training_release(&g.t);

@@ -9,7 +9,7 @@
 /* TAKEN: the data on the device have been copied into a program's inputs; ARRIVED: data have arrived on the device */
 enum { TAKEN, ARRIVED, EVENTS };
 
-typedef struct tws_inputs_ahead {
+typedef struct tws_prefetched_inputs {
   const tws_data *data; /* data set of the prefetched batch; NULL: no batch is prefetched */
   int64_t batch;
   uint64_t bytes, at[TWS_NETWORK_INPUTS]; /* bytes: size of one step's inputs; at: offset of each input */
@@ -17,7 +17,7 @@ typedef struct tws_inputs_ahead {
   int next;       /* index of the pinned buffer that is filled next */
   int taken;      /* 1: the event TAKEN has been signalled */
   uint32_t event; /* number of the first of the two events; it is larger than the numbers of the plans' events */
-} tws_inputs_ahead;
+} tws_prefetched_inputs;
 
 static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -53,7 +53,7 @@ static tws_code allocate(const tws_training *t, tws_tier tier, uint64_t bytes, c
 
 tws_code tws_inputs_open(tws_training *t, tws_error *err) {
   if (!t->ops->wait) return open_on_host(t, err);
-  tws_inputs_ahead *a = t->ahead = tws_calloc(1, sizeof *a);
+  tws_prefetched_inputs *a = t->ahead = tws_calloc(1, sizeof *a);
   if (!a) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint32_t i = 0; i < t->plan->network->input_count; i++) {
     a->at[i] = a->bytes;
@@ -67,7 +67,7 @@ tws_code tws_inputs_open(tws_training *t, tws_error *err) {
 }
 
 void tws_inputs_close(tws_training *t) {
-  tws_inputs_ahead *a = t->ahead;
+  tws_prefetched_inputs *a = t->ahead;
   for (int i = 0; i < TWS_NETWORK_INPUTS; i++) tws_free(t->input[i]);
   for (int i = 0; a && i < 2; i++)
     if (a->pinned[i]) t->ops->release(t->backend, TWS_TIER_PINNED, a->pinned[i]);
@@ -93,7 +93,7 @@ static tws_code fill(const tws_training *t, const tws_data *data, int64_t batch,
 /* Fills a pinned buffer and starts its copy to the device. The buffer was used last two batches before, by a step that
  * has ended since. */
 static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
-  tws_inputs_ahead *a = t->ahead;
+  tws_prefetched_inputs *a = t->ahead;
   void *input[TWS_NETWORK_INPUTS] = {NULL};
   for (uint32_t i = 0; i < t->plan->network->input_count; i++)
     if (input_bytes(t, i) > 0) input[i] = a->pinned[a->next] + a->at[i];
@@ -110,7 +110,7 @@ static tws_code send_ahead(tws_training *t, const tws_data *data, int64_t batch,
 
 /* Copies the staged inputs into the program's inputs, ordered before the operations that the streams receive next. */
 static tws_code take(tws_training *t, const tws_plan *plan, tws_program program, tws_error *err) {
-  tws_inputs_ahead *a = t->ahead;
+  tws_prefetched_inputs *a = t->ahead;
   TWS_TRY(t->ops->wait(t->backend, TWS_STREAM_COMPUTE, a->event + ARRIVED, err));
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     const uint32_t buffer = plan->input[i];
@@ -126,7 +126,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
                                  tws_error *err) {
   const tws_plan *plan = t->programs[program];
   if (t->ahead) {
-    if (t->ahead->data != data || t->ahead->batch != batch) TWS_TRY(send_ahead(t, data, batch, err));
+    if (data->tokens || t->ahead->data != data || t->ahead->batch != batch) TWS_TRY(send_ahead(t, data, batch, err));
     return take(t, plan, program, err);
   }
   TWS_TRY(fill(t, data, batch, t->input, err));
@@ -138,9 +138,9 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
   return TWS_OK;
 }
 
-tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
+tws_code tws_training_prefetch_inputs(tws_training *t, const tws_data *data, int64_t batch, tws_error *err) {
   tws_error why = {0};
-  if (!t->ahead) return TWS_OK;
+  if (!t->ahead || data->tokens) return TWS_OK; /* the caller sets a batch in memory only when its step begins */
   const tws_code code = send_ahead(t, data, batch, &why);
   /* errors in the data are reported when the batch is needed */
   if (code == TWS_OK || code == TWS_IO || code == TWS_INVALID) return TWS_OK;

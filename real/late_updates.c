@@ -19,8 +19,8 @@ static int selects(const tws_config *config, int64_t step) {
 /* Returns 1 if the host's update after this step overlaps with the next one: not during warm-up, nor after the last
  * step. */
 static int overlaps_after(const tws_training *t, int64_t step) {
-  return t->programs[TWS_PROGRAM_OVERLAP] && step > tws_zenflow_warm_up(t->config) && step != t->options->steps &&
-         zenflow_interval(t->config, step) > 0;
+  return t->programs[TWS_PROGRAM_OVERLAP] && !t->is_library && step > tws_zenflow_warm_up(t->config) &&
+         step != t->options->steps && zenflow_interval(t->config, step) > 0;
 }
 
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program) {
@@ -41,7 +41,9 @@ static tws_code put_zenflow_scalars(tws_training *t, tws_program program, uint32
   const double clip = interval == 1 && t->skipped ? 0 : 1.0 / (double)interval;
   float hyper[TWS_HYPER_COUNT];
   const int64_t done = step - t->counters->skipped;
+  double lr;
   tws_hyper_fill_late(t->config, done > 0 ? done : 1, update, hyper);
+  tws_training_use_set_lr(t, &lr, hyper);
   TWS_TRY(tws_executor_put(t->executor, (int)program, to_hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_put(t->executor, (int)program, to_metrics, TWS_METRIC_CLIP, &clip, 1, err);
 }
@@ -57,9 +59,14 @@ tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_erro
 tws_code tws_training_find_pending(tws_training *t, tws_error *err) {
   double clip = 0;
   t->pending = TWS_PROGRAM_TRAIN;
-  if (!t->programs[TWS_PROGRAM_OVERLAP]) return TWS_OK;
+  if (!t->programs[TWS_PROGRAM_OVERLAP]) return TWS_OK; /* no update is ever pending */
   const uint32_t metrics = tws_training_buffer(t->plan, TWS_OVERLAPPED_METRICS);
   TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, metrics, TWS_METRIC_CLIP, &clip, 1, err));
+  if (clip != 0 && t->is_library)
+    return tws_fail(
+        err, TWS_UNSUPPORTED, "continue this checkpoint with `twinspeed train`, at least one step",
+        "the checkpoint has an update that overlaps with the next step (zenflow.overlap_step), and steps of "
+        "the library update in time");
   if (clip != 0) t->pending = selects(t->config, t->counters->steps) ? TWS_PROGRAM_OVERLAP_SELECT : TWS_PROGRAM_OVERLAP;
   return TWS_OK;
 }

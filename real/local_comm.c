@@ -19,7 +19,7 @@ static tws_code sum_segment(const call *c, int s, tws_error *err) {
   const tws_comm_segment *first = &c->segments[0][s];
   const uint64_t part = first->count * tws_dtype_bytes(first->dtype);
   int receivers = 0;
-  if (!tws_ordered_sum_takes(first->dtype))
+  if (!tws_ordered_sum_supports(first->dtype))
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "sums of %s are not supported on the host",
                     tws_dtype_name(first->dtype));
   for (int m = 0; m < c->members; m++) c->from[m] = c->segments[m][s].send;

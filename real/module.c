@@ -5,6 +5,7 @@
 #include "base/unfinished.h"
 #include "build_interface.h"
 #include "real/disk.h"
+#include "real/engine.h"
 #include "real/swap.h"
 #include "real/calibrate.h"
 #include "real/cuda_loader.h"
@@ -31,6 +32,7 @@ const tws_real_api *tws_real_module(void) {
                                    .generate = tws_real_generate,
                                    .calibrate = tws_real_calibrate,
                                    .backend = tws_real_backend,
+                                   .engine = &tws_engine_calls,
                                    .virtual_ranks = &tws_virtual_ranks,
                                    .clear_swap_files = clear_swap_files,
                                    .measure_disk = tws_disk_measure,

@@ -60,16 +60,39 @@ void tws_mpi_stop(void) {
   if (mpi_is_on()) MPI_Finalize();
 }
 
-int tws_mpi_rank(void) {
+static MPI_Comm communicator_of(const void *ranks) {
+  return ranks ? *(const MPI_Comm *)ranks : MPI_COMM_WORLD;
+}
+
+int tws_mpi_rank(const void *ranks) {
   int rank = 0;
-  if (mpi_is_on()) MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (mpi_is_on()) MPI_Comm_rank(communicator_of(ranks), &rank);
   return rank;
 }
 
-int tws_mpi_world(void) {
+int tws_mpi_world(const void *ranks) {
   int world = 1;
-  if (mpi_is_on()) MPI_Comm_size(MPI_COMM_WORLD, &world);
+  if (mpi_is_on()) MPI_Comm_size(communicator_of(ranks), &world);
   return world;
+}
+
+tws_code tws_mpi_duplicate(const void *ranks, void **copy, tws_error *err) {
+  *copy = NULL;
+  if (!mpi_is_on()) return TWS_OK;
+  MPI_Comm *made = tws_calloc(1, sizeof *made);
+  if (!made) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  if (MPI_Comm_dup(communicator_of(ranks), made) != MPI_SUCCESS) {
+    tws_free(made);
+    return tws_fail(err, TWS_RANK, NULL, "MPI does not duplicate the communicator");
+  }
+  MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN);
+  *copy = made;
+  return TWS_OK;
+}
+
+void tws_mpi_free(void *copy) {
+  if (copy && mpi_is_on()) MPI_Comm_free(copy);
+  tws_free(copy);
 }
 
 const char *tws_mpi_description(void) {
@@ -183,15 +206,15 @@ static tws_code make_spans(tws_comm *comm, tws_error *err) {
                  : TWS_OK;
 }
 
-tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,
-                         tws_comm **out, tws_error *err) {
+tws_code tws_comm_create(const void *ranks, const tws_group *groups, uint32_t group_count, tws_transport transport,
+                         int busy, tws_comm **out, tws_error *err) {
   *out = NULL;
   tws_comm *comm = tws_calloc(1, sizeof *comm);
   if (!comm) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  comm->world = MPI_COMM_WORLD;
+  comm->world = communicator_of(ranks);
   comm->node = MPI_COMM_NULL;
-  comm->rank = tws_mpi_rank();
-  comm->world_size = tws_mpi_world();
+  comm->rank = tws_mpi_rank(ranks);
+  comm->world_size = tws_mpi_world(ranks);
   tws_code code = copy_groups(comm, groups, group_count, err);
   uint32_t distinct = comm->everyone.id;
   comm->everyone.id = 0;
@@ -257,7 +280,7 @@ static tws_code run_collective(tws_comm *comm, uint32_t index, tws_collective co
   const tws_shared_group *group = index < comm->group_count ? &comm->groups[index] : &comm->everyone;
   const tws_span *span = comm->shared ? &comm->spans[index] : NULL;
   for (int i = 0; i < count && tws_collective_of(collective)->reduces; i++)
-    if (!tws_ordered_sum_takes(segments[i].dtype))
+    if (!tws_ordered_sum_supports(segments[i].dtype))
       return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "%s of %s is not supported on the host",
                       tws_collective_name(collective), tws_dtype_name(segments[i].dtype));
   if (root < 0 || root >= group->size)
@@ -359,15 +382,15 @@ tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed") : TWS_OK;
 }
 
-tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err) {
+tws_code tws_mpi_broadcast(const void *ranks, void **data, uint64_t *bytes, tws_error *err) {
   const uint64_t most = UINT64_C(1) << 28;
-  if (tws_mpi_world() == 1) return TWS_OK;
-  int failed = MPI_Bcast(bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD) != MPI_SUCCESS;
-  if (tws_mpi_rank() != 0) *data = tws_calloc((size_t)*bytes + 1, 1);
+  if (tws_mpi_world(ranks) == 1) return TWS_OK;
+  int failed = MPI_Bcast(bytes, 1, MPI_UINT64_T, 0, communicator_of(ranks)) != MPI_SUCCESS;
+  if (tws_mpi_rank(ranks) != 0) *data = tws_calloc((size_t)*bytes + 1, 1);
   if (!*data) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint64_t done = 0; done < *bytes && !failed; done += most) {
     const uint64_t n = *bytes - done < most ? *bytes - done : most;
-    failed = MPI_Bcast((char *)*data + done, (int)n, MPI_BYTE, 0, MPI_COMM_WORLD) != MPI_SUCCESS;
+    failed = MPI_Bcast((char *)*data + done, (int)n, MPI_BYTE, 0, communicator_of(ranks)) != MPI_SUCCESS;
   }
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI broadcast failed") : TWS_OK;
 }

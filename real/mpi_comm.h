@@ -28,19 +28,26 @@ typedef enum tws_transport {
  * process, and writes this rank and the number of ranks. */
 tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error *err);
 void tws_mpi_stop(void);
-int tws_mpi_rank(void);
-int tws_mpi_world(void);
+/* The ranks of a job are those of an MPI communicator, which functions take as the address of an MPI_Comm; NULL stands
+ * for MPI_COMM_WORLD. tws_mpi_rank() and tws_mpi_world() return this process's rank in it and the number of its ranks;
+ * without MPI a process is rank 0 of 1. */
+int tws_mpi_rank(const void *ranks);
+int tws_mpi_world(const void *ranks);
+/* Duplicates a communicator, so that messages of the copy do not meet those of others; collective. *copy is NULL if MPI
+ * is not in use, and is freed by tws_mpi_free() before MPI ends. */
+tws_code tws_mpi_duplicate(const void *ranks, void **copy, tws_error *err);
+void tws_mpi_free(void *copy); /* collective; NULL is allowed */
 const char *tws_mpi_description(void); /* returns the library's name and version, "Open MPI 4.1.4" */
 
-/* Broadcasts *data and *bytes of rank 0 to every rank, without a communicator; all ranks have to call it. The other
- * ranks free *data by tws_free(). */
-tws_code tws_mpi_broadcast(void **data, uint64_t *bytes, tws_error *err);
+/* Broadcasts *data and *bytes of rank 0 to every rank, without a communicator of plans; all ranks have to call it. The
+ * other ranks free *data by tws_free(). */
+tws_code tws_mpi_broadcast(const void *ranks, void **data, uint64_t *bytes, tws_error *err);
 
-/* Creates a communicator; collective over the world: every rank calls it, each with its own plan's groups (group i of a
- * collective is groups[i]; they are copied). group_count 0 gives a communicator for tws_comm_barrier() and the helpers
+/* Creates a communicator for plans over the ranks of an MPI communicator; collective: every rank calls it, each with its
+ * own plan's groups (group i of a collective is groups[i]; they are copied). group_count 0 gives a communicator for tws_comm_barrier() and the helpers
  * alone. `busy`: the ranks' threads outnumber the cores, and waiting yields at once instead of spinning. */
-tws_code tws_comm_create(const tws_group *groups, uint32_t group_count, tws_transport transport, int busy,
-                         tws_comm **out, tws_error *err);
+tws_code tws_comm_create(const void *ranks, const tws_group *groups, uint32_t group_count, tws_transport transport,
+                         int busy, tws_comm **out, tws_error *err);
 void tws_comm_destroy(tws_comm *comm);
 const tws_comm_ops *tws_mpi_comm_ops(void);
 int tws_comm_is_shared(const tws_comm *comm); /* returns 1 if the shared-memory transport is in use */

@@ -322,8 +322,8 @@ static tws_code run_segment(const call *c, tws_collective collective, int segmen
 static tws_code run_batch(const call *c, tws_collective collective, const tws_comm_segment *segments, int count,
                           tws_error *err) {
   tws_shared *shared = c->nodes->shared;
-  tws_shared_show(shared, tws_collective_parts_of(collective, c->group->size, c->group->index, c->root), segments,
-                  count);
+  tws_shared_expose(shared, tws_collective_parts_of(collective, c->group->size, c->group->index, c->root), segments,
+                    count);
   tws_shared_barrier(shared, &c->span->local);
   tws_shared_waits(shared, 1); /* this rank now waits for other nodes, and cannot tell which rank of them is late */
   tws_code code = TWS_OK;

@@ -155,7 +155,8 @@ static tws_code make_sentences(const filler *f, uint64_t number, uint64_t sample
     const uint64_t away = 1 + (uint64_t)(drawn(data, number, whole, OF_OTHER) * (double)(data->samples - 1));
     TWS_TRY(tws_data_tokens_at(data, (sample + away) % data->samples * (uint64_t)whole, whole, f->other, err));
     const int64_t ends = length_of(f, f->other);
-    another = ends > first; /* 0: the other sample has no text that could follow */
+    /* 1: sentence B is taken from another sample; 0 if that sample has no token after the end of A */
+    another = ends > first;
     if (another) taken = ends < taken ? ends : taken;
   }
   const int32_t *second = another ? f->other : f->row;
@@ -381,6 +382,15 @@ tws_code tws_objective_open(const tws_network *network, const char *path, int64_
     return tws_data_open_labelled(path, sequence, &form, train_batch, seed, data, err);
   }
   return tws_data_open(path, sequence, network->vocabulary, train_batch, seed, data, err);
+}
+
+tws_code tws_objective_open_memory(const tws_network *network, int64_t sequence, int64_t train_batch, uint64_t seed,
+                                   tws_data *data, tws_error *err) {
+  if (network->objective == TWS_OBJECTIVE_PICTURES || network->classes > 0)
+    return tws_fail(err, TWS_UNSUPPORTED, "name a file of them",
+                    "%s is trained on pictures or labelled texts, and a batch in memory has tokens alone",
+                    network->name);
+  return tws_data_open_memory(sequence, network->vocabulary, train_batch, seed, data, err);
 }
 
 tws_code tws_objective_fill(const tws_objective_source *s, int64_t step, void *const input[TWS_NETWORK_INPUTS],

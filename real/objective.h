@@ -54,6 +54,10 @@ void tws_documents_find(const int32_t *tokens, int64_t count, int64_t end_token,
  * and tws_data_open() do. */
 tws_code tws_objective_open(const tws_network *network, const char *path, int64_t sequence, int64_t train_batch,
                             uint64_t seed, tws_data *data, tws_error *err);
+/* Opens data of batches in memory (tws_data_set_batch()). Fails with TWS_UNSUPPORTED for pictures and for labelled texts,
+ * which come from files. */
+tws_code tws_objective_open_memory(const tws_network *network, int64_t sequence, int64_t train_batch, uint64_t seed,
+                                   tws_data *data, tws_error *err);
 /* Fills one rank's share of step `step`, counted from 0. input[i]: buffer of the network's input i for all
  * micro-batches, one after another. Fails as tws_data_fill() does. */
 tws_code tws_objective_fill(const tws_objective_source *source, int64_t step, void *const input[TWS_NETWORK_INPUTS],

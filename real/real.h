@@ -8,11 +8,13 @@
 
 #include "base/log.h"
 #include "base/unfinished.h"
+#include "estimators/comm_log.h"
 #include "estimators/estimators.h"
 #include "plan/run_order.h"
 #include "real/sample.h"
 #include "traces/step_report.h"
 #include "traces/timeline.h"
+#include "traces/trace_schedule.h"
 
 /* ---- backend: kernels on one device ---- */
 typedef struct tws_backend tws_backend;
@@ -102,6 +104,7 @@ typedef struct tws_train_options {
                            * (real/shared_pages.h) */
   const char *data;      /* path of a text file (a token per byte) or a token file (real/data.h) */
   int64_t steps;         /* total steps at the end of the training, those before a resumed checkpoint included */
+  int evaluates;         /* 1: the plan of an evaluation is built even without eval_data */
   const char *eval_data; /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
   int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: only that one */
   /* number of global batches of one evaluation, which are the same in each evaluation; 0: all batches of the file */
@@ -113,7 +116,8 @@ typedef struct tws_train_options {
   const char *tag;        /* tag of the checkpoint to resume; NULL: the latest */
   const char *init_from;  /* safetensors file, index or folder with the initial weights, or NULL: random ones */
   const char *trace_path; /* path of the Chrome trace of a step, or NULL */
-  int64_t trace_step;     /* number of the traced step; 0: the last */
+  int64_t trace_step;     /* number of the traced step; 0: the last, or those of trace_schedule */
+  tws_trace_schedule trace_schedule;
   const char *csv_path;   /* path of a table with one line per step, or NULL */
   tws_watching watching;
   /* fingerprints of model and plan that are written into the trace and the summary; NULL: none are written */
@@ -130,6 +134,12 @@ typedef struct tws_train_options {
   void (*on_step)(void *user, const tws_step_report *report); /* called on rank 0 after each step */
   int (*should_end)(void *user); /* called after every step of a run that saves; 1: the run saves and ends. NULL:
                                   * never */
+  /* 1: the communication log is kept, also without comms_logger in the configuration */
+  int logs_communication;
+  /* called on rank 0 at the end with the communication log of all ranks, and, if comms_logger.verbose is set, after
+   * each step with the record of rank 0, whose last step is the newest */
+  void (*on_communication)(void *user, tws_comm_log *log);
+  void (*on_calls)(void *user, const tws_comm_record *record);
   void (*on_result)(void *user, const char *json); /* called on rank 0 at the end with the summary that is written to
                                                     * result_path */
   /* Called once, from another thread, when there was no progress for deadline_s; this process then ends with exit
@@ -261,6 +271,7 @@ typedef struct tws_real_api {
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
                                                         * is none */
+  const struct tws_engine_api *engine; /* training step by step: real/engine.h */
   const tws_virtual_api *virtual_ranks;
   void (*clear_swap_files)(const char *folder); /* removes swap files of ended processes: see real/swap.h */
   /* Measures the speed in bytes/s of a file of `bytes` bytes in `folder`, read and written with the parameters `aio`:

@@ -1,5 +1,4 @@
-/* Writes the output files of a training run on rank 0: a CSV file with a row per step, a JSON summary, and a Chrome
- * trace. */
+/* Writes the output files of a training run on rank 0: a CSV file with a row per step, and a JSON summary. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -339,6 +338,7 @@ static tws_code write_summary(const tws_training *t, const tws_train_result *res
     cJSON_AddNumberToObject(save, "beside_training", (double)saves.overlapped);
     cJSON_AddNumberToObject(save, "waited_s", saves.waited_s);
   }
+  if (t->communication) cJSON_AddItemToObject(root, "communication_log", tws_comm_log_json(t->communication));
   char *text = cJSON_Print(root);
   cJSON_Delete(root);
   if (!text) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -419,127 +419,6 @@ tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error 
   int wanted = t->options->result_path || t->options->on_result;
   tws_training_at(t, 0, "writing the results", TWS_PHASE_WRITES);
   tws_code code = wanted ? write_summary(t, result, memory, err) : TWS_OK;
-  tws_free(all);
-  tws_free(offset);
-  return code;
-}
-
-/* ---- trace ---- */
-
-/* One operation in a message to rank 0; the labels follow all records, zero-terminated, in the same order. */
-typedef struct record {
-  double start_s, end_s;
-  uint32_t op, micro_batch;
-  uint8_t stream, phase, pad[6];
-} record;
-
-static tws_code pack_events(const tws_training *t, double origin, tws_text *out, tws_error *err) {
-  const tws_plan *plan = t->programs[t->traced];
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    record r = {.start_s = t->times[2 * i] - origin,
-                .end_s = t->times[2 * i + 1] - origin,
-                .op = i,
-                .micro_batch = op->micro_batch,
-                .stream = op->stream,
-                .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, (int)t->traced, i);
-    tws_text_add_bytes(out, (const char *)&r, sizeof r);
-    tws_text_add_bytes(out, label, strlen(label) + 1);
-  }
-  return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace") : TWS_OK;
-}
-
-static tws_code unpack_events(const tws_training *t, int rank, const unsigned char *data, uint64_t bytes,
-                              tws_timeline *timeline, tws_error *err) {
-  for (uint64_t at = 0; at + sizeof(record) < bytes;) {
-    record r;
-    memcpy(&r, data + at, sizeof r);
-    const char *label = (const char *)data + at + sizeof r;
-    at += sizeof r + strlen(label) + 1;
-    tws_event event = {.name = tws_timeline_name(timeline, label),
-                       .rank = (uint16_t)rank,
-                       .stream = r.stream,
-                       .phase = r.phase,
-                       .op = r.op,
-                       .step = (uint32_t)t->traced_step,
-                       .micro_batch = r.micro_batch,
-                       .start_s = r.start_s,
-                       .end_s = r.end_s};
-    if (event.name == UINT32_MAX || tws_timeline_add(timeline, &event) != 0)
-      return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
-  }
-  return TWS_OK;
-}
-
-/* Adds counters of the routers, summed over all ranks, for the duration of the step: the share of routes that was
- * dropped, the auxiliary loss, the load of the most loaded expert divided by the mean, and the routes to each expert of
- * each layer. */
-static int count_at(const tws_training *t, double at_s, tws_timeline *timeline) {
-  const tws_network *network = t->options->plan.network;
-  const tws_step_report *report = &t->history[t->traced_step - 1 - t->first_step];
-  const double *routed = t->traced_routed;
-  char name[160], series[16];
-  int failed = tws_timeline_count(timeline, "dropped share", "share", at_s, report->dropped_share) |
-               tws_timeline_count(timeline, "auxiliary loss", "loss", at_s, report->auxiliary_loss) |
-               tws_timeline_count(timeline, "hottest expert", "even shares", at_s, report->hottest_share);
-  for (uint32_t m = 0; m < network->module_count && !failed; m++) {
-    if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
-    snprintf(name, sizeof name, "routes %s", network->modules[m].name);
-    for (int32_t e = 0; e < network->modules[m].routing->experts; e++) {
-      snprintf(series, sizeof series, "%d", e);
-      failed |= tws_timeline_count(timeline, name, series, at_s, *routed++);
-    }
-  }
-  return failed;
-}
-
-static tws_code count_routes(const tws_training *t, tws_timeline *timeline, tws_error *err) {
-  double end_s = 0;
-  if (!t->traced_routed) return TWS_OK;
-  for (size_t i = 0; i < timeline->event_count; i++) end_s = fmax(end_s, timeline->events[i].end_s);
-  if (!count_at(t, 0, timeline) && !count_at(t, end_s, timeline)) return TWS_OK;
-  return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
-}
-
-static tws_code write_trace(const tws_training *t, const unsigned char *all, const uint64_t *offset, tws_error *err) {
-  const char *streams[TWS_STREAM_COUNT], *phases[TWS_PHASE_COUNT];
-  for (int i = 0; i < TWS_STREAM_COUNT; i++) streams[i] = tws_stream_name((tws_stream)i);
-  for (int i = 0; i < TWS_PHASE_COUNT; i++) phases[i] = tws_phase_name((tws_phase)i);
-  tws_timeline *timeline = tws_timeline_create("measured");
-  if (!timeline) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the trace");
-  timeline->stream_names = streams;
-  timeline->stream_count = TWS_STREAM_COUNT;
-  timeline->phase_names = phases;
-  timeline->phase_count = TWS_PHASE_COUNT;
-  if (t->options->fingerprint)
-    tws_timeline_identify(timeline, t->options->fingerprint->model, t->options->fingerprint->plan);
-  tws_code code = TWS_OK;
-  for (int r = 0; code == TWS_OK && r < t->world; r++)
-    code = unpack_events(t, r, all + offset[r], offset[r + 1] - offset[r], timeline, err);
-  if (code == TWS_OK) code = count_routes(t, timeline, err);
-  const tws_timeline *list = timeline;
-  if (code == TWS_OK) code = tws_timeline_write_chrome(&list, 1, t->options->trace_path, err);
-  tws_timeline_destroy(timeline);
-  return code;
-}
-
-/* Writes the trace. Times are relative to the end of the barrier before the step: ranks of one node read one clock, and
- * the time at which the last rank leaves the barrier is the start for all. */
-tws_code tws_report_trace(tws_training *t, tws_error *err) {
-  double origin = t->trace_start_s;
-  if (tws_comm_is_shared(t->comm)) {
-    double negative = -origin;
-    TWS_TRY(tws_comm_max(t->comm, &negative, err));
-    origin = -negative;
-  }
-  tws_text packed = {0};
-  unsigned char *all = NULL;
-  uint64_t *offset = NULL;
-  tws_code code = pack_events(t, origin, &packed, err);
-  if (code == TWS_OK) code = tws_comm_gather(t->comm, packed.data, packed.length, &all, &offset, err);
-  if (code == TWS_OK && t->rank == 0) code = write_trace(t, all, offset, err);
-  tws_text_free(&packed);
   tws_free(all);
   tws_free(offset);
   return code;

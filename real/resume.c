@@ -8,7 +8,7 @@
 #include "checkpoint/export.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/read.h"
-#include "real/far.h"
+#include "real/remote_files.h"
 #include "real/train_internal.h"
 
 /* ---- check that it is a checkpoint of this training ---- */
@@ -113,7 +113,7 @@ static tws_code announce(const tws_train_options *o, announced **out, uint64_t *
   char path[TWS_FOLDER_SIZE] = "", *text = NULL;
   size_t length = 0;
   if (tws_folder_find(o->resume, o->tag, path, sizeof path, &failure) == TWS_OK)
-    (void)tws_saved_lost(path, tws_saved_read_index(path, &text, &length, &failure), &failure);
+    (void)tws_saved_explain_missing(path, tws_saved_read_index(path, &text, &length, &failure), &failure);
   *bytes = sizeof **out + length;
   *out = tws_calloc(*bytes, 1);
   if (*out) {
@@ -143,7 +143,7 @@ static tws_code open_announced(tws_training *t, const announced *a, tws_error *e
     if (err) *err = a->failure;
     return a->failure.code;
   }
-  if (t->rank == 0 || tws_mpi_world() == 1) return tws_saved_open(a->path, &t->resumed, err);
+  if (t->rank == 0 || tws_mpi_world(t->mpi) == 1) return tws_saved_open(a->path, &t->resumed, err);
   if (tws_saved_read_index(a->path, &text, &length, NULL) != TWS_OK) {
     t->fetches = 1;
     return tws_saved_parse(a->index, a->length, a->path, &t->resumed, err);
@@ -157,9 +157,9 @@ static tws_code open_saved(tws_training *t, tws_error *err) {
   void *data = NULL;
   uint64_t bytes = 0;
   announced *own = NULL;
-  if (tws_mpi_rank() == 0) TWS_TRY(announce(t->options, &own, &bytes, err));
+  if (tws_mpi_rank(t->mpi) == 0) TWS_TRY(announce(t->options, &own, &bytes, err));
   data = own;
-  tws_code code = tws_mpi_broadcast(&data, &bytes, err);
+  tws_code code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   if (code == TWS_OK) code = open_announced(t, data, err);
   tws_free(data);
   return code;
@@ -249,7 +249,7 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   }
   for (uint64_t done = 0; done < piece->count; done += CHUNK) {
     const uint64_t n = piece->count - done < CHUNK ? piece->count - done : CHUNK;
-    tws_watchdog_moves(t->watchdog);
+    tws_watchdog_count_progress(t->watchdog);
     TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, piece->copy, NULL, done, n, (tws_dtype)l->entry->dtype,
                            l->values, err));
     TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, piece->at + done, l->values, n, err));
@@ -272,7 +272,7 @@ static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tw
     }
     for (uint64_t done = 0; done < held[i].count; done += CHUNK) {
       const uint64_t left = held[i].count - done;
-      tws_watchdog_moves(l->t->watchdog);
+      tws_watchdog_count_progress(l->t->watchdog);
       TWS_TRY(load_run(l, &held[i], done, left < CHUNK ? left : CHUNK, err));
     }
   }
@@ -289,7 +289,7 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
                         : tws_fail(err, TWS_MEMORY, NULL, "no memory to read a checkpoint with");
   if (code == TWS_OK) code = tws_saved_reader_open(t->resumed, &l.reader, err);
   if (code == TWS_OK) {
-    if (t->fetches) l.reader.fetch = tws_far_fetch;
+    if (t->fetches) l.reader.fetch = tws_remote_file_fetch;
     l.reader.user = t;
     l.values = tws_calloc(CHUNK, sizeof(double));
     code = l.values ? load_pieces(&l, held, count, err)
@@ -298,8 +298,8 @@ tws_code tws_resume_load(tws_training *t, tws_error *err) {
   }
   tws_free(l.values);
   tws_arena_destroy(arena);
-  if (code == TWS_OK && t->fetches) code = tws_far_fetch_end(t, err);
-  if (code == TWS_OK && t->far_readers) code = tws_far_serve(t, err);
+  if (code == TWS_OK && t->fetches) code = tws_remote_file_fetch_end(t, err);
+  if (code == TWS_OK && t->far_readers) code = tws_remote_file_serve(t, err);
   if (code == TWS_OK && t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_INFO, "%s step %" PRId64 " of %s (read in %.3g s)",
                   t->weights_only ? "weights of" : "continues after", t->resumed->counters.steps, t->resumed->path,

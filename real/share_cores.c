@@ -21,7 +21,7 @@ static tws_code find_place(tws_training *t, const presence *mine, int *index, in
     data = all;
     bytes = offset[t->world];
   }
-  const tws_code code = tws_mpi_broadcast(&data, &bytes, err);
+  const tws_code code = tws_mpi_broadcast(t->mpi, &data, &bytes, err);
   for (int r = 0; code == TWS_OK && r < t->world; r++) {
     if (memcmp((const presence *)data + r, mine, sizeof *mine) != 0) continue;
     *index += r < t->rank;
@@ -59,6 +59,7 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   tws_machine_parts parts;
   int index, count, bound, near;
   if (!t->cuda && t->config->bind_threads == TWS_THREADS_FREE) return TWS_OK;
+  if (t->is_library && t->config->bind_threads != TWS_THREADS_SHARE) return TWS_OK;
   memset(&mine, 0, sizeof mine);
   gethostname(mine.host, sizeof mine.host - 1);
   const int wanted = t->config->bind_threads == TWS_THREADS_SHARE;
@@ -70,7 +71,7 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   if (t->config->bind_threads == TWS_THREADS_FREE) return TWS_OK;
   if (seen != TWS_OK && wanted && err) *err = failure;
   if (seen != TWS_OK) return wanted ? seen : TWS_OK;
-  TWS_TRY(tws_machine_look(NULL, &mine.cpus, &parts, err));
+  TWS_TRY(tws_machine_count_parts(NULL, &mine.cpus, &parts, err));
   if (!wanted && parts.numa_nodes == 1) return TWS_OK; /* all cores have equal access to all memory */
   TWS_TRY(bind(t, &mine.cpus, index, count, &bound, &near, err));
   if (wanted && !bound && t->rank == 0)

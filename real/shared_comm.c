@@ -438,13 +438,13 @@ void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, co
   }
 }
 
-void tws_shared_show(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count) {
+void tws_shared_expose(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count) {
   rank_slot *mine = &shared->ranks[shared->rank];
   for (int i = 0; i < count; i++) find_places(shared, parts, &segments[i], &mine->send[i], &mine->receive[i]);
 }
 
 static void run_batch(const batch *b, const tws_comm_segment *segments, int count) {
-  tws_shared_show(b->shared, b->parts, segments, count);
+  tws_shared_expose(b->shared, b->parts, segments, count);
   tws_shared_barrier(b->shared, b->group);
   for (int i = 0; i < count; i++) {
     if (!b->row->reduces)

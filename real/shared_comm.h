@@ -38,7 +38,7 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group);
  * TWS_SHARED_SEGMENTS segments; the others may read them after the next barrier, until the one after it. copy()
  * copies the data that members [first, last), which are on this node, have for this rank in a collective that does
  * not reduce. */
-void tws_shared_show(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count);
+void tws_shared_expose(tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *segments, int count);
 void tws_shared_copy(const tws_shared *shared, const tws_shared_group *group, const tws_collective_row *row, int root,
                      int first, int last, int segment, const tws_comm_segment *s);
 /* Return the addresses that a rank of this node (numbered as in the world) has published. */
@@ -52,11 +52,11 @@ int tws_shared_missing(const tws_shared *shared);
 int tws_shared_is_waiting(const tws_shared *shared); /* returns 1 if this rank waits */
 
 /* Returns 1 for types that tws_ordered_sum() can sum. */
-static inline int tws_ordered_sum_takes(tws_dtype dtype) {
+static inline int tws_ordered_sum_supports(tws_dtype dtype) {
   return dtype == TWS_F32 || dtype == TWS_BF16 || dtype == TWS_F16 || dtype == TWS_F64;
 }
 /* Computes to[d][i] = sum over sources of from[s][i], in the order given, for i < count; float32 accumulation (float64
- * for float64), rounded once. A destination may be one of the sources. dtype: one of tws_ordered_sum_takes(). */
+ * for float64), rounded once. A destination may be one of the sources. dtype: one of tws_ordered_sum_supports(). */
 void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void *const *to, int destinations,
                      uint64_t count);
 /* Compute the sum of tws_ordered_sum() in several calls. tws_ordered_sum_part() sets `wide`, whose type is float32

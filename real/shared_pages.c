@@ -273,8 +273,8 @@ static tws_code join(tws_shared_pages *p, place *x, candidate *c, arena *a, tws_
   return map(p, a, x->first, c->extent, err);
 }
 
-tws_code tws_shared_pages_settle(tws_shared_pages *p, uint32_t rank, const void *at, uint64_t bytes, uint32_t writer,
-                                 tws_error *err) {
+tws_code tws_shared_pages_share(tws_shared_pages *p, uint32_t rank, const void *at, uint64_t bytes, uint32_t writer,
+                                tws_error *err) {
   arena *a = arena_at(p, rank, at);
   if (!a || bytes < LEAST_PAGES * p->page || p->runs > MOST_RUNS) return TWS_OK;
   const uint64_t offset = (uint64_t)((const unsigned char *)at - a->base), first = (offset + p->page - 1) / p->page;

@@ -24,8 +24,8 @@ tws_comm *tws_shared_pages_comm(tws_shared_pages *pages);
 /* Shares a range with equal ranges of other ranks, if possible; to be called when a range of a rank's arena has just
  * been written (ranks are numbered in the order in which they were begun). `writer`: a number that is equal for ranges
  * into which ranks have probably written the same data. Fails with TWS_MEMORY if the system allows no more mappings. */
-tws_code tws_shared_pages_settle(tws_shared_pages *pages, uint32_t rank, const void *at, uint64_t bytes,
-                                 uint32_t writer, tws_error *err);
+tws_code tws_shared_pages_share(tws_shared_pages *pages, uint32_t rank, const void *at, uint64_t bytes, uint32_t writer,
+                                tws_error *err);
 
 typedef struct tws_shared_count {
   uint64_t mapped_bytes, held_bytes; /* mapped_bytes: bytes of shared pages that are mapped into ranks' arenas;

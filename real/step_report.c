@@ -3,14 +3,18 @@
 #include "real/train_internal.h"
 #include "traces/monitor.h"
 
+tws_code tws_training_keep_times(tws_training *t, tws_error *err) {
+  if (!t->phase_times) t->phase_times = tws_calloc((size_t)t->plan->op_count + 1, 2 * sizeof *t->phase_times);
+  return t->phase_times ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for the times of operations");
+}
+
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err) {
   tws_plan_request request = t->options->plan;
-  if (t->rank != 0) return TWS_OK;
+  if (t->rank != 0 && !t->is_library) return TWS_OK;
   request.program = TWS_PROGRAM_TRAIN;
   t->model_flops = tws_model_flops(&request);
   if (!t->config->wall_clock_breakdown) return TWS_OK;
-  t->phase_times = tws_calloc((size_t)t->plan->op_count + 1, 2 * sizeof *t->phase_times);
-  if (!t->phase_times) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  TWS_TRY(tws_training_keep_times(t, err));
   return tws_phase_clock_create(t->plan, &t->phases, err);
 }
 
@@ -29,7 +33,7 @@ void tws_step_report_complete(const tws_training *t, tws_step_report *r) {
     r->memory_bytes[tier] = tws_executor_allocated(t->executor, (tws_tier)tier);
 }
 
-void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *r) {
+void tws_step_report_finish(tws_training *t, const double *times, tws_step_report *r) {
   const double waited_s = tws_checkpoint_times(t).waited_s;
   tws_step_report_complete(t, r);
   r->at_s = tws_wall_s();

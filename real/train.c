@@ -44,7 +44,7 @@ tws_code tws_training_plan(tws_training *t, tws_error *err) {
   t->fault_op = choose_fault_op(t->plan);
   t->counters = &t->plan->state->counters;
   t->programs[TWS_PROGRAM_TRAIN] = t->plan;
-  if (t->options->eval_data) {
+  if (t->options->eval_data || t->options->evaluates) {
     request.program = TWS_PROGRAM_EVALUATE;
     request.state = t->plan->state;
     TWS_TRY(tws_plan_build(&request, &t->evaluation, err));
@@ -60,8 +60,9 @@ tws_code tws_training_plan(tws_training *t, tws_error *err) {
   return tws_ledger_of_programs(t->programs, TWS_PROGRAM_COUNT, &t->ledger, err);
 }
 
-tws_code tws_training_open_data(tws_training *t, tws_error *err) {
+tws_code tws_training_shape(tws_training *t, tws_error *err) {
   const tws_config *c = t->config;
+  const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   t->shape = (tws_batch_shape){.train_batch = c->train_batch_size,
                                .micro_batch = c->micro_batch_size,
                                .accumulation = c->accumulation_steps,
@@ -71,21 +72,25 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token,
                                .halves = tws_config_is_ring(c)};
+  if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
+  return routed == 0 || t->routed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+}
+
+tws_code tws_training_open_data(tws_training *t, tws_error *err) {
+  const tws_config *c = t->config;
+  TWS_TRY(tws_training_shape(t, err));
   TWS_TRY(tws_objective_open(t->options->plan.network, t->options->data, c->sequence_length, c->train_batch_size,
                              (uint64_t)c->seed, &t->data, err));
   if (t->resumed) tws_resume_place(t);
   TWS_TRY(tws_evaluation_open(t, err));
   TWS_TRY(tws_step_report_prepare(t, err));
+  TWS_TRY(tws_comm_report_open(t, err));
   if (t->rank == 0) t->history = tws_calloc((size_t)(t->options->steps - t->first_step), sizeof *t->history);
   const uint64_t routed = t->plan->buffers[t->plan->metrics].elements - TWS_METRIC_COUNT;
   const int traces = t->options->trace_path != NULL;
-  if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
-  uint32_t most = t->plan->op_count;
-  for (int p = TWS_PROGRAM_OVERLAP; p < TWS_PROGRAM_COUNT; p++)
-    if (t->programs[p] && t->programs[p]->op_count > most) most = t->programs[p]->op_count;
-  if (traces) t->times = tws_calloc(most, 2 * sizeof *t->times);
+  TWS_TRY(tws_trace_open(t, err));
   if (traces && routed > 0) t->traced_routed = tws_calloc(routed, sizeof *t->traced_routed);
-  const int room = (routed == 0 || (t->routed && (!traces || t->traced_routed))) && (!traces || t->times);
+  const int room = routed == 0 || !traces || t->traced_routed;
   if (!room || (t->rank == 0 && !t->history)) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   return TWS_OK;
 }
@@ -105,15 +110,15 @@ tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_erro
                   "states are offloaded to a disk, and no folder on one is given");
 }
 
-static tws_code make_executor(tws_training *t, tws_error *err) {
+tws_code tws_training_make_executor(tws_training *t, tws_error *err) {
   const tws_train_options *o = t->options;
   int device = 0;
   if (t->cuda) TWS_TRY(tws_cuda_choose_device(t->cuda, &device, err));
   TWS_TRY(t->ops->create(device, t->threads, &t->backend, err));
   TWS_TRY(tws_inputs_open(t, err)); /* this precedes the loan of device memory by NCCL, which rounds sizes up */
   int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
-  TWS_TRY(tws_comm_create(t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
-  if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->plan, &t->device_comm, err));
+  TWS_TRY(tws_comm_create(t->mpi, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
+  if (t->cuda) TWS_TRY(tws_cuda_connect(t->cuda, t->backend, t->mpi, t->plan, &t->device_comm, err));
   TWS_TRY(tws_share_cores(t, err));
   if (t->fault.kind == TWS_FAULT_ALLOCATE)
     return tws_fail(err, TWS_MEMORY, "unset TWINSPEED_FAULT", "cannot allocate an arena (a fault on request)");
@@ -205,7 +210,7 @@ static tws_code init_shard(tws_training *t, weight_maker *m, const weight_buffer
   const uint64_t chunk = quantized ? tws_quantized_chunk(plan, CHUNK) : CHUNK;
   for (uint64_t done = 0; done < shard->count; done += chunk) {
     uint64_t n = shard->count - done < chunk ? shard->count - done : chunk;
-    tws_watchdog_moves(t->watchdog);
+    tws_watchdog_count_progress(t->watchdog);
     tws_init_part_with(m->threads, &plan->network->params[shard->param], shard->param, (uint64_t)t->config->seed, slice,
                        shard->param_first + done, n, m->values);
     if (quantized) TWS_TRY(tws_training_put_quantized(t, shard->storage_offset + done, m->values, n, err));
@@ -256,6 +261,13 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
+/* Replaces the schedule's learning rate by the one that the caller has set, if any. */
+void tws_training_use_set_lr(const tws_training *t, double *lr, float hyper[TWS_HYPER_COUNT]) {
+  if (!t->has_set_lr) return;
+  *lr = t->set_lr;
+  hyper[TWS_HYPER_LR] = (float)t->set_lr;
+}
+
 /* Sets the scalars of a step. A skipped step is no update: neither the learning-rate schedule nor the bias correction
  * of the moments counts it. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
@@ -263,6 +275,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   float hyper[TWS_HYPER_COUNT];
   *lr = tws_hyper_fill(t->config, step, t->counters->loss_scale.scale, hyper);
   const tws_plan *plan = t->programs[t->now];
+  tws_training_use_set_lr(t, lr, hyper);
   TWS_TRY(tws_executor_put(t->executor, (int)t->now, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   return tws_executor_zero(t->executor, (int)t->now, plan->metrics, err);
 }
@@ -301,8 +314,13 @@ static tws_code before_op(void *user, uint32_t op, tws_error *err) {
 }
 
 static int is_traced(const tws_training *t, int64_t step) {
-  const int64_t wanted = t->options->trace_step > 0 ? t->options->trace_step : t->options->steps;
-  return t->options->trace_path != NULL && step == wanted;
+  return tws_trace_phase_of(t, step) == TWS_TRACE_ACTIVE;
+}
+
+/* Returns the memory for the times of the step's operations; NULL: no times are recorded. Phases are those of TRAIN. */
+static double *times_of(const tws_training *t, int64_t step) {
+  if (tws_trace_phase_of(t, step) != TWS_TRACE_NONE) return t->times;
+  return t->now == TWS_PROGRAM_TRAIN ? t->phase_times : NULL;
 }
 
 /* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
@@ -319,13 +337,12 @@ static void warn_of_slowness(tws_training *t) {
 
 /* Called while a step runs: prefetches the inputs of the program that follows it. */
 static tws_code put_following(tws_training *t, int64_t step, tws_error *err) {
-  if (tws_evaluation_is_due(t, step)) return tws_training_put_ahead(t, &t->eval_data, 0, err);
-  return step < t->options->steps ? tws_training_put_ahead(t, &t->data, step, err) : TWS_OK;
+  if (tws_evaluation_is_due(t, step)) return tws_training_prefetch_inputs(t, &t->eval_data, 0, err);
+  return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;
 }
 
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
-  /* NULL: no times are recorded; phases are those of TRAIN */
-  double *times = is_traced(t, step) ? t->times : t->now == TWS_PROGRAM_TRAIN ? t->phase_times : NULL;
+  double *times = times_of(t, step);
   uint32_t gate = tws_checkpoint_gate(t); /* an operation of TRAIN; other programs wait before they begin */
   if (gate != TWS_NONE && t->now != TWS_PROGRAM_TRAIN) {
     tws_checkpoint_wait_copied(t);
@@ -337,12 +354,12 @@ static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   }
   tws_executor_probe probe = gate != TWS_NONE || strikes(t, step) ? before_op : NULL;
   tws_watchdog_begin(t->watchdog, step);
-  const tws_disk_count before = tws_executor_disk_moved(t->executor);
+  const tws_disk_count before = tws_executor_disk_transferred(t->executor);
   TWS_TRY(tws_executor_start(t->executor, (int)t->now, step, times, probe, t, err));
   TWS_TRY(put_following(t, step, err));
   TWS_TRY(tws_executor_finish(t->executor, (int)t->now, times, err));
   warn_of_slowness(t);
-  const tws_disk_count after = tws_executor_disk_moved(t->executor);
+  const tws_disk_count after = tws_executor_disk_transferred(t->executor);
   t->on_disk.read += after.read - before.read;
   t->on_disk.written += after.written - before.written;
   TWS_TRY(tws_comm_barrier(t->comm, err));
@@ -395,7 +412,7 @@ tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report 
   *report = (tws_step_report){.step = step};
   const double start = tws_clock_s();
   t->now = t->pending;
-  TWS_TRY(tws_training_put_inputs(t, t->now, &t->data, step - 1, err));
+  TWS_TRY(tws_training_put_inputs(t, t->now, t->batch ? t->batch : &t->data, step - 1, err));
   t->data_wait_s = tws_clock_s() - start;
   return put_scalars(t, &report->lr, err);
 }
@@ -438,14 +455,14 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
                   report->step, hottest, hottest_expert, report->hottest_share);
 }
 
-void tws_training_took(const tws_training *t, double seconds, tws_step_report *report) {
+void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report) {
   report->seconds = seconds;
   report->tokens_per_s = (double)(t->shape.train_batch * t->data.sequence) / seconds;
 }
 
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err) {
-  tws_training_took(t, seconds, report);
+  tws_training_set_step_seconds(t, seconds, report);
   report->loss = metrics[TWS_METRIC_LOSS];
   for (int h = 0; h < TWS_LOSS_HEADS; h++) report->head_loss[h] = metrics[TWS_METRIC_HEADS + 2 * h];
   report->gradient_norm = metrics[TWS_METRIC_NORM];
@@ -469,39 +486,53 @@ static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_er
   return TWS_OK;
 }
 
-/* Runs one step. Its time begins at the end of the previous one, so that all work of every step is included;
- * evaluations and saves are timed separately. */
-static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
-  tws_step_report report;
-  tws_program behind;
-  double metrics[TWS_METRIC_COUNT];
+tws_code tws_training_meet(tws_training *t, int64_t step, tws_error *err) {
   tws_training_at(t, step, "meeting the others before the step", TWS_PHASE_MEETS);
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "reading the inputs", TWS_PHASE_ALONE);
   if (is_traced(t, step)) {
-    t->trace_start_s = tws_clock_s();
+    if (t->traced_step == 0) t->trace_start_s = tws_clock_s();
     t->traced_step = step;
-    t->traced = t->pending;
   }
-  TWS_TRY(tws_training_begin_step(t, step, &report, err));
-  TWS_TRY(run_plan(t, step, err));
+  return TWS_OK;
+}
+
+tws_code tws_training_complete(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
+  tws_program behind;
+  double metrics[TWS_METRIC_COUNT];
   TWS_TRY(tws_training_read_metrics(t, metrics, err));
-  TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, &report, err));
+  TWS_TRY(tws_training_end_step(t, metrics, tws_clock_s() - t->step_ended_s, report, err));
+  if (is_traced(t, step)) TWS_TRY(tws_trace_keep(t, step, err));
   if (t->traced_routed && is_traced(t, step))
     memcpy(t->traced_routed, t->routed, sizeof *t->routed * routes_counted(t));
   if (tws_training_applies(t, step, &behind)) {
     TWS_TRY(apply(t, behind, step, err));
-    tws_training_took(t, tws_clock_s() - t->step_ended_s, &report);
+    tws_training_set_step_seconds(t, tws_clock_s() - t->step_ended_s, report);
   }
   t->step_ended_s = tws_clock_s();
+  return TWS_OK;
+}
+
+tws_code tws_training_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
+  TWS_TRY(tws_training_meet(t, step, err));
+  TWS_TRY(tws_training_begin_step(t, step, report, err));
+  TWS_TRY(run_plan(t, step, err));
+  return tws_training_complete(t, step, report, err);
+}
+
+/* Runs one step. Its time begins at the end of the previous one, so that all work of every step is included;
+ * evaluations and saves are timed separately. */
+static tws_code one_step(tws_training *t, int64_t step, tws_error *err) {
+  tws_step_report report;
+  TWS_TRY(tws_training_step(t, step, &report, err));
   report.evaluated = tws_evaluation_is_due(t, step);
   if (report.evaluated) {
     TWS_TRY(tws_evaluation_run(t, step, &report.eval_loss, &report.eval_seconds, err));
     t->step_ended_s = tws_clock_s();
   }
+  TWS_TRY(tws_comm_report_step(t, times_of(t, step), err));
   if (t->rank != 0) return TWS_OK;
-  const int timed = t->now == TWS_PROGRAM_TRAIN;
-  tws_step_report_tell(t, !timed ? NULL : is_traced(t, step) ? t->times : t->phase_times, &report);
+  tws_step_report_finish(t, times_of(t, step), &report);
   t->history[step - 1 - t->first_step] = report;
   tws_training_at(t, step, "printing the step", TWS_PHASE_WRITES);
   TWS_TRY(tws_report_csv_step(t, &report, err));
@@ -542,8 +573,8 @@ static tws_code run_steps(tws_training *t, tws_error *err) {
 
 /* ---- the whole training ---- */
 
-/* Returns the code of an error after allocation, which is an error of this rank and thus of the job. If a file cannot
- * be written or read, the code stays TWS_IO, whatever the number of ranks. */
+/* Returns the code with which a failed training ends. In a job of several ranks an error of one rank ends all of them,
+ * so the code becomes TWS_RANK; TWS_IO, a file that cannot be read or written, stays TWS_IO. */
 static tws_code blame(const tws_training *t, tws_code code, tws_error *err) {
   if (t->world == 1 || code == TWS_IO) return code;
   if (err) err->code = TWS_RANK;
@@ -591,7 +622,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   TWS_TRY(tws_report_csv_open(t, err));
   TWS_TRY(tws_step_report_open(t, err));
   tws_training_at(t, 0, "taking memory and meeting the others", TWS_PHASE_MEETS);
-  tws_code code = make_executor(t, err);
+  tws_code code = tws_training_make_executor(t, err);
   mark(t, "memory and communicator", &since);
   if (code == TWS_OK) {
     code = tws_training_agree(t, err);
@@ -609,6 +640,7 @@ static tws_code train(tws_training *t, tws_train_result *result, tws_error *err)
   if (code != TWS_OK) return blame(t, code, err);
   tws_training_at(t, 0, "gathering the results", TWS_PHASE_MEETS);
   if (t->traced_step > 0) TWS_TRY(tws_report_trace(t, err));
+  TWS_TRY(tws_comm_report_end(t, err));
   struct tws_monitor *monitor = t->monitor;
   t->monitor = NULL;
   TWS_TRY(tws_monitor_close(monitor, TWS_OK, err));
@@ -633,12 +665,14 @@ void tws_training_release(tws_training *t) {
   tws_data_close(&t->data);
   tws_data_close(&t->eval_data);
   tws_free(t->times);
+  tws_text_free(&t->trace);
   tws_free(t->routed);
   tws_free(t->traced_routed);
   tws_free(t->history);
   if (t->csv) fclose(t->csv);
   tws_phase_clock_destroy(t->phases);
   tws_free(t->phase_times);
+  tws_comm_report_close(t);
   tws_monitor_close(t->monitor, TWS_RANK, NULL); /* closes the monitor after a failure; otherwise it is closed
                                                   * already */
 }
@@ -647,8 +681,8 @@ tws_code tws_real_train(const tws_train_options *options, tws_train_result *resu
   const tws_plan_request *plan = &options->plan;
   tws_training t = {.options = options,
                     .config = plan->config,
-                    .rank = tws_mpi_rank(),
-                    .world = tws_mpi_world(),
+                    .rank = tws_mpi_rank(NULL),
+                    .world = tws_mpi_world(NULL),
                     .threads = plan->threads > 0 ? plan->threads : 1,
                     .ops = tws_real_backend(plan->backend == TWS_BACKEND_CUDA ? "cuda" : "host")};
   *result = (tws_train_result){0};

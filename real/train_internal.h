@@ -16,11 +16,13 @@
 typedef struct tws_training {
   const tws_train_options *options;
   const tws_config *config;
+  const void *mpi; /* the MPI communicator of the ranks (real/mpi_comm.h); NULL: all ranks of the process's job */
   int rank, world, threads;
   uint64_t start_rss; /* peak resident memory of this process before weights are initialized or loaded, bytes */
   tws_fault fault;
   uint32_t fault_op; /* index of the operation before which an injected fault occurs */
   tws_data data;
+  const tws_data *batch; /* a batch in memory, which the next step takes in place of `data`; NULL: none */
   tws_batch_shape shape;
   tws_plan *plan;                       /* plan of a training step */
   tws_plan *evaluation;                 /* plan of an evaluation over the same state; NULL: the run evaluates nothing */
@@ -40,22 +42,22 @@ typedef struct tws_training {
   tws_disk_count on_disk; /* bytes transferred by training steps */
   tws_watchdog *watchdog;
   tws_data eval_data;
-  int64_t eval_batches;            /* number of global batches of one evaluation */
-  struct tws_inputs_ahead *ahead;  /* prefetched inputs of steps on a device; NULL: on the host */
-  void *input[TWS_NETWORK_INPUTS]; /* on the host: [input] buffer for one step of any program; NULL: the plan has no
+  int64_t eval_batches;                /* number of global batches of one evaluation */
+  struct tws_prefetched_inputs *ahead; /* prefetched inputs of steps on a device; NULL: on the host */
+  void *input[TWS_NETWORK_INPUTS];     /* on the host: [input] buffer for one step of any program; NULL: the plan has no
                                     * such input */
-  double step_ended_s;             /* time at which the last step, or the delayed update after it, ended, on the clock
+  double step_ended_s; /* time at which the last step, or the delayed update after it, ended, on the clock
                                     * of tws_clock_s() */
-  double *times;                   /* [op_count of any step's program][2] times of the last step's operations, if a
-                                    * trace is wanted */
-  double trace_start_s;
-  int64_t traced_step;      /* number of the traced step; 0: none was traced */
-  tws_program traced;       /* program of the traced step */
-  double *traced_routed;    /* copy of `routed` after the traced step */
+  double *times;            /* [op_count of any step's program][2] times of the last step's operations, if a trace is
+                             * wanted */
+  double trace_start_s;     /* time at which the first traced step began */
+  int64_t traced_step;      /* number of the last traced step; 0: none was traced */
+  double *traced_routed;    /* copy of `routed` after the last traced step */
+  tws_text trace;           /* the traced steps of this rank, for rank 0 */
   int64_t first_step;       /* steps completed before this run */
   tws_saved_index *resumed; /* the checkpoint that is resumed; NULL: initial weights */
   int fetches;              /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
-                             * (real/far.h) */
+                             * (real/remote_files.h) */
   uint64_t fetched;         /* bytes of these files that were received */
   /* [rank] flags. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that fetch
    * the resumed checkpoint from it. NULL: all ranks see the folders */
@@ -66,6 +68,12 @@ typedef struct tws_training {
   int ended;                         /* 1: the run was asked to end before the last step */
   int warned[2];                     /* [kind] 1: a warning was given: of work on a slower path; of steps that are not
                                       * recorded */
+  int has_set_lr;                    /* 1: steps use set_lr, not the schedule's learning rate */
+  double set_lr;
+  /* 1: a process that is not this program trains through the library (real/engine.h): every rank fills reports of
+   * steps, not only rank 0, and threads are bound to cores only if the configuration requests it */
+  int is_library;
+  const char *client_state; /* text of the caller that the next save stores in the checkpoint; NULL: none */
   int vanished;                      /* 1: the warning that all gradients are 0 was given */
   double *routed;                    /* [router][expert] number of routes in the last step; NULL without experts */
   tws_step_report *history;          /* rank 0: one report per step of this run */
@@ -73,7 +81,9 @@ typedef struct tws_training {
   FILE *csv;                         /* on rank 0: the open CSV file with one line per step */
   struct tws_monitor *monitor;       /* on rank 0; NULL: no monitor is configured */
   tws_phase_clock *phases;           /* on rank 0: computes the phases of the training step; NULL: not wanted */
-  double *phase_times;               /* for `phases`: [op_count][2] times of a step that is not traced */
+  double *phase_times;               /* for `phases` and `calls`: [op_count][2] times of a step that is not traced */
+  tws_comm_recorder *calls;          /* latencies of this rank's communication; NULL: no log is kept */
+  tws_comm_log *communication;       /* on rank 0: the log of all ranks */
   double model_flops;                /* model FLOPs of one step of all ranks */
   double data_wait_s;                /* seconds for which the last step waited for its inputs */
   double saves_waited_s;             /* total seconds for which training had waited for saves at the last report */
@@ -83,7 +93,11 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_error *err);
 /* ---- parts of a training (real/train.c), each for one rank; without a communicator they do not need other ranks
  * ---- */
 tws_code tws_training_plan(tws_training *t, tws_error *err);
+/* Sets t->shape and allocates t->routed. */
+tws_code tws_training_shape(tws_training *t, tws_error *err);
 tws_code tws_training_open_data(tws_training *t, tws_error *err);
+/* Creates backend, inputs, communicator and executor; collective. */
+tws_code tws_training_make_executor(tws_training *t, tws_error *err);
 /* ---- inputs (real/inputs.c) ---- */
 /* Allocates input buffers: on the host in memory of this process; with concurrent streams two buffers of pinned
  * memory, used alternately, and one of device memory, each for one step of any program. Needs the plans. */
@@ -96,7 +110,7 @@ tws_code tws_training_put_inputs(tws_training *t, tws_program program, const tws
 /* Called while a step runs on a device: prepares a batch and copies it to the device on the copy stream, overlapped
  * with the step. If tws_training_put_inputs() requests this batch next, only a copy within the device remains. On
  * the host it does nothing. Errors in the data are reported by tws_training_put_inputs(). */
-tws_code tws_training_put_ahead(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
+tws_code tws_training_prefetch_inputs(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 
 /* ---- the backends of this build (real/backends.c) ---- */
 /* Returns the table of "host" or another backend; NULL: it is not available. */
@@ -126,6 +140,14 @@ tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_CO
 tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_COUNT], double seconds,
                                tws_step_report *report, tws_error *err);
 
+/* Runs a whole step with the delayed update after it, if one is due; collective. It consists of tws_training_meet(),
+ * tws_training_begin_step(), the plan's operations and tws_training_complete(). */
+tws_code tws_training_step(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
+/* Waits until all ranks have ended the previous step. */
+tws_code tws_training_meet(tws_training *t, int64_t step, tws_error *err);
+/* Reads what the step's operations computed, advances the counters and applies a delayed update. */
+tws_code tws_training_complete(tws_training *t, int64_t step, tws_step_report *report, tws_error *err);
+
 tws_code tws_real_train(const tws_train_options *options, tws_train_result *result, tws_error *err);
 
 /* ---- all ranks in one process (real/virtual.c) ---- */
@@ -146,25 +168,27 @@ void tws_training_release(tws_training *t);
  * ZenFlow after each interval. *program is the program that computes it, after tws_training_begin_apply(). */
 int tws_training_applies(const tws_training *t, int64_t step, tws_program *program);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
+/* If the caller of the library has set a learning rate, puts it in place of the schedule's. */
+void tws_training_use_set_lr(const tws_training *t, double *lr, float hyper[TWS_HYPER_COUNT]);
 /* Sets t->pending at the start of a run, from the state: a resumed checkpoint may contain a pending update. */
 tws_code tws_training_find_pending(tws_training *t, tws_error *err);
 /* Called when a step has ended: if an interval ended and the host's update is to overlap with the next step, leaves the
  * update's scalars in the state and sets t->pending. */
 tws_code tws_training_defer(tws_training *t, tws_error *err);
 /* Sets the total seconds of a step in its report. */
-void tws_training_took(const tws_training *t, double seconds, tws_step_report *report);
+void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report);
 
 /* ---- evaluation (real/evaluate.c) ---- */
 tws_code tws_evaluation_open(tws_training *t, tws_error *err);
 /* Computes the mean loss over the tokens of t->eval_batches global batches; the state is unchanged. */
 tws_code tws_evaluation_run(tws_training *t, int64_t step, double *loss, double *seconds, tws_error *err);
-/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch; after the
+/* An evaluation in several calls, for ranks of one process: put() fills the program's buffers with a batch of the data; after the
  * program has run, add() adds the batch's loss, weighted by the share of its tokens that count, separately for each of
  * several losses; mean() returns the mean (or the sum of the means). */
 typedef struct tws_evaluation_sum {
   double loss[TWS_LOSS_HEADS], counted[TWS_LOSS_HEADS];
 } tws_evaluation_sum;
-tws_code tws_evaluation_put(tws_training *t, int64_t batch, tws_error *err);
+tws_code tws_evaluation_put(tws_training *t, const tws_data *data, int64_t batch, tws_error *err);
 tws_code tws_evaluation_add(tws_training *t, tws_evaluation_sum *sum, tws_error *err);
 tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_error *err);
 /* Returns 1 if an evaluation follows this step. */
@@ -222,25 +246,45 @@ tws_code tws_resume_load(tws_training *t, tws_error *err);
 tws_code tws_init_from(tws_training *t, tws_error *err);
 
 /* ---- reports of steps (real/step_report.c) ---- */
+/* Allocates t->phase_times, so that the times of all operations are recorded in each step. */
+tws_code tws_training_keep_times(tws_training *t, tws_error *err);
 /* Prepares on rank 0 the data that reports need. The plan must exist. */
 tws_code tws_step_report_prepare(tws_training *t, tws_error *err);
 /* Completes a report in which the caller has set the step, its seconds and its losses: computes all other members from
  * the training. */
 void tws_step_report_complete(const tws_training *t, tws_step_report *report);
-/* Completes the report as tws_step_report_complete() does, and sets the time at which the step ended and the seconds
- * for which it waited, by the clocks of this machine. times: start and end of each operation of the step; NULL: not
- * known. */
-void tws_step_report_tell(tws_training *t, const double *times, tws_step_report *report);
+/* Completes the report of a step as tws_step_report_complete() does, and sets the time at which the step ended and the
+ * seconds for which this rank waited for its inputs and for saves, on this machine's clock (tws_clock_s()). times:
+ * start and end of each operation of the step; NULL: they were not recorded. */
+void tws_step_report_finish(tws_training *t, const double *times, tws_step_report *report);
 /* Opens the monitors of the configuration and the options, on rank 0. Fails with TWS_IO if a folder or a file cannot be
  * created. */
 tws_code tws_step_report_open(tws_training *t, tws_error *err);
+
+/* ---- the communication log (real/comm_report.c) ---- */
+/* Opens the log on each rank, if the configuration or the options enable it. The plan must exist. */
+tws_code tws_comm_report_open(tws_training *t, tws_error *err);
+/* Adds the times of a step on this rank. When the records are full, sends them to rank 0; collective. */
+tws_code tws_comm_report_step(tws_training *t, const double *times, tws_error *err);
+/* Sends the remaining records to rank 0, which completes the log and passes it to options->on_communication();
+ * collective. */
+tws_code tws_comm_report_end(tws_training *t, tws_error *err);
+void tws_comm_report_close(tws_training *t);
 
 /* ---- reports of the run (real/report.c); rank 0 writes ---- */
 tws_code tws_report_csv_open(tws_training *t, tws_error *err);
 tws_code tws_report_csv_step(tws_training *t, const tws_step_report *report, tws_error *err);
 /* Sums the ranks' figures into *result, and writes the JSON summary if the options request it; collective. */
 tws_code tws_report_result(tws_training *t, tws_train_result *result, tws_error *err);
-/* Gathers every rank's operations of the traced step, and writes them as one Chrome trace; collective. */
+
+/* ---- traces (real/trace_report.c) ---- */
+/* Prepares the trace that the options request. The plan must exist. */
+tws_code tws_trace_open(tws_training *t, tws_error *err);
+/* Returns the phase of a step: only steps of the phase ACTIVE are in the trace, and those of WARM_UP are timed, too. */
+tws_trace_phase tws_trace_phase_of(const tws_training *t, int64_t step);
+/* Keeps a step, whose times are in t->times, for the trace. */
+tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err);
+/* Gathers every rank's operations of the traced steps, and writes them as one Chrome trace; collective. */
 tws_code tws_report_trace(tws_training *t, tws_error *err);
 
 #endif

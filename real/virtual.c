@@ -42,7 +42,7 @@ static tws_code settle(tws_virtual *v, tws_program program, uint32_t rank, uint3
   const void *at;
   if (!may_be_equal(b)) return TWS_OK;
   TWS_TRY(tws_executor_find(t->executor, (int)program, buffer, offset, count, &at, err));
-  return tws_shared_pages_settle(v->pages, rank, at, count * tws_dtype_bytes((tws_dtype)b->dtype), writer, err);
+  return tws_shared_pages_share(v->pages, rank, at, count * tws_dtype_bytes((tws_dtype)b->dtype), writer, err);
 }
 
 static tws_code settle_state(tws_virtual *v, uint32_t rank, tws_error *err) {
@@ -235,7 +235,7 @@ static tws_code virtual_apply_begin(tws_virtual *v, tws_program program, tws_err
 }
 
 static void virtual_apply_end(const tws_virtual *v, double seconds, tws_step_report *report) {
-  tws_training_took(&v->ranks[0], report->seconds + seconds, report);
+  tws_training_set_step_seconds(&v->ranks[0], report->seconds + seconds, report);
   tws_step_report_complete(&v->ranks[0], report);
 }
 
@@ -256,7 +256,7 @@ static int64_t evaluation_batches(const tws_virtual *v) {
 
 static tws_code evaluation_begin(tws_virtual *v, int64_t batch, tws_error *err) {
   if (batch == 0) v->evaluated = (tws_evaluation_sum){0};
-  for (int r = 0; r < v->world; r++) TWS_TRY(tws_evaluation_put(&v->ranks[r], batch, err));
+  for (int r = 0; r < v->world; r++) TWS_TRY(tws_evaluation_put(&v->ranks[r], &v->ranks[r].eval_data, batch, err));
   return TWS_OK;
 }
 

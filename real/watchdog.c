@@ -52,7 +52,7 @@ static void report_hang(const tws_watchdog *w, int missing) {
   char text[256];
   const double after = w->setup.deadline_s;
   const int rank = w->setup.rank;
-  const char *doing = w->phase[0] ? w->phase : tws_executor_doing(w->executor, text, (int)sizeof text);
+  const char *doing = w->phase[0] ? w->phase : tws_executor_activity(w->executor, text, (int)sizeof text);
   if (w->phase[0] && waits_for_others(w))
     tws_fail(&err, TWS_HANG, TWS_FAILURE_HANG_HINT,
              "nothing has happened for %.3g s: another rank does not continue, for which rank %d waits: %s", after,
@@ -195,7 +195,7 @@ void tws_watchdog_progress(tws_watchdog *w, const char *what) {
   pthread_mutex_unlock(&w->lock);
 }
 
-void tws_watchdog_moves(tws_watchdog *w) {
+void tws_watchdog_count_progress(tws_watchdog *w) {
   if (w) atomic_fetch_add_explicit(&w->moved, 1, memory_order_relaxed);
 }
 

@@ -43,7 +43,7 @@ void tws_watchdog_phase(tws_watchdog *watchdog, int64_t step, const char *what, 
 /* Reports progress within a phase, visible to other ranks too. */
 void tws_watchdog_progress(tws_watchdog *watchdog, const char *what);
 /* Reports progress within a phase from any thread, as often as it occurs; used for each segment of a save. */
-void tws_watchdog_moves(tws_watchdog *watchdog);
+void tws_watchdog_count_progress(tws_watchdog *watchdog);
 /* Reports that a step begins, which ends the current phase. The next call of tws_watchdog_phase() ends the step. */
 void tws_watchdog_begin(tws_watchdog *watchdog, int64_t step);
 

@@ -49,7 +49,7 @@ static double run_all(run *r, int edges) {
   for (int i = 0; i < edges; i++) try_send(r, i);
   while (!r->failed && isfinite(tws_fluid_next(r->fluid))) {
     r->now_s = tws_fluid_next(r->fluid);
-    const uint64_t tag = tws_fluid_take(r->fluid);
+    const uint64_t tag = tws_fluid_pop(r->fluid);
     edge *h = &r->edges[tag / 2];
     if (tag % 2 == 0) { /* the message left its sender */
       h->busy = 0;
@@ -65,7 +65,7 @@ static double run_all(run *r, int edges) {
   return r->failed ? -1 : last_s;
 }
 
-double tws_rings_alone_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece) {
+double tws_ring_collective_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece) {
   const int edges = per_node * rings;
   run r = {.fluid = tws_fluid_create(per_node + rings),
            .edges = tws_calloc((size_t)edges, sizeof *r.edges),

@@ -8,6 +8,6 @@
 /* Returns the seconds until the last message of a collective has arrived; below 0: out of memory. The collective has
  * `rings` rings through `per_node` ranks of every node, each with `steps` messages of `piece` bytes on every edge. All
  * nodes do the same at the same time, so one node is simulated, and its outgoing edge leads to its own first rank. */
-double tws_rings_alone_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece);
+double tws_ring_collective_s(const tws_cluster *cluster, int per_node, int rings, int steps, double piece);
 
 #endif

@@ -54,7 +54,7 @@ void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int messag
 
 /* Returns the number of ranks of a communicator on its first rank's node, as the estimators count them. */
 static int most_on_a_node(const tws_sim *sim, const tws_communicator *c) {
-  return tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size);
+  return tws_mapping_ranks_on_first_node(&sim->platform.mapping, c->ranks, c->size);
 }
 
 static int same_node(const tws_sim *sim, const tws_communicator *c) {
@@ -109,7 +109,7 @@ static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int ne
             steps = tws_collective_steps(collective, c->size);
   const double piece = bytes / c->size, port = tws_cluster_port(cluster, near), nics = cluster->nics_per_node,
                devices = cluster->devices_per_node > near ? cluster->devices_per_node : near;
-  double seconds = rings > 1 ? tws_rings_alone_s(cluster, near, rings, steps, piece / rings) : -1;
+  double seconds = rings > 1 ? tws_ring_collective_s(cluster, near, rings, steps, piece / rings) : -1;
   /* share of the rings that cross the most loaded port; the other limit is the NICs */
   const double passes = rings < near ? 1 : (rings - 1.0) / rings;
   if (seconds >= 0)
@@ -131,7 +131,7 @@ double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double byt
   const double late_s = is_simulated_alone(sim, met, near, bytes) ? rings_wait_s(sim, met, near, bytes) : -1;
   if (late_s < 0) return tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, bytes);
   return late_s + tws_exchange_latency_s(machine->cluster, machine->profile, work, c->size, near, 0) -
-         tws_exchange_hops_s(machine->cluster, machine->profile, work, c->size, near);
+         tws_exchange_link_latency_s(machine->cluster, machine->profile, work, c->size, near);
 }
 
 static tws_collective collective_of(const tws_sim *sim, const tws_rendezvous *met) {
@@ -191,9 +191,9 @@ static void begin_flows(tws_sim *sim, uint32_t id) {
   tws_sim_transfer *transfer = &sim->transfers[id];
   const tws_traffic traffic = tws_sim_traffic(sim, met);
   const tws_machine *machine = &sim->request->machine;
-  const double slowdown =
-      row ? tws_exchange_stretch(machine->cluster, machine->profile, work_of(sim, met), c->size, most_on_a_node(sim, c))
-          : 1;
+  const double slowdown = row ? tws_exchange_ring_factor(machine->cluster, machine->profile, work_of(sim, met), c->size,
+                                                         most_on_a_node(sim, c))
+                              : 1;
   for (size_t i = 0; i < flows->count && sim->failed == TWS_OK; i++) {
     const tws_flow *flow = &flows->of[i];
     const double part = tws_sim_same_node(sim, flow->from, flow->to) ? traffic.inside : traffic.outside;
@@ -225,7 +225,7 @@ static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double s
   return latency_s < seconds ? latency_s : seconds;
 }
 
-void tws_sim_meet(tws_sim *sim, uint32_t id) {
+void tws_sim_start_rendezvous(tws_sim *sim, uint32_t id) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   tws_sim_transfer *transfer = &sim->transfers[id];
   if (communicator_of(sim, met)->size == 1) {
@@ -245,8 +245,8 @@ void tws_sim_meet(tws_sim *sim, uint32_t id) {
     return;
   }
   const double first_s = latency_of(sim, met, seconds);
-  seconds = first_s + tws_sim_takes(sim, &sim->run->members[met->member_first], met->needed, met->met_s + first_s,
-                                    seconds - first_s);
+  seconds = first_s + tws_sim_perturbed_s(sim, &sim->run->members[met->member_first], met->needed, met->met_s + first_s,
+                                          seconds - first_s);
   transfer->end_s = met->met_s + seconds;
   tws_sim_timer(sim, transfer->end_s, tws_sim_tag(TWS_EVENT_RENDEZVOUS, id, 0));
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "estimators/memory_track.h"
 #include "sim/adapter.h"
 
 #define X(name, text) text,
@@ -47,8 +48,11 @@ void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
 static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   tws_sim_rank *r = &sim->ranks[rank];
   const tws_op *o = &r->plan->ops[op];
-  char label[160];
-  const tws_event event = {.name = tws_timeline_name(sim->timeline, tws_op_label(r->plan, op, label, sizeof label)),
+  char label[160], detail[TWS_OP_DETAIL];
+  const uint32_t name = tws_timeline_name(sim->timeline, tws_op_detail(r->plan, op, NULL, detail, sizeof detail));
+  const tws_event event = {.detail = name == UINT32_MAX ? 0 : name + 1,
+                           .meets = tws_op_meeting(r->plan, op),
+                           .name = tws_timeline_name(sim->timeline, tws_op_label(r->plan, op, label, sizeof label)),
                            .rank = (uint16_t)r->plan->rank,
                            .stream = o->stream,
                            .phase = o->phase,
@@ -60,8 +64,8 @@ static void record_end(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     tws_sim_fail(sim, TWS_MEMORY, "out of memory while recording a timeline");
 }
 
-double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
-                     double seconds) {
+double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
+                           double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
 }
@@ -85,6 +89,10 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
     r->other_s += end_s - ready_s;
   if (end_s > sim->end_s) sim->end_s = end_s;
   if (sim->timeline) record_end(sim, rank, op, end_s);
+  if (sim->request->times) {
+    sim->request->times[rank][2 * (size_t)op] = ready_s;
+    sim->request->times[rank][2 * (size_t)op + 1] = end_s;
+  }
   take_effect(sim, rank, op, end_s);
   tws_run_end(sim->run, rank, op, end_s);
 }
@@ -93,7 +101,8 @@ static void begin_operation(tws_sim *sim, uint32_t rank, uint32_t op) {
   tws_sim_rank *r = &sim->ranks[rank];
   tws_op_times *times = &sim->run->ranks[rank].times[op];
   const tws_run_member member = {.rank = rank, .op = op};
-  const double seconds = tws_sim_takes(sim, &member, 1, times->ready_s, tws_sim_cost(sim, rank, r->plan->ops[op].work));
+  const double seconds =
+      tws_sim_perturbed_s(sim, &member, 1, times->ready_s, tws_sim_cost(sim, rank, r->plan->ops[op].work));
   if (seconds <= 0) {
     tws_sim_finish(sim, rank, op, times->ready_s);
   } else if (tws_sim_is_shared(sim, rank, op)) {
@@ -114,7 +123,7 @@ static void begin_ready(tws_sim *sim) {
   tws_run_start start;
   while (sim->failed == TWS_OK && tws_run_next(sim->run, &start)) {
     if (start.rendezvous != TWS_NONE)
-      tws_sim_meet(sim, start.rendezvous);
+      tws_sim_start_rendezvous(sim, start.rendezvous);
     else
       begin_operation(sim, start.rank, start.op);
   }
@@ -180,7 +189,7 @@ static void wake_network(tws_sim *sim) {
   const double until_s = sim->armed_s;
   sim->armed_s = INFINITY;
   for (double next_s; sim->failed == TWS_OK && (next_s = tws_solver_next(solver)) <= until_s;)
-    take_event(sim, next_s, tws_solver_take(solver));
+    take_event(sim, next_s, tws_solver_pop(solver));
 }
 
 static void on_event(void *user, uint64_t tag) {
@@ -270,7 +279,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
     sim->operations += r->plan->op_count;
     r->cost = tws_arena_alloc(sim->arena, r->plan->work_count + 1u, sizeof *r->cost);
     if (!r->cost) return no_memory(err);
-    r->launched = tws_plan_host_stretch(r->plan, &request->machine);
+    r->launched = tws_plan_launch_slowdown(r->plan, &request->machine);
     for (uint32_t w = 0; w < r->plan->work_count; w++) r->cost[w] = NAN;
   }
   return request->fold ? find_classes(sim, err) : TWS_OK;
@@ -322,6 +331,29 @@ static tws_code execute_simulation(tws_sim *sim, tws_error *err) {
   return sim->failed != TWS_OK ? sim->failed : tws_run_check(sim->run, err);
 }
 
+/* Adds the memory in use over time to the timeline. */
+static tws_code record_memory(const tws_sim *sim, tws_error *err) {
+  tws_code code = TWS_OK;
+  for (int i = 0; i < sim->rank_count && code == TWS_OK; i++) {
+    const tws_plan *plan = sim->ranks[i].plan;
+    const tws_op_times *of_ops = sim->run->ranks[i].times;
+    tws_memory_change *changes = NULL;
+    size_t count = 0;
+    double *times = tws_calloc((size_t)plan->op_count + 1, 2 * sizeof *times);
+    if (!times) return no_memory(err);
+    for (uint32_t op = 0; op < plan->op_count; op++) {
+      times[2 * (size_t)op] = of_ops[op].ready_s;
+      times[2 * (size_t)op + 1] = of_ops[op].end_s;
+    }
+    code = tws_memory_track(plan, times, &changes, &count, err);
+    if (code == TWS_OK && tws_memory_track_add(sim->timeline, plan->rank, changes, count, 0) != 0)
+      code = no_memory(err);
+    tws_free(changes);
+    tws_free(times);
+  }
+  return code;
+}
+
 static tws_code read_result(const tws_sim *sim, tws_sim_result *result, tws_error *err) {
   result->step_s = sim->end_s;
   result->rank_compute_s = sim->ranks[0].compute_s;
@@ -347,6 +379,7 @@ tws_code tws_sim_run(const tws_sim_request *request, tws_sim_result *result, tws
   tws_code code = sim.arena ? prepare_simulation(&sim, err) : no_memory(err);
   if (code == TWS_OK) code = execute_simulation(&sim, err);
   if (code == TWS_OK) code = read_result(&sim, result, err);
+  if (code == TWS_OK && sim.timeline) code = record_memory(&sim, err);
   for (size_t i = 0; sim.transfers && i < sim.run->rendezvous_count; i++) tws_free(sim.transfers[i].messages);
   tws_platform_drop(&sim.platform);
   tws_run_destroy(sim.run);

@@ -25,7 +25,7 @@
 typedef struct tws_sim_rank {
   const tws_plan *plan;
   double *cost;    /* [work of the plan] seconds of the kernel or collective; NaN: not computed yet */
-  double launched; /* factor of tws_plan_host_stretch() for this plan */
+  double launched; /* factor of tws_plan_launch_slowdown() for this plan */
   double compute_s, other_s;
 } tws_sim_rank;
 
@@ -117,7 +117,8 @@ void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) __attrib
  * simulation and returns 0. */
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work);
 /* Returns `seconds`, or the seconds that the request's effects return for an operation of these members. */
-double tws_sim_takes(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s, double seconds);
+double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
+                           double seconds);
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
 /* Sets a timer in the flow solver, which is faster than the engine if there are many short timers. */
 void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag);
@@ -138,7 +139,7 @@ tws_sim_pattern *tws_sim_pattern_of(tws_sim *sim, uint32_t communicator);
 void tws_sim_fold_flows(tws_sim *sim);
 /* collectives.c. The functions, in this order: are called when all members of a rendezvous have arrived; are called
  * when an event of a rendezvous occurred; end a rendezvous; start one of its flows. */
-void tws_sim_meet(tws_sim *sim, uint32_t rendezvous);
+void tws_sim_start_rendezvous(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);
 void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
 void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int message, uint64_t tag);

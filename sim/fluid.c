@@ -181,7 +181,7 @@ static void leave_links(tws_fluid *f, const item *flow) {
   }
 }
 
-uint64_t tws_fluid_take(tws_fluid *f) {
+uint64_t tws_fluid_pop(tws_fluid *f) {
   const due top = f->heap[0];
   item *taken = &f->items[top.item];
   const uint64_t tag = taken->tag;

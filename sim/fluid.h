@@ -6,7 +6,7 @@
  * it recomputes only the connected component of flows that share links with it, directly or through others, and updates
  * a heap of end dates.
  *
- * The caller owns the clock: tws_fluid_next() returns the date of the next event, tws_fluid_take() removes it.
+ * The caller owns the clock: tws_fluid_next() returns the date of the next event, tws_fluid_pop() removes it.
  * Simultaneous events are taken in the order in which they were added, so runs are reproducible. */
 #ifndef TWS_SIM_FLUID_H
 #define TWS_SIM_FLUID_H
@@ -28,6 +28,6 @@ int tws_fluid_date(tws_fluid *fluid, double date_s, uint64_t tag);
 /* Returns the date at which the next flow ends or the next timer expires; infinity: there is none. */
 double tws_fluid_next(tws_fluid *fluid);
 /* Removes the event that is due at tws_fluid_next() and returns its tag. */
-uint64_t tws_fluid_take(tws_fluid *fluid);
+uint64_t tws_fluid_pop(tws_fluid *fluid);
 
 #endif

@@ -63,8 +63,9 @@ double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met) {
   const tws_work *work;
   op_of(sim, met, &work);
   const tws_machine *machine = &sim->request->machine;
-  const double hops_s = tws_exchange_hops_s(machine->cluster, machine->profile, work, c->size,
-                                            tws_mapping_beside_first(&sim->platform.mapping, c->ranks, c->size));
+  const double hops_s =
+      tws_exchange_link_latency_s(machine->cluster, machine->profile, work, c->size,
+                                  tws_mapping_ranks_on_first_node(&sim->platform.mapping, c->ranks, c->size));
   return fmax(0, tws_sim_latency(sim, met, 0) - hops_s);
 }
 

@@ -54,6 +54,6 @@ double tws_solver_next(tws_solver *s) {
   return s->fluid ? tws_fluid_next(s->fluid) : INFINITY;
 }
 
-uint64_t tws_solver_take(tws_solver *s) {
-  return tws_fluid_take(s->fluid);
+uint64_t tws_solver_pop(tws_solver *s) {
+  return tws_fluid_pop(s->fluid);
 }

@@ -26,6 +26,6 @@ tws_code tws_solver_date(tws_solver *solver, double date_s, uint64_t tag, tws_er
 /* The first returns the date of the solver's next event; infinity: there is none, or it will be an event of the engine.
  * The second removes this event and returns its tag. */
 double tws_solver_next(tws_solver *solver);
-uint64_t tws_solver_take(tws_solver *solver);
+uint64_t tws_solver_pop(tws_solver *solver);
 
 #endif

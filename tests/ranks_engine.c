@@ -255,7 +255,7 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
   tws_error err = {0};
   void *memory = NULL;
   size_t bytes = (size_t)64 << 20;
-  need(tws_comm_create(groups, (uint32_t)group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_comm_create(NULL, groups, (uint32_t)group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
   need(tws_comm_is_shared(comm) == (transport != TWS_TRANSPORT_MESSAGES && world > 1), "transport", NULL);
   need(tws_comm_allocate(comm, bytes, &memory, &err) == TWS_OK, "allocate", &err);
   need((memory != NULL) == tws_comm_is_shared(comm), "memory", NULL);
@@ -284,7 +284,7 @@ static void check_uneven(tws_transport transport) {
   const int slots = world * UNEVEN_CAPACITY;
   int32_t *counts = calloc(2 * (size_t)world, sizeof *counts);
   float *values = calloc((size_t)slots, sizeof *values), *got = calloc((size_t)slots, sizeof *got);
-  need(tws_comm_create(plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_comm_create(NULL, plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
   need(tws_real_backend("host")->create(0, 1, &backend, &err) == TWS_OK, "backend", &err);
   const tws_executor_setup setup = {.programs = programs,
                                     .program_count = 1,
@@ -334,9 +334,9 @@ static void check_gather(const char *device, tws_transport transport) {
   float values[GATHERED], got[GATHERED];
   if (strcmp(device, "cuda") == 0) need(tws_cuda_load(&cuda, &err) == TWS_OK, "module", &err);
   const tws_backend_ops *ops = cuda ? cuda->backend : tws_real_backend("host");
-  need(tws_comm_create(plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
+  need(tws_comm_create(NULL, plan->groups, plan->group_count, transport, 1, &comm, &err) == TWS_OK, "create", &err);
   need(ops->create(0, 1, &backend, &err) == TWS_OK, "backend", &err);
-  if (cuda) need(tws_cuda_connect(cuda, backend, plan, &device_comm, &err) == TWS_OK, "connect", &err);
+  if (cuda) need(tws_cuda_connect(cuda, backend, NULL, plan, &device_comm, &err) == TWS_OK, "connect", &err);
   const tws_executor_setup setup = {.programs = programs,
                                     .program_count = 1,
                                     .ops = ops,
@@ -410,7 +410,7 @@ static void check_bound(const tws_config *config, const cpu_set_t *before) {
   cpu_set_t now, both;
   if (tws_cpus_allowed(&allowed, NULL) != TWS_OK) return; /* built without hwloc */
   need(sched_getaffinity(0, sizeof now, &now) == 0, "affinity", NULL);
-  need(tws_machine_look(NULL, NULL, &parts, NULL) == TWS_OK, "machine", NULL);
+  need(tws_machine_count_parts(NULL, NULL, &parts, NULL) == TWS_OK, "machine", NULL);
   CPU_AND(&both, &now, before);
   need(CPU_EQUAL(&both, &now), "a thread is bound to what it may not use", NULL);
   const int enough = config->bind_threads == TWS_THREADS_SHARE && world > 1 && CPU_COUNT(before) >= parts.cores &&

@@ -32,7 +32,7 @@ static inline tws_code reference_evaluate(tws_training *t, int64_t step, tws_ste
   if (!report->evaluated) return TWS_OK;
   tws_evaluation_sum sum = {{0}, {0}};
   for (int64_t batch = 0; batch < t->eval_batches; batch++) {
-    TWS_TRY(tws_evaluation_put(t, batch, err));
+    TWS_TRY(tws_evaluation_put(t, &t->eval_data, batch, err));
     TWS_TRY(tws_executor_step(t->executor, TWS_PROGRAM_EVALUATE, step, NULL, NULL, NULL, err));
     TWS_TRY(tws_evaluation_add(t, &sum, err));
   }

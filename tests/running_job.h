@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include "base/log.h"
 #include "launch/process.h"
-#include "launch/remains.h"
+#include "launch/mpirun_cleanup.h"
 #include "train.h"
 
 #define RUNNING_MODEL \
@@ -20,7 +20,7 @@ typedef struct running_job {
   pid_t pid, mpirun; /* of the program; of the process that started the ranks */
   int ranks;
   pid_t rank[RUNNING_RANKS]; /* 0: not found yet */
-  tws_remains remains;
+  tws_mpirun_cleanup remains;
   char out[96], err[96];
 } running_job;
 
@@ -59,7 +59,7 @@ static inline void running_find_below(running_job *j, pid_t parent, int depth) {
     if (rank >= 0 && rank < j->ranks && j->rank[rank] == 0) {
       j->rank[rank] = children[i];
       j->mpirun = j->remains.mpirun = parent;
-      if (named) tws_remains_learn(&j->remains, children[i]);
+      if (named) tws_mpirun_cleanup_identify(&j->remains, children[i]);
     }
     if (depth > 0 && rank < 0) running_find_below(j, children[i], depth - 1);
   }

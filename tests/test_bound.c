@@ -78,7 +78,7 @@ static double random_step(const tws_plan *const *plans, int count, const tws_bou
   }
   ck_assert_msg(tws_run_create(&request, &run, &err) == TWS_OK, "%s", err.message);
   run_costs of_run = {costs, run};
-  tws_run_through(run, &(tws_run_durations){seconds, message_of_run, &of_run});
+  tws_run_all(run, &(tws_run_durations){seconds, message_of_run, &of_run});
   ck_assert_msg(tws_run_check(run, &err) == TWS_OK, "%s", err.message);
   for (int i = 0; i < count; i++)
     for (int q = 0; q < TWS_STREAM_COUNT; q++) step_s = fmax(step_s, run->ranks[i].free_at[q]);

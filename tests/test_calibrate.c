@@ -351,7 +351,7 @@ START_TEST(measured_until_quiet) {
   for (int i = 0; i < 3; i++) {
     noise n = {cases[i].drift, 0};
     tws_measurements m;
-    OK(tws_calibration_until_quiet(measure_noisily, &n, TWS_CALIBRATION_REPEATS, NULL, &m, &err));
+    OK(tws_calibration_repeat(measure_noisily, &n, TWS_CALIBRATION_REPEATS, NULL, &m, &err));
     ck_assert_int_eq(n.times, cases[i].times);
     ck_assert_double_eq_tol(tws_calibration_drift(&m), cases[i].kept, 1e-12);
     const tws_measurements undisturbed = example(1, 1 + cases[i].kept);

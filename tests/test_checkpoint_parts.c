@@ -376,9 +376,9 @@ START_TEST(folders) {
   ck_assert(tws_folder_find(save, NULL, path, sizeof path, &err) == TWS_IO && strstr(err.message, "latest"));
   for (int step = 5; step <= 25; step += 5) publish(save, step, 3);
   ck_assert_int_eq(count_named(save, "global_step"), 3);
-  ck_assert_str_eq(tws_folder_others("x/y", text, sizeof text), "");
+  ck_assert_str_eq(tws_folder_other_tags("x/y", text, sizeof text), "");
   snprintf(path, sizeof path, "%s/global_step20", save);
-  ck_assert_str_eq(tws_folder_others(path, text, sizeof text), "global_step25 global_step15");
+  ck_assert_str_eq(tws_folder_other_tags(path, text, sizeof text), "global_step25 global_step15");
   snprintf(path, sizeof path, "%s/.saving-global_step30", save);
   ck_assert_int_eq(mkdir(path, 0777), 0);
   snprintf(path, sizeof path, "%s/.removing-global_step10", save);

@@ -353,7 +353,7 @@ START_TEST(keys_without_effect_say_so) {
       " \"log\": {\"any\": 1},\n \"seed\": 3}");
   tws_text text = {0};
   int count;
-  ck_assert_int_eq(tws_config_set(c, "comms_logger.enabled", "true", &err), TWS_OK);
+  ck_assert_int_eq(tws_config_set(c, "memory_breakdown", "true", &err), TWS_OK);
   ck_assert_int_eq(tws_config_no_effect(c, &text, &count, &err), TWS_OK);
   ck_assert_msg(count == 6, "%s", text.data);
   ck_assert_ptr_nonnull(strstr(text.data, "ds.json:2:2: \"dump_state\" has no effect: "));
@@ -361,7 +361,7 @@ START_TEST(keys_without_effect_say_so) {
   ck_assert_ptr_nonnull(strstr(text.data, "ds.json:8:2: unknown key \"log\" has no effect"));
   ck_assert_ptr_nonnull(strstr(text.data, "ds.json:9:2: \"seed\" has no effect: "));
   ck_assert_ptr_nonnull(strstr(text.data, "\"scheduler.params.warmup_num_steps\" has no effect: scheduler.type"));
-  ck_assert_ptr_nonnull(strstr(text.data, "command line: \"comms_logger.enabled\" has no effect: "));
+  ck_assert_ptr_nonnull(strstr(text.data, "command line: \"memory_breakdown\" has no effect: "));
   tws_text_free(&text);
   tws_config_destroy(c);
 }

@@ -52,10 +52,10 @@ START_TEST(any_shape) {
     }
     ck_assert(transfer(disk, 0, 0, memory, BYTES) == TWS_OK);
     ck_assert(memcmp(memory, mirror, BYTES) == 0);
-    const tws_disk_count before = tws_disk_moved(disk);
+    const tws_disk_count before = tws_disk_transferred(disk);
     ck_assert(transfer(disk, 1, 8192, memory, 16384) == TWS_OK); /* whole blocks: nothing else moves */
-    ck_assert_uint_eq(tws_disk_moved(disk).written - before.written, 16384);
-    ck_assert_uint_eq(tws_disk_moved(disk).read, before.read);
+    ck_assert_uint_eq(tws_disk_transferred(disk).written - before.written, 16384);
+    ck_assert_uint_eq(tws_disk_transferred(disk).read, before.read);
     tws_disk_destroy(disk);
     free(mirror);
     free(memory);

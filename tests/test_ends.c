@@ -183,7 +183,7 @@ static tws_code judge(const char *const *lines, int ranks, int came, tws_error *
   const tws_watch_setup setup = {.ranks = ranks, .deadline_s = 0.1, .board = board};
   for (int r = 0; r < ranks; r++) snprintf(board + r * TWS_BOARD_LINE, TWS_BOARD_LINE, "%s", lines[r]);
   ck_assert_int_eq(tws_watch_create(&setup, &watch, err), TWS_OK);
-  for (int r = 0; r < came; r++) tws_watch_came(watch, r, 0, -1);
+  for (int r = 0; r < came; r++) tws_watch_connected(watch, r, 0, -1);
   tws_code code = TWS_OK;
   for (int i = 0; i < 20 && code == TWS_OK; i++) {
     usleep(300000);
@@ -229,13 +229,13 @@ START_TEST(remains_end_at_links) {
            "ln -s %s/kept ompi.host.0/pid.4242/link && ln -s %s/kept ompi.host.0/pid.4444",
            folder, folder, folder);
   ck_assert_int_eq(system(line), 0);
-  tws_remains own = {.mpirun = 4242}, link = {.mpirun = 4444}, other = {.mpirun = 4242};
+  tws_mpirun_cleanup own = {.mpirun = 4242}, link = {.mpirun = 4444}, other = {.mpirun = 4242};
   snprintf(own.folder, sizeof own.folder, "%s/ompi.host.0/pid.4242", folder);
   snprintf(link.folder, sizeof link.folder, "%s/ompi.host.0/pid.4444", folder);
   snprintf(other.folder, sizeof other.folder, "%s/kept", folder);
-  tws_remains_clear(&own, "nothing");
-  tws_remains_clear(&link, "nothing");
-  tws_remains_clear(&other, "nothing");
+  tws_mpirun_cleanup_run(&own, "nothing");
+  tws_mpirun_cleanup_run(&link, "nothing");
+  tws_mpirun_cleanup_run(&other, "nothing");
   ck_assert(access(in_folder("ompi.host.0/pid.4242"), F_OK) != 0);
   ck_assert(access(in_folder("ompi.host.0/pid.4343"), F_OK) == 0);
   ck_assert(access(in_folder("kept/file"), F_OK) == 0);

@@ -107,7 +107,7 @@ static void run_fast(const slow_flow *flows, const double *capacity, const chang
   for (int i = 0; i < CHANGES; i++)
     ck_assert_int_eq(tws_fluid_date(fluid, changes[i].at_s, 2 * FLOWS + (uint64_t)i), 0);
   for (double now_s; (now_s = tws_fluid_next(fluid)) < INFINITY;) {
-    const uint64_t tag = tws_fluid_take(fluid);
+    const uint64_t tag = tws_fluid_pop(fluid);
     if (tag < FLOWS)
       ck_assert_int_eq(tws_fluid_flow(fluid, flows[tag].links, flows[tag].count, flows[tag].left, now_s, FLOWS + tag),
                        0);
@@ -146,12 +146,12 @@ START_TEST(two_flows) {
   tws_fluid_flow(fluid, both, 2, 4, 0, 7);   /* 1 a second: link 0 is full */
   tws_fluid_flow(fluid, second, 1, 9, 0, 8); /* 3 a second: what it leaves of link 1 */
   ck_assert_double_eq(tws_fluid_next(fluid), 3);
-  ck_assert_uint_eq(tws_fluid_take(fluid), 8);
+  ck_assert_uint_eq(tws_fluid_pop(fluid), 8);
   tws_fluid_capacity(fluid, 0, 0, 3); /* nothing moves */
   ck_assert(isinf(tws_fluid_next(fluid)));
   tws_fluid_capacity(fluid, 0, 0.5, 10);
   ck_assert_double_eq(tws_fluid_next(fluid), 12);
-  ck_assert_uint_eq(tws_fluid_take(fluid), 7);
+  ck_assert_uint_eq(tws_fluid_pop(fluid), 7);
   ck_assert(isinf(tws_fluid_next(fluid)));
   tws_fluid_destroy(fluid);
 }

@@ -100,12 +100,12 @@ START_TEST(profiles_have_the_figures) {
       if (!isnan(cuda)) ck_assert(near(tws_profile_memory_bytes(p), cuda * 1048576));
       ck_assert_double_le(tws_profile_memory_bytes(p),
                           tws_figure_value(d->figures, "hbm_gb") * 1073741824.0 / d->parts);
-      ck_assert_int_eq(tws_profile_is_other(p), strcmp(d->vendor, "nvidia") != 0);
+      ck_assert_int_eq(tws_profile_has_no_engine(p), strcmp(d->vendor, "nvidia") != 0);
       ck_assert_int_eq(tws_profile_rates(p), share > 0 ? TWS_RATES_MEASURED : TWS_RATES_DATA_SHEET);
       /* a GPU's tiles reach at most 0.85 of the peak */
       if (share > 0) ck_assert_double_le(fabs(tws_profile_product_share(p) - share), share > 0.85 ? 0.15 : 1e-9);
       measured += share > 0;
-      other += tws_profile_is_other(p);
+      other += tws_profile_has_no_engine(p);
     } else {
       ck_assert_int_eq(tws_profile_rates(p), TWS_RATES_OWN);
     }
@@ -466,7 +466,7 @@ static void print_devices(FILE *out) {
     tws_profile *p;
     const char *what;
     ck_assert_int_eq(tws_profile_load(d->profile, &p, &err), TWS_OK);
-    fprintf(out, "| `%s` | %s | %s |", d->profile, d->name, tws_profile_is_other(p) ? "other" : "cuda");
+    fprintf(out, "| `%s` | %s | %s |", d->profile, d->name, tws_profile_has_no_engine(p) ? "other" : "cuda");
     for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) print_figure(out, d->figures, columns[c], 1);
     const double share = tws_device_products(d, "bf16", &what);
     fprintf(out, " %.2f, %s", tws_profile_product_share(p),

@@ -197,7 +197,7 @@ static const struct {
                   {"checkpoint/folder.c", "openat|unlinkat", "the lock"},
                   {"checkpoint/saving.c", "renameat|renameat2|unlinkat", "checkpoints"},
                   {"autotune/folders.c", "unlinkat", "results of an earlier search"},
-                  {"launch/remains.c", "unlinkat", "what mpirun leaves when it is killed"},
+                  {"launch/mpirun_cleanup.c", "unlinkat", "what mpirun leaves when it is killed"},
                   {"real/swap.c", "openat|unlinkat|rmdir", "swap files, locked and past the page cache"},
                   {"real/shared_comm.c", "open", "another rank's memory, in /proc"}};
 

@@ -31,7 +31,7 @@ START_TEST(ranks_fill_nodes) {
     ck_assert_int_eq(tws_mapping_node(&m, rank), rank / 8);
     ck_assert_int_eq(tws_mapping_nic(&m, rank), rank / 4); /* four devices to a NIC */
   }
-  ck_assert_int_eq(tws_mapping_beside_first(&m, (const int[]){6, 7, 8, 5}, 4), 3);
+  ck_assert_int_eq(tws_mapping_ranks_on_first_node(&m, (const int[]){6, 7, 8, 5}, 4), 3);
   const tws_node_mapping host = tws_node_mapping_of(&cluster, 1, 5); /* spread over the nodes, more than cores or not */
   ck_assert_int_eq(host.slots, 2);
   ck_assert_int_eq(host.nodes, 3);

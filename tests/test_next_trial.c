@@ -101,7 +101,7 @@ END_TEST
 
 enum { RACERS = 9, MOST_RUNS = 8 };
 
-static int next_of(const tws_racer *racers, int count, int most) {
+static int next_of(const tws_race_entry *racers, int count, int most) {
   int next;
   ck_assert_int_eq(tws_race_next(racers, count, most, &next, &err), TWS_OK);
   return next;
@@ -114,10 +114,10 @@ START_TEST(race_finds_the_fastest) {
   gsl_rng *random = gsl_rng_alloc(gsl_rng_mt19937);
   for (int f = 0; f < 40; f++) {
     double true_s[RACERS], run_s[RACERS][MOST_RUNS], low[RACERS];
-    tws_racer racers[RACERS];
+    tws_race_entry racers[RACERS];
     for (int i = 0; i < RACERS; i++) {
       true_s[i] = i == 0 ? 1 : 1 + 0.001 * f + 0.02 * i * gsl_rng_uniform(random);
-      racers[i] = (tws_racer){run_s[i], 2};
+      racers[i] = (tws_race_entry){run_s[i], 2};
       for (int k = 0; k < MOST_RUNS; k++)
         run_s[i][k] = true_s[i] * exp(gsl_ran_gaussian(random, 0.02)) *
                       (gsl_rng_uniform(random) < 0.2 ? 1 + 0.4 * gsl_rng_uniform(random) : 1);
@@ -142,9 +142,9 @@ END_TEST
 
 START_TEST(race_ends) {
   const double fast[] = {1, 1.01, 1.02}, slow[] = {2, 2.01, 2.02};
-  const tws_racer apart[] = {{fast, 2}, {slow, 2}}, once[] = {{fast, 1}, {fast + 1, 1}},
-                  failed[] = {{fast, 3}, {slow, 0}};
-  const tws_racer close[] = {{fast, 3}, {slow, 2}, {fast, 2}}, full[] = {{fast, 3}, {fast, 3}};
+  const tws_race_entry apart[] = {{fast, 2}, {slow, 2}}, once[] = {{fast, 1}, {fast + 1, 1}},
+                       failed[] = {{fast, 3}, {slow, 0}};
+  const tws_race_entry close[] = {{fast, 3}, {slow, 2}, {fast, 2}}, full[] = {{fast, 3}, {fast, 3}};
   ck_assert_int_eq(next_of(apart, 2, 9), -1);
   ck_assert_int_eq(next_of(once, 2, 9), -1);
   ck_assert_int_eq(next_of(failed, 2, 9), -1);

@@ -101,11 +101,11 @@ static void print_optimizers(FILE *out) {
     for (int k = 0; k < row->states; ++k) fprintf(out, "%s%s", k ? ", " : "", row->state[k]);
     fprintf(out, " | ");
     print_list(out, row->takes);
-    if (tws_optimizer_takes(row, "betas"))
+    if (tws_optimizer_has_argument(row, "betas"))
       fprintf(out, " | %g, %g |", row->beta1, row->beta2);
     else
       fprintf(out, " |  |");
-    if (tws_optimizer_takes(row, "eps")) fprintf(out, " %g", row->epsilon);
+    if (tws_optimizer_has_argument(row, "eps")) fprintf(out, " %g", row->epsilon);
     fprintf(out, " |\n");
   }
 }

@@ -323,7 +323,7 @@ START_TEST(a_job_that_fails_is_made_smaller) {
   spec.set.item[spec.set.count++] = "gradient_clipping=0.5";
   spec.set.item[spec.set.count++] = OVERLAP;
   ck_assert(is_defective(&seed, &spec));
-  ck_assert_int_gt(tws_job_shrink(&spec, is_defective, &seed), 0);
+  ck_assert_int_gt(tws_job_minimize(&spec, is_defective, &seed), 0);
   ck_assert_int_eq(spec.ranks, 2); /* one rank has no collective to wait for */
   ck_assert_int_eq(spec.tensor_ranks, 1);
   ck_assert_int_eq(spec.accumulation, 1);

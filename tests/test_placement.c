@@ -49,7 +49,7 @@ static tensor placed_tensor(tws_placed placed) {
 static tensor exchanged(const tensor *from, int change, tws_placed to) {
   tensor out;
   memset(&out, 0, sizeof out);
-  if (change == TWS_MOVES_NOTHING) return *from;
+  if (change == TWS_NO_COMMUNICATION) return *from;
   for (int r = 0; r < RANKS; r++)
     for (int s = 0; s < RANKS; s++)
       for (int i = 0; i < TOKENS; i++)
@@ -78,7 +78,7 @@ START_TEST(changes_keep_values_and_gradients) {
     for (int t = 0; t < TWS_PLACED_COUNT; t++) {
       const tws_placed from = (tws_placed)f, to = (tws_placed)t;
       const int change = tws_placed_change(from, to);
-      if (from == to) ck_assert_int_eq(change, TWS_MOVES_NOTHING);
+      if (from == to) ck_assert_int_eq(change, TWS_NO_COMMUNICATION);
       if (change == TWS_NO_CHANGE || from == to || !is_of_value(from)) continue;
       const tensor before = placed_tensor(from), after = exchanged(&before, change, to);
       same_whole(&before, from, &after, to);

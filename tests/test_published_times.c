@@ -160,7 +160,7 @@ START_TEST(every_row_counts) {
   ck_assert_int_eq(compared.groups[0].apart_n, 1);
   ck_assert_double_eq_tol(compared.groups[0].apart_mape, compared.groups[0].time_mape, 1e-9);
   ck_assert_int_eq(compared.results[1].part, TWS_EVIDENCE_APART);
-  ck_assert_int_eq(tws_case_is_apart(&compared.results[1]), 1);
+  ck_assert_int_eq(tws_case_is_excluded(&compared.results[1]), 1);
   tws_case_comparison_free(&compared);
   tws_cases_destroy(cases);
 }

@@ -76,9 +76,9 @@ START_TEST(inputs_of_narrow_products) {
 }
 END_TEST
 
-/* Megatron-Core keeps no output of an expert, as weights are applied before the last product, and in 8 bits half of what
- * enters both products: of Mixtral 8x7B, two experts of 14,336 a token, in each of 32 layers. A plan under DeepSpeed keeps
- * both. */
+/* Megatron-Core keeps no output of an expert, as weights are applied before the last product, and in 8 bits half of
+ * what enters both products: of Mixtral 8x7B, two experts of 14,336 a token, in each of 32 layers. A plan under
+ * DeepSpeed keeps both. */
 START_TEST(experts_keep_what_their_software_keeps) {
   const double tokens = 2048, layers = 32, hidden = 4096, inner = 14336, logits = 4 * 2048 * 32000.0;
   for (int narrow = 0; narrow < 2; narrow++) {
@@ -272,8 +272,8 @@ END_TEST
 /* Launches that run ahead hide under the device's work or hide it; those that are issued alternately with it do
  * neither. */
 START_TEST(alternating_launches_add_up) {
-  ck_assert_double_eq_tol(tws_host_stretch(2, 1, 1), 1.5, 1e-12);
-  ck_assert_double_lt(tws_host_stretch(2, 1, 0), 1.1);
+  ck_assert_double_eq_tol(tws_launch_slowdown(2, 1, 1), 1.5, 1e-12);
+  ck_assert_double_lt(tws_launch_slowdown(2, 1, 0), 1.1);
   double step_s[2];
   for (int turns = 0; turns < 2; turns++) {
     tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;

@@ -11,7 +11,7 @@
 #include "launch/link.h"
 #include "launch/protocol.h"
 #include "launch/seal.h"
-#include "launch/strangers.h"
+#include "launch/rank_listener.h"
 #include "tests/suite.h"
 
 static void make_secret(uint8_t secret[TWS_SECRET]) {
@@ -24,14 +24,15 @@ static void meet(const uint8_t *of_rank, const uint8_t *of_launcher, tws_session
                  int *rank_believes, int *launcher_believes) {
   tws_hello hello;
   tws_answer answer;
-  tws_gate gate = {.rank = -1};
+  tws_handshake gate = {.rank = -1};
   uint8_t proof[TWS_RANDOM] = {0};
   int answers = 0;
   ck_assert(tws_hello_make(2, &hello));
-  ck_assert_int_eq(tws_gate_take(&gate, of_launcher, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers), 0);
+  ck_assert_int_eq(
+      tws_handshake_receive(&gate, of_launcher, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers), 0);
   ck_assert_int_eq(answers, 1);
   *rank_believes = tws_answer_check(of_rank, &hello, &answer, rank, proof);
-  *launcher_believes = tws_gate_take(&gate, of_launcher, 4, proof, sizeof proof, &answer, &answers) == 1;
+  *launcher_believes = tws_handshake_receive(&gate, of_launcher, 4, proof, sizeof proof, &answer, &answers) == 1;
   *launcher = gate.session;
 }
 
@@ -56,17 +57,18 @@ START_TEST(proofs) {
   tws_hello hello;
   tws_answer answer, second;
   uint8_t proof[TWS_RANDOM];
-  tws_gate gate = {.rank = -1}, again = {.rank = -1};
+  tws_handshake gate = {.rank = -1}, again = {.rank = -1};
   tws_hello_make(0, &hello);
-  tws_gate_take(&gate, secret, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers);
+  tws_handshake_receive(&gate, secret, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers);
   ck_assert(tws_answer_check(secret, &hello, &answer, &rank, proof));
-  tws_gate_take(&again, secret, 4, (const uint8_t *)&hello, sizeof hello, &second, &answers);
-  ck_assert_int_eq(tws_gate_take(&again, secret, 4, proof, sizeof proof, &second, &answers), -1);
+  tws_handshake_receive(&again, secret, 4, (const uint8_t *)&hello, sizeof hello, &second, &answers);
+  ck_assert_int_eq(tws_handshake_receive(&again, secret, 4, proof, sizeof proof, &second, &answers), -1);
   ck_assert(!tws_answer_check(secret, &hello, &(tws_answer){0}, &rank, proof));
-  ck_assert_int_eq(tws_gate_take(&gate, secret, 4, answer.proof, sizeof answer.proof, &second, &answers), -1);
+  ck_assert_int_eq(tws_handshake_receive(&gate, secret, 4, answer.proof, sizeof answer.proof, &second, &answers), -1);
   hello.rank = 4; /* of four */
-  gate = (tws_gate){.rank = -1};
-  ck_assert_int_eq(tws_gate_take(&gate, secret, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers), -1);
+  gate = (tws_handshake){.rank = -1};
+  ck_assert_int_eq(tws_handshake_receive(&gate, secret, 4, (const uint8_t *)&hello, sizeof hello, &answer, &answers),
+                   -1);
 }
 END_TEST
 
@@ -166,7 +168,7 @@ START_TEST(records) {
 }
 END_TEST
 
-static char *written(tws_outlet *outlet, int file) {
+static char *written(tws_shared_output *outlet, int file) {
   static char text[3 * TWS_LINE_MOST];
   ck_assert_uint_eq(outlet->count, 0);
   ck_assert_int_eq(outlet->failed, 0);
@@ -181,9 +183,9 @@ START_TEST(lines) {
   char name[] = "/tmp/twinspeed-lines-XXXXXX";
   const int file = mkstemp(name);
   unlink(name);
-  tws_outlet outlet;
+  tws_shared_output outlet;
   tws_line line[2] = {{0}};
-  tws_outlet_open(&outlet, file);
+  tws_shared_output_open(&outlet, file);
   tws_line_add(&line[0], 0, &outlet, "one ", 4);
   tws_line_add(&line[1], 1, &outlet, "a\nb", 3);
   ck_assert_str_eq(written(&outlet, file), "a\n");
@@ -196,14 +198,14 @@ START_TEST(lines) {
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r\ntwo");
   tws_line_end(&line[1], 1, &outlet);
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r\ntwo\n 20 %");
-  tws_outlet_close(&outlet);
+  tws_shared_output_close(&outlet);
   /* A line that is too long is split, and no other rank's line is appended to a segment of it. */
   ck_assert_int_eq(ftruncate(file, 0), 0);
   lseek(file, 0, SEEK_SET);
   char *most = malloc(TWS_LINE_MOST + 1);
   memset(most, 'x', TWS_LINE_MOST + 1);
   most[TWS_LINE_MOST] = '\n';
-  tws_outlet_open(&outlet, file);
+  tws_shared_output_open(&outlet, file);
   tws_line_add(&line[0], 0, &outlet, most, TWS_LINE_MOST);
   tws_line_add(&line[1], 1, &outlet, "b\n", 2);
   tws_line_add(&line[0], 0, &outlet, "y\n", 2);
@@ -211,7 +213,7 @@ START_TEST(lines) {
   ck_assert(strspn(text, "x") == TWS_LINE_MOST);
   ck_assert_str_eq(text + TWS_LINE_MOST, "\nb\ny\n");
   for (int i = 0; i < 2; i++) tws_line_end(&line[i], i, &outlet);
-  tws_outlet_close(&outlet);
+  tws_shared_output_close(&outlet);
   free(most);
   close(file);
 }
@@ -220,31 +222,31 @@ END_TEST
 /* One that is not read keeps what it cannot write, and does not block. */
 START_TEST(outlets) {
   int ends[2];
-  tws_outlet outlet;
+  tws_shared_output outlet;
   tws_line line = {0};
   char text[1024], got[4096];
   size_t sent = 0, received = 0;
   memset(text, 'x', sizeof text);
   text[sizeof text - 1] = '\n';
   ck_assert_int_eq(pipe(ends), 0);
-  tws_outlet_open(&outlet, ends[1]);
+  tws_shared_output_open(&outlet, ends[1]);
   for (int i = 0; i < 200; i++, sent += sizeof text) tws_line_add(&line, 0, &outlet, text, sizeof text);
   ck_assert_uint_gt(outlet.count, 0);
   while (received < sent) {
     const ssize_t count = read(ends[0], got, sizeof got);
     ck_assert_int_gt(count, 0);
     received += (size_t)count;
-    tws_outlet_write(&outlet);
+    tws_shared_output_write(&outlet);
   }
   ck_assert_uint_eq(outlet.count, 0);
   ck_assert_int_eq(outlet.failed, 0);
-  tws_outlet_close(&outlet);
+  tws_shared_output_close(&outlet);
   const int full = open("/dev/full", O_WRONLY);
-  tws_outlet_open(&outlet, full);
+  tws_shared_output_open(&outlet, full);
   tws_line_add(&line, 0, &outlet, text, sizeof text);
   ck_assert_int_ne(outlet.failed, 0);
   tws_line_end(&line, 0, &outlet);
-  tws_outlet_close(&outlet);
+  tws_shared_output_close(&outlet);
   close(full);
   close(ends[0]);
   close(ends[1]);

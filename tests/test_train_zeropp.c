@@ -249,7 +249,7 @@ static double across_nodes(const tws_job *job, const tws_plan *plan, tws_collect
     const tws_work *work = &plan->works[plan->ops[i].work];
     if (work->kind != TWS_OP_COLLECTIVE || work->code != collective) continue;
     const tws_group *g = &plan->groups[work->group];
-    if (tws_mapping_beside_first(&job->mapping, g->ranks, g->size) < g->size) bytes += (double)work->d[0];
+    if (tws_mapping_ranks_on_first_node(&job->mapping, g->ranks, g->size) < g->size) bytes += (double)work->d[0];
   }
   return bytes;
 }

@@ -32,7 +32,7 @@ START_TEST(ulysses_golden) {
       for (int i = 0; i < cJSON_GetArraySize(expected); i++) {
         int from;
         int64_t index;
-        tws_ulysses_into(&tensor, rank, i, &from, &index);
+        tws_ulysses_before_attention(&tensor, rank, i, &from, &index);
         double value = cJSON_GetArrayItem(cJSON_GetArrayItem(input, from), (int)index)->valuedouble;
         ck_assert_msg(value == cJSON_GetArrayItem(expected, i)->valuedouble, "case %d, rank %d, element %d", cases,
                       rank, i);
@@ -59,9 +59,9 @@ START_TEST(ulysses_returns_every_element) {
       for (int64_t i = 0; i < elements; i++) {
         int there, home;
         int64_t at, back;
-        tws_ulysses_back(&tensor, rank, i, &there, &at);
+        tws_ulysses_after_attention(&tensor, rank, i, &there, &at);
         ck_assert(there >= 0 && there < ranks && at >= 0 && at < elements);
-        tws_ulysses_into(&tensor, there, at, &home, &back);
+        tws_ulysses_before_attention(&tensor, there, at, &home, &back);
         ck_assert(home == rank && back == i);
         away += there != rank;
       }

@@ -54,7 +54,7 @@ static void live(const situation *s, shared *page) {
   tws_watchdog_phase(w, 7, "saving x", s->kind);
   if (s->stops) raise(SIGSTOP);
   for (const double until = tws_clock_s() + s->seconds; tws_clock_s() < until; usleep(20000))
-    if (s->moves) tws_watchdog_moves(w);
+    if (s->moves) tws_watchdog_count_progress(w);
   _exit(0);
 }
 

@@ -1,10 +1,12 @@
 /* Chrome trace writer. Traces have hundreds of thousands of events: each name is escaped once, numbers are formatted
  * here, and the text is built in memory. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "traces/gzip.h"
 #include "traces/marks.h"
 
 enum { MAX_RANKS = 65536, MAX_STREAMS = 32 };
@@ -18,6 +20,7 @@ typedef struct writer {
   tws_text out, escaped;
   name_text *names;
   uint32_t *streams; /* [rank] bit set of the streams that have events */
+  uint64_t flows;    /* number of flows so far, which is the id of the next one */
 } writer;
 
 #define ADD_LITERAL(out, text) tws_text_add_bytes((out), (text), sizeof(text) - 1)
@@ -87,7 +90,9 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
   /* start and end are both rounded, so that adjacent events stay adjacent */
   const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
   /* upper limit of an event's length: its literals and eight numbers */
-  const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length;
+  const char *detail = event->detail ? timeline->names[event->detail - 1] : "";
+  const size_t detail_length = strlen(detail);
+  const size_t most = 320 + name->name_length + name->module_length + 2 * phase_length + detail_length;
   if (w->out.failed || tws_reserve(&w->out.data, &w->out.capacity, w->out.length + most, 1) != 0) {
     w->out.failed = 1;
     return;
@@ -119,6 +124,10 @@ static void add_event(writer *w, const tws_timeline *timeline, const tws_event *
     at = PUT_LITERAL(at, ",\"module\":\"");
     at = put_text(at, w->escaped.data + name->module, name->module_length);
     *at++ = '"';
+  }
+  if (detail_length) {
+    *at++ = ',';
+    at = put_text(at, detail, detail_length);
   }
   at = PUT_LITERAL(at, "}}");
   w->out.length = (size_t)(at - w->out.data);
@@ -166,6 +175,60 @@ static void add_counts(writer *w, const tws_timeline *timeline, double origin_s,
   if (timeline->count_count) tws_text_add(&w->out, "}}");
 }
 
+/* ---- flows ---- */
+
+static int order_meetings(const void *a, const void *b) {
+  const tws_event *x = *(const tws_event *const *)a, *y = *(const tws_event *const *)b;
+  if (x->meets != y->meets) return x->meets < y->meets ? -1 : 1;
+  if (x->step != y->step) return x->step < y->step ? -1 : 1;
+  if (x->start_s != y->start_s) return x->start_s < y->start_s ? -1 : 1;
+  return x->rank - y->rank;
+}
+
+static int is_send(const tws_timeline *timeline, const tws_event *event) {
+  return strcmp(tws_label_kind(timeline->names[event->name]), "send") == 0;
+}
+
+/* Adds the points of one flow, in the middle of each event, which binds them to it. */
+static void add_flow(writer *w, const tws_timeline *timeline, const tws_event *const *events, size_t count,
+                     double origin_s, uint64_t first_pid) {
+  const char *name = tws_label_kind(timeline->names[events[0]->name]);
+  for (size_t i = 0; i < count; i++) {
+    const tws_event *event = events[i];
+    const uint64_t start = nanoseconds(event->start_s - origin_s), end = nanoseconds(event->end_s - origin_s);
+    const char *kind = i == 0 ? "s" : i + 1 < count ? "t" : "f";
+    tws_text_add(&w->out,
+                 ",\n{\"ph\":\"%s\",\"name\":\"%s\",\"cat\":\"communication\",\"id\":%llu,\"pid\":%llu,\"tid\":%u,"
+                 "\"ts\":%.3f%s}",
+                 kind, name, (unsigned long long)w->flows, (unsigned long long)(first_pid + event->rank), event->stream,
+                 1e-3 * (double)(start + (end - start) / 2), *kind == 'f' ? ",\"bp\":\"e\"" : "");
+  }
+  w->flows++;
+}
+
+/* Connects the events that meet: a message from its send to its receive, a collective in the order in which its ranks
+ * entered. */
+static tws_code add_flows(writer *w, const tws_timeline *timeline, double origin_s, uint64_t first_pid,
+                          tws_error *err) {
+  size_t count = 0;
+  const tws_event **met = tws_calloc(timeline->event_count + 1, sizeof *met);
+  if (!met) return tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
+  for (size_t i = 0; i < timeline->event_count; i++)
+    if (timeline->events[i].meets) met[count++] = &timeline->events[i];
+  if (count) qsort(met, count, sizeof *met, order_meetings);
+  for (size_t i = 0, next; i < count; i = next) {
+    for (next = i + 1; next < count && met[next]->meets == met[i]->meets && met[next]->step == met[i]->step;) next++;
+    if (next - i == 2 && is_send(timeline, met[i + 1])) {
+      const tws_event *send = met[i + 1];
+      met[i + 1] = met[i];
+      met[i] = send;
+    }
+    if (next - i > 1) add_flow(w, timeline, met + i, next - i, origin_s, first_pid);
+  }
+  tws_free(met);
+  return TWS_OK;
+}
+
 static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t first_pid, tws_error *err) {
   TWS_TRY(tws_timeline_check(timeline, err));
   if (timeline->stream_count > MAX_STREAMS)
@@ -186,7 +249,7 @@ static tws_code add_timeline(writer *w, const tws_timeline *timeline, uint64_t f
   for (size_t i = 0; i < timeline->event_count; i++)
     add_event(w, timeline, &timeline->events[i], origin_s, first_pid + timeline->events[i].rank);
   add_counts(w, timeline, origin_s, first_pid);
-  return TWS_OK;
+  return add_flows(w, timeline, origin_s, first_pid, err);
 }
 
 /* Adds a mark, drawn as a line across all rows at the time at which it begins. */
@@ -223,7 +286,7 @@ tws_code tws_timeline_write_marked(const tws_timeline *const *timelines, int cou
   for (int i = 0; i < mark_count; i++) add_mark(&w, &marks[i]);
   ADD_LITERAL(&w.out, "\n]}\n");
   if (code == TWS_OK && w.out.failed) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory while writing a trace");
-  if (code == TWS_OK) code = tws_write_file(path, w.out.data, w.out.length, err);
+  if (code == TWS_OK) code = tws_gzip_write(path, w.out.data, w.out.length, err);
   tws_text_free(&w.out);
   tws_text_free(&w.escaped);
   tws_free(w.names);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/number.h"
+#include "traces/gzip.h"
 #include "traces/timeline.h"
 
 enum { MAX_PROCESSES = 4096 };
@@ -131,7 +132,13 @@ tws_code tws_timeline_read_chrome(const char *path, const char *source, const ch
                                   int stream_count, const char *const *phase_names, int phase_count, tws_timeline **out,
                                   tws_error *err) {
   tws_json *json;
-  TWS_TRY(tws_json_read(path, &json, err));
+  char *text = NULL;
+  size_t length;
+  TWS_TRY(tws_read_file(path, 0, &text, &length, err));
+  tws_code read = tws_gzip_expand(path, &text, &length, err);
+  if (read == TWS_OK) read = tws_json_parse(text, length, path, &json, err);
+  tws_free(text);
+  if (read != TWS_OK) return read;
   tws_timeline *timeline = tws_timeline_create(source);
   tws_code code = timeline ? TWS_OK : tws_fail(err, TWS_MEMORY, 0, "no memory for the timeline");
   if (timeline) {

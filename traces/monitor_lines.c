@@ -1,6 +1,5 @@
-/* JSON lines: one object per step, with its known values. Numbers that JSON does not have are null. */
+/* JSON lines: one object per step, with its known values. */
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +8,7 @@
 #include "base/output_file.h"
 #include "traces/monitor.h"
 
-enum { PATH_SIZE = 4096, LINE_SIZE = 128 + TWS_STEP_VALUE_COUNT * 64 };
+enum { PATH_SIZE = 4096 };
 
 typedef struct lines_sink {
   tws_sink sink;
@@ -19,18 +18,9 @@ typedef struct lines_sink {
 
 static tws_code lines_write(tws_sink *sink, const tws_step_report *report, tws_error *err) {
   lines_sink *s = (lines_sink *)sink;
-  char line[LINE_SIZE], number[TWS_STEP_TEXT_SIZE];
-  size_t used = (size_t)snprintf(line, sizeof line, "{\"step\": %lld, \"samples\": %lld, \"time\": %.6f",
-                                 (long long)report->step, (long long)report->samples, report->at_s);
-  for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++) {
-    double value;
-    if (!tws_step_value(report, i, &value)) continue;
-    tws_step_value_text(value, number);
-    used += (size_t)snprintf(line + used, sizeof line - used, ", \"%s\": %s", tws_step_value_of(i)->name,
-                             isfinite(value) ? number : "null");
-  }
-  used += (size_t)snprintf(line + used, sizeof line - used, "}\n");
-  return tws_write_all(s->fd, s->path, line, used, err);
+  char line[TWS_STEP_LINE];
+  const int length = tws_step_line(report, line);
+  return tws_write_all(s->fd, s->path, line, (size_t)length, err);
 }
 
 static tws_code lines_close(tws_sink *sink, tws_code ended, tws_error *err) {

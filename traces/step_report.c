@@ -38,3 +38,17 @@ const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]) {
   tws_step_value_text(value, text);
   return text;
 }
+
+int tws_step_line(const tws_step_report *report, char line[TWS_STEP_LINE]) {
+  char number[TWS_STEP_TEXT_SIZE];
+  size_t used = (size_t)snprintf(line, TWS_STEP_LINE, "{\"step\": %lld, \"samples\": %lld, \"time\": %.6f",
+                                 (long long)report->step, (long long)report->samples, report->at_s);
+  for (int i = 0; i < TWS_STEP_VALUE_COUNT; i++) {
+    double value;
+    if (!tws_step_value(report, i, &value)) continue;
+    tws_step_value_text(value, number);
+    used += (size_t)snprintf(line + used, TWS_STEP_LINE - used, ", \"%s\": %s", tws_step_value_of(i)->name,
+                             isfinite(value) ? number : "null");
+  }
+  return (int)(used + (size_t)snprintf(line + used, TWS_STEP_LINE - used, "}\n"));
+}

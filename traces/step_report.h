@@ -72,4 +72,9 @@ enum { TWS_STEP_TEXT_SIZE = 32 };
 const char *tws_step_value_python(double value, char text[TWS_STEP_TEXT_SIZE]);
 int tws_step_value_text(double value, char text[TWS_STEP_TEXT_SIZE]);
 
+/* Writes the known values of a step as a line with one JSON object; numbers that JSON does not have are null. Returns
+ * its length. */
+enum { TWS_STEP_LINE = 128 + TWS_STEP_VALUE_COUNT * 64 };
+int tws_step_line(const tws_step_report *report, char line[TWS_STEP_LINE]);
+
 #endif

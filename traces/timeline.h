@@ -17,6 +17,8 @@ typedef struct tws_event {
   uint32_t op;   /* index of the operation in the rank's plan */
   uint32_t step; /* training step; 0 for a simulation */
   uint32_t micro_batch;
+  uint32_t detail; /* 1 + index into names of further arguments, as members of a JSON object; 0: none */
+  uint64_t meets;  /* equal for events of different ranks that meet in one step; 0: it meets no other */
   double start_s, end_s;
 } tws_event;
 
@@ -62,10 +64,12 @@ tws_code tws_timeline_check(const tws_timeline *timeline, tws_error *err);
 
 /* Writes a Chrome/Perfetto trace ("Trace Event Format", complete events, microseconds): one process per source and
  * rank, one thread per stream; each timeline is shifted to begin at 0. Counts are counter events of a process of
- * their own. One file has several timelines, and appears at once when it is complete. */
+ * their own. Events that meet are connected by flow events: from a send to its receive, and along the ranks of a
+ * collective. One file has several timelines, and appears at once when it is complete; a name that ends with ".gz" asks
+ * for a compressed one. */
 tws_code tws_timeline_write_chrome(const tws_timeline *const *timelines, int count, const char *path, tws_error *err);
-/* Reads the events of one source ("measured") from a file that tws_timeline_write_chrome() wrote. `source` and the
- * name tables must outlive the timeline, which the caller destroys. TWS_INVALID names the position. */
+/* Reads the events of one source ("measured") from a file that tws_timeline_write_chrome() wrote, compressed or not.
+ * `source` and the name tables must outlive the timeline, which the caller destroys. TWS_INVALID names the position. */
 tws_code tws_timeline_read_chrome(const char *path, const char *source, const char *const *stream_names,
                                   int stream_count, const char *const *phase_names, int phase_count, tws_timeline **out,
                                   tws_error *err);

@@ -23,8 +23,9 @@ static tws_code load_machine(const tws_case *one, int ranks, tws_job_parts_given
   TWS_TRY(tws_cluster_load(tws_case_fact_text(one, "cluster"), c, err));
   int devices = stated >= 1 ? stated : c->devices_per_node;
   c->nics_per_node = devices < c->nics_per_node ? devices : c->nics_per_node;
-  if (domain) { /* an NVLink domain is a rack: a job that is smaller uses its ranks, a larger one 64 GPUs of each rank,
-                 * which are whole trays; each GPU has a NIC */
+  /* An NVLink domain is a rack. A job that fits into one rack uses as many of its GPUs as it has ranks; a larger job
+   * uses 64 GPUs of each rack, which are whole trays. Each GPU has a NIC. */
+  if (domain) {
     devices = ranks < domain ? ranks : 64;
     c->nics_per_node = devices;
   }

@@ -89,7 +89,7 @@ static int times(const tws_case_result *r) {
   return !r->skipped_because && r->measured_s > 0 && !r->doubts_time;
 }
 
-int tws_case_is_apart(const tws_case_result *r) {
+int tws_case_is_excluded(const tws_case_result *r) {
   if (!r->doubt || r->skipped_because) return 0;
   return (r->doubts_time && r->measured_s > 0) || (r->doubts_memory && r->measured_bytes > 0);
 }
@@ -276,7 +276,7 @@ static int farther_off(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest) {
+int tws_cases_by_error(const tws_case_comparison *comparison, const tws_case_result **farthest) {
   int count = 0;
   for (int i = 0; i < comparison->count; i++)
     if (isfinite(tws_case_time_error(&comparison->results[i]))) farthest[count++] = &comparison->results[i];

@@ -120,12 +120,12 @@ tws_code tws_cases_compare(const tws_cases *cases, const char *const *groups, in
                            tws_progress *progress, tws_case_comparison *out, tws_error *err);
 /* Returns 1 for a run that is excluded from the errors of a figure that was measured; tables count such runs
  * separately. */
-int tws_case_is_apart(const tws_case_result *result);
+int tws_case_is_excluded(const tws_case_result *result);
 /* Returns the relative error of the predicted time; NaN if the run's time is not scored. */
 double tws_case_time_error(const tws_case_result *result);
 /* Lists the results whose time is scored, the largest error first, in farthest[comparison->count]. Returns their
  * number. */
-int tws_cases_farthest(const tws_case_comparison *comparison, const tws_case_result **farthest);
+int tws_cases_by_error(const tws_case_comparison *comparison, const tws_case_result **farthest);
 void tws_case_comparison_free(tws_case_comparison *comparison);
 
 /* The errors if one run is the measurement by which the profile is rescaled (job/measured.h), and the other runs of its

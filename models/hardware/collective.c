@@ -261,8 +261,8 @@ double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profi
          casts_seconds(profile, work, ranks);
 }
 
-double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
-                           int per_node) {
+double tws_exchange_link_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work,
+                                   int ranks, int per_node) {
   const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
   return ranks < 2
              ? 0
@@ -313,8 +313,8 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
          casts_seconds(profile, work, ranks);
 }
 
-double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
-                            int per_node) {
+double tws_exchange_ring_factor(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                                int per_node) {
   const tws_collective collective = (tws_collective)work->code;
   const double bytes = (double)work->d[0];
   tws_nccl_choice choice;

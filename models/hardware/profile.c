@@ -537,7 +537,7 @@ int tws_profile_generation(const tws_profile *profile) {
   return profile->generation;
 }
 
-int tws_profile_is_other(const tws_profile *profile) {
+int tws_profile_has_no_engine(const tws_profile *profile) {
   return profile->other;
 }
 

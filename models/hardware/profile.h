@@ -40,7 +40,7 @@ double tws_profile_drift(const tws_profile *profile);
 int tws_profile_is_noisy(const tws_profile *profile); /* returns 1 if spread or drift exceeds its limit */
 tws_backend_kind tws_profile_backend(const tws_profile *profile);
 /* Returns 1 for hardware on which no engine of this program runs; plans, estimates and searches treat it as a GPU. */
-int tws_profile_is_other(const tws_profile *profile);
+int tws_profile_has_no_engine(const tws_profile *profile);
 /* The source of a profile's efficiencies of matrix products, and the share of the peak that large 16-bit products reach
  * under the runtime. */
 typedef enum tws_rates {
@@ -108,18 +108,18 @@ typedef struct tws_traffic {
 } tws_traffic;
 tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node);
 /* Return, for the work of a collective: tws_exchange_seconds() and tws_exchange_latency_s() what
- * tws_collective_seconds() and tws_collective_latency_s() return, and tws_exchange_hops_s() the part of the latency
- * that is spent on links: link latencies and the posting of messages. */
+ * tws_collective_seconds() and tws_collective_latency_s() return, and tws_exchange_link_latency_s() the part of the
+ * latency that is spent on links: link latencies and the posting of messages. */
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
-double tws_exchange_hops_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
-                           int per_node);
+double tws_exchange_link_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work,
+                                   int ranks, int per_node);
 double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                               int per_node, double bytes);
 /* Returns the factor by which a ring's bytes along each edge must be multiplied so that the ring takes as long as
  * NCCL's choice of algorithm (models/hardware/nccl.h); 1 if NCCL chooses rings. */
-double tws_exchange_stretch(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
-                            int per_node);
+double tws_exchange_ring_factor(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
+                                int per_node);
 /* Corrections from measured training runs: for each kind of kernel and collective the factor of its seconds; 0: unknown
  * (the factor is then 1). They replace the corrections of an earlier call, and multiply those in the profile's own file
  * ("corrections"). */

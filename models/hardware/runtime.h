@@ -36,13 +36,16 @@ typedef enum tws_passes {
   TWS_PASSES_TRANSFORMERS = 16 /* those of Hugging Face's modules and optimizer of 2021, in addition to Megatron's */
 } tws_passes;
 
-/* Bytes per element that modules of unfused operations keep for backward in addition to the plan's: normed: of an
- * RMSNorm's input, which is cast to float32; turned: of queries and keys after the rotation, if the values are a view
- * of the projection's output; gated: of a gate's activation output; adapted: of an adapter's output; dropped: of a
- * dropout mask; read: of the input of a product whose weight is quantized. curved: number of further tensors that a
- * GELU keeps, because its operations keep their inputs: [0] approximated by tanh, [1] with the error function. */
+/* Activation memory that software without fused operations keeps for backward in addition to a plan's, in bytes per
+ * element of the tensor that each member names. */
 typedef struct tws_runtime_keeps {
-  double normed, turned, gated, adapted, dropped, read, curved[2];
+  double norm_input;      /* the input of an RMSNorm, which is cast to float32 */
+  double rotated;         /* queries and keys after the rotation, if values are a view of the projection's output */
+  double gate_output;     /* the output of a gate's activation */
+  double adapter_output;  /* the output of an adapter (LoRA) */
+  double dropout_mask;    /* the mask of a dropout layer */
+  double quantized_input; /* the input of a product whose weight is quantized */
+  double gelu_tensors[2]; /* not bytes: number of tensors that a GELU keeps in addition, [0] by tanh, [1] by erf */
 } tws_runtime_keeps;
 
 typedef struct tws_runtime {

@@ -87,18 +87,21 @@ uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name
                              int parts);
 /* Concatenates each token with adjacent tokens, `side` tokens in all; a linear layer of the result is a convolution.
  * lengths: an input of the network. */
-uint32_t tws_build_neighbours(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
-                              uint32_t lengths);
+uint32_t tws_build_token_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
+                                     uint32_t lengths);
 /* Adds attention of queries to another sequence, whose keys and values are in the same rows. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
-/* Return factor x, computed in place (so x has no other reader), and cap tanh(x / cap). */
+/* Multiplies x by `factor`. The product replaces x in memory, so no other module may read x. */
 uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor);
+/* Adds a module that computes cap * tanh(x / cap), the soft cap of Gemma's logits and attention scores. */
 uint32_t tws_build_softcap(tws_network_builder *b, int layer, const char *name, uint32_t x, double cap);
 uint32_t tws_build_add(tws_network_builder *b, int layer, const char *name, uint32_t residual, uint32_t branch);
-/* Layers of experts. A router computes three values from the logits (tws_routes), which the other modules read.
- * `routing` is copied. fused: as of a linear layer, for the rows of one expert. */
+/* Builders of mixture-of-experts layers. A router computes three values from its logits (tws_routes): the expert slots
+ * that each token is routed to, their weights, and the number of tokens of each expert; the other modules of the layer
+ * read them. tws_build_router() copies `routing`. The argument `fused` of an expert's linear layer is that of
+ * tws_build_linear(), for one expert. */
 typedef struct tws_routes {
   const tws_routing *routing;
   uint32_t routes, weights, counts;
@@ -109,7 +112,7 @@ uint32_t tws_build_dispatch(tws_network_builder *b, int layer, const char *name,
 uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *name, uint32_t slots,
                                  const tws_routes *of, int64_t out, float std, int bias, const int64_t *fused);
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
-/* Multiplies each row of x by its gate; second = 1: by the second's share of two gates. */
+/* Multiplies each row of x by its gate. With `second` = 1 the factor is the share of the second of two gates. */
 uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
 /* Returns the rows of x whose numbers are in an input of the network. */
 uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input);

@@ -18,7 +18,7 @@ typedef struct arena {
   char *base;
   uint64_t bytes;
   tws_tier tier;
-  int lent; /* 1: the memory was allocated by the backend's lender */
+  int lent; /* 1: the memory was allocated by the backend's allocator */
 } arena;
 
 typedef struct device_stream {
@@ -35,7 +35,7 @@ struct tws_backend {
   int deterministic;
   arena arenas[16];
   int arena_count;
-  tws_cuda_lender lender; /* lender.take NULL: there is no lender */
+  tws_cuda_arena_allocator allocator; /* allocator.take NULL: there is no allocator */
   tws_cuda_memory memory;
   tws_code (*look)(void *user, tws_error *err); /* called while the host waits; NULL: no callback */
   void *look_user;
@@ -67,7 +67,7 @@ tws_code tws_cuda_device_count(int *count, tws_error *err) {
   return *count > 0 ? TWS_OK : tws_cuda_fail(err, cudaErrorNoDevice, "looking for devices");
 }
 
-int tws_cuda_wanted(const char *variable) {
+int tws_cuda_env_is_set(const char *variable) {
   const char *value = getenv(variable);
   return value && *value && strcmp(value, "0") != 0;
 }
@@ -205,7 +205,7 @@ static tws_code join_streams(tws_backend *backend, int fork, tws_error *err) {
 
 /* Destroys the recorded step, and an unfinished recording after a failed operation: streams that record cannot do other
  * work. */
-void tws_cuda_forget(tws_backend *backend) {
+void tws_cuda_destroy_graph(tws_backend *backend) {
   cudaGraph_t graph = NULL;
   if (backend->recording) cudaStreamEndCapture(backend->streams[TWS_STREAM_COMPUTE].stream, &graph);
   backend->recording = 0;
@@ -216,7 +216,7 @@ void tws_cuda_forget(tws_backend *backend) {
 
 /* Clears the error of a failed recording, so that it is not attributed to the next launch. */
 static void give_up(tws_backend *backend) {
-  tws_cuda_forget(backend);
+  tws_cuda_destroy_graph(backend);
   (void)cudaGetLastError();
 }
 
@@ -247,10 +247,10 @@ static tws_code cuda_record(tws_backend *backend, int on, tws_error *err) {
     give_up(backend);
     return TWS_OK;
   }
-  if (on && tws_cuda_wanted("TWINSPEED_CUDA_EAGER"))
+  if (on && tws_cuda_env_is_set("TWINSPEED_CUDA_EAGER"))
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "operations are started one by one, as TWINSPEED_CUDA_EAGER says");
   if (!on && !backend->recording) return tws_fail(err, TWS_INTERNAL, NULL, "nothing is being recorded");
-  if (on) tws_cuda_forget(backend);
+  if (on) tws_cuda_destroy_graph(backend);
   const tws_code code = on ? begin_step(backend, err) : keep_step(backend, err);
   if (code != TWS_OK) give_up(backend);
   return code;
@@ -289,7 +289,7 @@ static tws_code cuda_marked(tws_backend *backend, uint32_t count, double *second
 
 static void cuda_destroy(tws_backend *backend) {
   if (!backend) return;
-  tws_cuda_forget(backend);
+  tws_cuda_destroy_graph(backend);
   cuda_synchronize(backend, NULL);
   for (uint32_t i = 0; i < backend->mark_count; i++)
     if (backend->marks[i]) cudaEventDestroy(backend->marks[i]);
@@ -333,8 +333,8 @@ static tws_code prepare(tws_backend *backend, int device, tws_error *err) {
   size_t available = 0, total = 0;
   TWS_TRY(examine_device(backend, device, err));
   TWS_TRY(tws_cuda_gemm_create(&backend->gemm, err));
-  backend->deterministic = tws_cuda_wanted("TWINSPEED_CUDA_DETERMINISTIC");
-  if (!tws_cuda_wanted("TWINSPEED_CUDA_OWN_ATTENTION")) {
+  backend->deterministic = tws_cuda_env_is_set("TWINSPEED_CUDA_DETERMINISTIC");
+  if (!tws_cuda_env_is_set("TWINSPEED_CUDA_OWN_ATTENTION")) {
     const tws_code code = tws_cuda_fused_create(NULL, &backend->fused, err);
     if (code != TWS_OK && code != TWS_UNSUPPORTED) return code;
   }
@@ -400,7 +400,7 @@ static tws_code host_memory(arena *a, tws_error *err) {
 
 static void release_memory(const tws_backend *backend, const arena *a) {
   if (a->lent)
-    backend->lender.give_back(backend->lender.user, a->base);
+    backend->allocator.give_back(backend->allocator.user, a->base);
   else if (a->tier == TWS_TIER_DEVICE)
     cudaFree(a->base);
   else if (a->tier == TWS_TIER_PINNED)
@@ -409,13 +409,13 @@ static void release_memory(const tws_backend *backend, const arena *a) {
     munmap(a->base, a->bytes);
 }
 
-void tws_cuda_borrow(tws_backend *backend, const tws_cuda_lender *lender) {
-  backend->lender = lender ? *lender : (tws_cuda_lender){NULL, NULL, NULL};
+void tws_cuda_set_arena_allocator(tws_backend *backend, const tws_cuda_arena_allocator *allocator) {
+  backend->allocator = allocator ? *allocator : (tws_cuda_arena_allocator){NULL, NULL, NULL};
 }
 
 static tws_code device_memory(const tws_backend *backend, arena *a, tws_error *err) {
   void *base = NULL;
-  if (backend->lender.take) TWS_TRY(backend->lender.take(backend->lender.user, a->bytes, &base, err));
+  if (backend->allocator.take) TWS_TRY(backend->allocator.take(backend->allocator.user, a->bytes, &base, err));
   a->lent = base != NULL;
   if (!base) TRY_CUDA(cudaMalloc(&base, a->bytes), "device memory");
   a->base = base;
@@ -442,9 +442,9 @@ static tws_code cuda_allocate(tws_backend *backend, tws_tier tier, uint64_t byte
 
 static void cuda_release(tws_backend *backend, tws_tier tier, void *base) {
   (void)tier;
-  if (backend->recording) tws_cuda_forget(backend);
+  if (backend->recording) tws_cuda_destroy_graph(backend);
   cuda_synchronize(backend, NULL);
-  tws_cuda_forget(backend); /* the recorded step may use this memory */
+  tws_cuda_destroy_graph(backend); /* the recorded step may use this memory */
   for (int i = 0; i < backend->arena_count; i++)
     if (backend->arenas[i].base == base) {
       release_memory(backend, &backend->arenas[i]);
@@ -505,7 +505,8 @@ static tws_code fused_attention(tws_backend *backend, const device_stream *l, co
     if (err) *err = why;
     return code;
   }
-  if (call->work->dtype != TWS_F32 && !backend->own_attention[0] && !tws_cuda_wanted("TWINSPEED_CUDA_OWN_ATTENTION"))
+  if (call->work->dtype != TWS_F32 && !backend->own_attention[0] &&
+      !tws_cuda_env_is_set("TWINSPEED_CUDA_OWN_ATTENTION"))
     snprintf(backend->own_attention, sizeof backend->own_attention, "attention runs without tensor cores: %.190s",
              why.message);
   return TWS_OK;

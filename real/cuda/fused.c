@@ -39,8 +39,8 @@ typedef struct plan {
   tws_work work;
   size_t stream_bytes;
   int deterministic;
-  int ways; /* number of plans; 0: the library has none. If there are more than 1, they have not been timed yet */
-  tws_cudnn_way way[MOST_WAYS];
+  int plans; /* number of plans; 0: the library has none. If there are more than 1, they have not been timed yet */
+  tws_cudnn_plan way[MOST_WAYS];
 } plan;
 
 struct tws_cuda_fused {
@@ -282,14 +282,14 @@ static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
     forward(&g);
   else
     backward(&g, p->deterministic);
-  const tws_cudnn_wish wish = {.handle = fused->handle,
-                               .device = fused->device,
-                               .limit = operand > stream ? operand : stream,
-                               .deterministic = p->deterministic};
-  p->ways = tws_cudnn_plans(fused->lib, &g.status, g.op, g.ops, &wish, p->way, p->deterministic ? 1 : MOST_WAYS);
+  const tws_cudnn_request request = {.handle = fused->handle,
+                                     .device = fused->device,
+                                     .limit = operand > stream ? operand : stream,
+                                     .deterministic = p->deterministic};
+  p->plans = tws_cudnn_plans(fused->lib, &g.status, g.op, g.ops, &request, p->way, p->deterministic ? 1 : MOST_WAYS);
   for (int i = 0; i < g.ops; i++) tws_cudnn_release(fused->lib, g.op[i]);
   for (int i = 0; i < g.tensors; i++) tws_cudnn_release(fused->lib, g.tensor[i]);
-  if (p->ways) return TWS_OK;
+  if (p->plans) return TWS_OK;
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work: %s", g.status.text);
 }
 
@@ -308,7 +308,7 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
         memcmp(&p->work, work, sizeof *work) != 0)
       continue;
     *out = p;
-    return p->ways ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work");
+    return p->plans ? TWS_OK : tws_fail(err, TWS_UNSUPPORTED, NULL, "cuDNN has no attention for this work");
   }
   if (tws_reserve(&fused->plans, &fused->capacity, fused->count + 1, sizeof *fused->plans) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -361,14 +361,14 @@ typedef struct attempt {
   size_t stream_bytes;
 } attempt;
 
-static tws_code run_way(const attempt *t, const tws_cudnn_way *way, tws_error *err) {
+static tws_code run_way(const attempt *t, const tws_cudnn_plan *way, tws_error *err) {
   void *of_library = way->workspace > t->stream_bytes ? t->in_operand : t->in_stream;
   return tws_cudnn_execute(t->fused->lib, t->fused->handle, way->plan, t->binding->number, t->binding->data,
                            t->binding->count, of_library, t->call->stream, err);
 }
 
 /* Measures a plan in milliseconds: the minimum of several runs, after one that loads its kernels. */
-static tws_code time_way(const attempt *t, const tws_cudnn_way *way, cudaEvent_t start, cudaEvent_t stop,
+static tws_code time_way(const attempt *t, const tws_cudnn_plan *way, cudaEvent_t start, cudaEvent_t stop,
                          double *milliseconds, tws_error *err) {
   enum { TRIES = 3 };
   *milliseconds = INFINITY;
@@ -395,7 +395,7 @@ static tws_code keep_one(const attempt *t, plan *p, int timed, tws_error *err) {
   cudaError_t status = timed ? cudaEventCreate(&start) : cudaSuccess;
   if (timed && status == cudaSuccess) status = cudaEventCreate(&stop);
   tws_code code = status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "an event");
-  for (int i = 0; timed && i < p->ways && status == cudaSuccess; i++) {
+  for (int i = 0; timed && i < p->plans && status == cudaSuccess; i++) {
     double milliseconds = 0;
     code = time_way(t, &p->way[i], start, stop, &milliseconds, err);
     if (code == TWS_OK && milliseconds < least) least = milliseconds, best = i;
@@ -404,11 +404,11 @@ static tws_code keep_one(const attempt *t, plan *p, int timed, tws_error *err) {
   if (start) cudaEventDestroy(start);
   if (stop) cudaEventDestroy(stop);
   if (code != TWS_OK) return code;
-  const tws_cudnn_way kept = p->way[best];
-  for (int i = 0; i < p->ways; i++)
+  const tws_cudnn_plan kept = p->way[best];
+  for (int i = 0; i < p->plans; i++)
     if (i != best) tws_cudnn_release(t->fused->lib, p->way[i].plan);
   p->way[0] = kept;
-  p->ways = 1;
+  p->plans = 1;
   return TWS_OK;
 }
 
@@ -448,7 +448,7 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
                                                                         * aligned */
                      .in_operand = operand + sums,
                      .stream_bytes = stream_bytes_for(work, workspace->stream_bytes)};
-  if (p->ways > 1) TWS_TRY(keep_one(&t, p, workspace->timed, err));
+  if (p->plans > 1) TWS_TRY(keep_one(&t, p, workspace->timed, err));
   return run_way(&t, &p->way[0], err);
 }
 
@@ -472,7 +472,7 @@ tws_code tws_cuda_fused_create(const char *described, tws_cuda_fused **out, tws_
 void tws_cuda_fused_destroy(tws_cuda_fused *fused) {
   if (!fused) return;
   for (size_t i = 0; i < fused->count; i++)
-    for (int k = 0; k < fused->plans[i].ways; k++) tws_cudnn_release(fused->lib, fused->plans[i].way[k].plan);
+    for (int k = 0; k < fused->plans[i].plans; k++) tws_cudnn_release(fused->lib, fused->plans[i].way[k].plan);
   tws_cudnn_release(fused->lib, fused->device);
   tws_cudnn_unload(fused->lib, fused->handle);
   tws_free(fused->plans);

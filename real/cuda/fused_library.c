@@ -238,13 +238,13 @@ static int fits(const tws_cudnn *lib, tws_cudnn_status *status, descriptor d, cu
 }
 
 /* Lists the proposals of a heuristic, best first, and returns their number. The caller releases each of them. */
-static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
-                         cudnnBackendHeurMode_t mode, descriptor *out) {
+static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_request *request,
+                         descriptor graph, cudnnBackendHeurMode_t mode, descriptor *out) {
   int64_t count = 0;
   descriptor h = start(lib, status, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   set(lib, status, h, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-  if (!wish->handle) set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, wish->device);
+  if (!request->handle) set_part(lib, status, h, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, request->device);
   h = finish(lib, status, h);
   for (int i = 0; i < MOST_PROPOSALS; i++) out[i] = start(lib, status, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
   if (!status->failed)
@@ -256,31 +256,31 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const t
 }
 
 /* Returns 1 if a proposal is acceptable; if there is a handle, its plan is built. */
-static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_wish *wish,
-                  tws_cudnn_way *way) {
-  *way = (tws_cudnn_way){NULL, 0};
-  if (wish->deterministic && !is_deterministic(lib, proposal)) {
+static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_request *request,
+                  tws_cudnn_plan *way) {
+  *way = (tws_cudnn_plan){NULL, 0};
+  if (request->deterministic && !is_deterministic(lib, proposal)) {
     snprintf(status->text, sizeof status->text, "nothing deterministic");
     return 0;
   }
-  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, wish->limit, &way->workspace)) return 0;
-  if (!wish->handle) return 1;
-  way->plan = plan_of(lib, status, wish->handle, proposal);
-  if (fits(lib, status, way->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, wish->limit, &way->workspace)) return 1;
+  if (!fits(lib, status, proposal, CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, request->limit, &way->workspace)) return 0;
+  if (!request->handle) return 1;
+  way->plan = plan_of(lib, status, request->handle, proposal);
+  if (fits(lib, status, way->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, request->limit, &way->workspace)) return 1;
   tws_cudnn_release(lib, way->plan);
   return 0;
 }
 
 /* Appends the plans of one heuristic to those of the others. */
-static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_wish *wish, descriptor graph,
-                    cudnnBackendHeurMode_t mode, tws_cudnn_way *ways, int found, int most) {
+static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cudnn_request *request, descriptor graph,
+                    cudnnBackendHeurMode_t mode, tws_cudnn_plan *plans, int found, int most) {
   descriptor proposal[MOST_PROPOSALS] = {NULL};
   tws_cudnn_status now = {0};
-  const int proposals = proposals_for(lib, &now, wish, graph, mode, proposal);
+  const int proposals = proposals_for(lib, &now, request, graph, mode, proposal);
   if (!now.failed && proposals == 0) snprintf(now.text, sizeof now.text, "it proposes nothing");
   for (int i = 0; i < proposals && found < most; i++) {
     now = (tws_cudnn_status){0};
-    found += accept(lib, &now, proposal[i], wish, &ways[found]);
+    found += accept(lib, &now, proposal[i], request, &plans[found]);
   }
   for (int i = 0; i < MOST_PROPOSALS; i++) tws_cudnn_release(lib, proposal[i]);
   if (!status->text[0]) *status = now; /* the first heuristic's reason is the most specific */
@@ -288,15 +288,16 @@ static int plans_by(const tws_cudnn *lib, tws_cudnn_status *status, const tws_cu
 }
 
 int tws_cudnn_plans(const tws_cudnn *lib, tws_cudnn_status *status, descriptor *ops, int count,
-                    const tws_cudnn_wish *wish, tws_cudnn_way *ways, int most) {
+                    const tws_cudnn_request *request, tws_cudnn_plan *plans, int most) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
   int found = 0;
   descriptor graph = start(lib, status, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count, ops);
-  if (wish->handle) set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &wish->handle);
+  if (request->handle)
+    set(lib, status, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &request->handle);
   graph = finish(lib, status, graph);
-  for (int i = 0; i < 3 && graph && found < (wish->handle ? most : 1); i++)
-    found = plans_by(lib, status, wish, graph, modes[i], ways, found, wish->handle ? most : 1);
+  for (int i = 0; i < 3 && graph && found < (request->handle ? most : 1); i++)
+    found = plans_by(lib, status, request, graph, modes[i], plans, found, request->handle ? most : 1);
   tws_cudnn_release(lib, graph);
   return found;
 }

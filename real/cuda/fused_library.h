@@ -41,22 +41,24 @@ cudnnBackendDescriptor_t tws_cudnn_reduction(const tws_cudnn *lib, tws_cudnn_sta
 cudnnBackendDescriptor_t tws_cudnn_reshape(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t x,
                                            cudnnBackendDescriptor_t y);
 
-/* A request for execution plans that the library's heuristics propose and that need at most `limit` bytes, one
- * heuristic after another, best first; with `deterministic`, none that is marked nondeterministic. For the handle's
- * device they are built (seconds each, the first time), at most `most`; for a described device, one entry with plan
- * NULL says that there are some. Returns their number; 0: the status has the reason. */
-typedef struct tws_cudnn_wish {
+/* A request for cuDNN execution plans of an operation graph. cuDNN's heuristics propose them, best first, one heuristic
+ * after another. Plans that need more than `limit` bytes of workspace are left out; with `deterministic` also those
+ * that are marked nondeterministic. */
+typedef struct tws_cudnn_request {
   cudnnHandle_t handle; /* NULL: plans are requested for `device` */
   cudnnBackendDescriptor_t device;
   size_t limit;
   int deterministic;
-} tws_cudnn_wish;
-typedef struct tws_cudnn_way {
+} tws_cudnn_request;
+typedef struct tws_cudnn_plan {
   cudnnBackendDescriptor_t plan;
-  size_t workspace; /* workspace that the plan needs, bytes */
-} tws_cudnn_way;
+  size_t workspace; /* bytes of workspace that the plan needs */
+} tws_cudnn_plan;
+/* Writes at most `most` plans for the graph of `count` operations to `plans`, and returns their number; 0: `status` has
+ * the reason. For the device of the request's handle the plans are built, which takes seconds the first time. For a
+ * described device nothing is built: one entry with plan NULL then means that there are plans. */
 int tws_cudnn_plans(const tws_cudnn *lib, tws_cudnn_status *status, cudnnBackendDescriptor_t *ops, int count,
-                    const tws_cudnn_wish *wish, tws_cudnn_way *ways, int most);
+                    const tws_cudnn_request *request, tws_cudnn_plan *plans, int most);
 tws_code tws_cudnn_execute(const tws_cudnn *lib, cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                            const int64_t *number, void *const *data, int count, void *workspace, cudaStream_t stream,
                            tws_error *err);

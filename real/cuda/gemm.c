@@ -158,7 +158,7 @@ static tws_code run_candidate(void *user, const tws_gemm_candidate *candidate, i
   const tws_gemm_described *is = &t->choice->described[candidate->form];
   const float alpha = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
   void *c = tws_gemm_target(p, candidate->form);
-  TWS_TRY(tws_gemm_point(t->call, p, candidate->form, is->operation, err));
+  TWS_TRY(tws_gemm_set_addresses(t->call, p, candidate->form, is->operation, err));
   const cublasStatus_t status =
       cublasLtMatmul(t->gemm->handle, is->operation, &alpha, p->b, is->a, p->a, is->b, &beta, c, is->d, c, is->d,
                      &candidate->algorithm, t->workspace->data, t->workspace->bytes, t->call->stream);
@@ -210,7 +210,7 @@ static tws_code make_choice(attempt *t, const tws_gemm_alignment *alignment, con
   c->out = t->product->out;
   c->alignment = *alignment;
   t->choice = c;
-  tws_code code = tws_gemm_ask(gemm->handle, t->call, t->product, t->workspace->bytes, c, err);
+  tws_code code = tws_gemm_propose(gemm->handle, t->call, t->product, t->workspace->bytes, c, err);
   if (code == TWS_OK && t->workspace->timed && c->candidates > 1) code = rank(t, err);
   if (code != TWS_OK) {
     free_choice(c);

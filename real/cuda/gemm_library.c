@@ -108,8 +108,8 @@ static tws_code point_to(const epilogue_operands *to, cublasLtMatmulDesc_t opera
   return set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &to->auxiliary, sizeof to->auxiliary, err);
 }
 
-tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
-                        cublasLtMatmulDesc_t operation, tws_error *err) {
+tws_code tws_gemm_set_addresses(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
+                                cublasLtMatmulDesc_t operation, tws_error *err) {
   const epilogue_operands to = epilogue_of_call(call, p, form);
   TWS_TRY(scale_by(p, operation, err));
   return point_to(&to, operation, err);
@@ -213,8 +213,8 @@ static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_ge
   return !p->sums || (size_t)tws_gemm_sum_count(p) * sizeof(float) <= call->scratch_bytes;
 }
 
-tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
-                      tws_gemm_choice *c, tws_error *err) {
+tws_code tws_gemm_propose(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p,
+                          size_t workspace, tws_gemm_choice *c, tws_error *err) {
   cublasLtMatmulAlgo_t algorithm[TWS_GEMM_FORMS][TWS_GEMM_PROPOSALS];
   int count[TWS_GEMM_FORMS] = {0};
   for (int form = 0; form < TWS_GEMM_FORMS; form++) {

@@ -54,11 +54,11 @@ void *tws_gemm_sums(const tws_cuda_call *call, const tws_cuda_product *p);
 tws_gemm_alignment tws_gemm_alignment_of(const tws_cuda_call *call, const tws_cuda_product *p);
 /* Fills in the candidates that the library proposes: alternately one of each form, in each form the best first. It is
  * no error if there are none. */
-tws_code tws_gemm_ask(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p, size_t workspace,
-                      tws_gemm_choice *c, tws_error *err);
+tws_code tws_gemm_propose(cublasLtHandle_t handle, const tws_cuda_call *call, const tws_cuda_product *p,
+                          size_t workspace, tws_gemm_choice *c, tws_error *err);
 /* Sets the addresses of this call in the descriptor of a form. */
-tws_code tws_gemm_point(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
-                        cublasLtMatmulDesc_t operation, tws_error *err);
+tws_code tws_gemm_set_addresses(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form,
+                                cublasLtMatmulDesc_t operation, tws_error *err);
 void tws_gemm_clear(tws_gemm_choice *c);
 
 /* ---- gemm_rank.c ---- */

@@ -78,17 +78,17 @@ tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
 /* Returns the CUDA stream of a plan's stream (a tws_stream), which is created on first use. */
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
 /* Destroys the recorded step; to be called before communicators that it uses are closed. */
-void tws_cuda_forget(tws_backend *backend);
+void tws_cuda_destroy_graph(tws_backend *backend);
 /* Returns 1 if the environment variable is set to a value other than "" and 0. */
-int tws_cuda_wanted(const char *variable);
+int tws_cuda_env_is_set(const char *variable);
 /* Allocator of the device memory of future arenas; NULL: the driver. take() leaves *base NULL if it has no memory.
  * Arenas are returned to the allocator that they came from, which must outlive them. */
-typedef struct tws_cuda_lender {
+typedef struct tws_cuda_arena_allocator {
   tws_code (*take)(void *user, size_t bytes, void **base, tws_error *err);
   void (*give_back)(void *user, void *base);
   void *user;
-} tws_cuda_lender;
-void tws_cuda_borrow(tws_backend *backend, const tws_cuda_lender *lender);
+} tws_cuda_arena_allocator;
+void tws_cuda_set_arena_allocator(tws_backend *backend, const tws_cuda_arena_allocator *allocator);
 /* Sets a function `look` that is called repeatedly while the host waits for the device; its error ends the wait. NULL:
  * none. */
 void tws_cuda_watch(tws_backend *backend, tws_code (*look)(void *user, tws_error *err), void *user);

@@ -89,7 +89,7 @@ static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t re
 
 static ncclConfig_t configuration(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = tws_cuda_wanted("TWINSPEED_NCCL_BLOCKING");
+  config.blocking = tws_cuda_env_is_set("TWINSPEED_NCCL_BLOCKING");
   return config;
 }
 
@@ -271,8 +271,8 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   TWS_TRY(agree(comm, setup, &list, err));
   TWS_TRY(split_all(comm, &list, err));
   tws_cuda_watch(comm->backend, look, comm);
-  const tws_cuda_lender lender = {take, give_back, comm};
-  if (tws_cuda_wanted("TWINSPEED_NCCL_REGISTER")) tws_cuda_borrow(comm->backend, &lender);
+  const tws_cuda_arena_allocator lender = {take, give_back, comm};
+  if (tws_cuda_env_is_set("TWINSPEED_NCCL_REGISTER")) tws_cuda_set_arena_allocator(comm->backend, &lender);
   return TWS_OK;
 }
 
@@ -316,13 +316,13 @@ static void close_communicator(const tws_comm *comm, ncclComm_t c) {
 void tws_nccl_destroy(tws_comm *comm) {
   if (!comm) return;
   tws_cuda_watch(comm->backend, NULL, NULL);
-  tws_cuda_forget(comm->backend); /* closing a communicator waits for the graphs that use it */
+  tws_cuda_destroy_graph(comm->backend); /* closing a communicator waits for the graphs that use it */
   for (uint32_t i = 0; i < comm->group_count; i++) {
     if (comm->groups[i].comm && !comm->groups[i].borrowed) close_communicator(comm, comm->groups[i].comm);
     tws_free(comm->groups[i].ranks);
   }
   if (comm->world) close_communicator(comm, comm->world);
-  tws_cuda_borrow(comm->backend, NULL);
+  tws_cuda_set_arena_allocator(comm->backend, NULL);
   tws_free(comm->registered);
   if (comm->token) cudaFree(comm->token);
   tws_free(comm->groups);

@@ -84,7 +84,8 @@ static int same_numa(const cores *c, int a, int b) {
   return hwloc_bitmap_isequal(c->core[a]->nodeset, c->core[b]->nodeset);
 }
 
-tws_code tws_machine_look(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out, tws_error *err) {
+tws_code tws_machine_count_parts(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out,
+                                 tws_error *err) {
   cores c;
   TWS_TRY(open_cores(synthetic, allowed, &c, err));
   *out = (tws_machine_parts){.cores = c.count, .numa_nodes = 1};
@@ -123,7 +124,7 @@ typedef struct binding {
   hwloc_topology_t topology;
   const tws_cpus *per_thread;
   hwloc_bitmap_t nodes; /* NUMA nodes on which the share's memory is allocated */
-  int far;              /* 1: the machine has other NUMA nodes */
+  int has_other_nodes;  /* 1: the machine also has NUMA nodes that are not in `nodes`, so memory must be bound */
   _Atomic int unbound, far_away;
 } binding;
 
@@ -133,7 +134,7 @@ static void bind_task(void *arg, int thread, int threads) {
   hwloc_bitmap_t set = to_bitmap(&b->per_thread[thread]);
   if (!set || hwloc_set_cpubind(b->topology, set, HWLOC_CPUBIND_THREAD) != 0) b->unbound = 1;
   hwloc_bitmap_free(set);
-  if (!b->far) return;
+  if (!b->has_other_nodes) return;
   const hwloc_membind_policy_t policy =
       hwloc_bitmap_weight(b->nodes) > 1 ? HWLOC_MEMBIND_INTERLEAVE : HWLOC_MEMBIND_BIND;
   if (hwloc_set_membind(b->topology, b->nodes, policy, HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET) != 0)
@@ -162,10 +163,11 @@ tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index,
   if (code == TWS_OK && *bound) {
     b.nodes = hwloc_bitmap_alloc();
     for (int t = 0; b.nodes && t < backend->threads; t++) add_nodes(&b, &per_thread[t]);
-    b.far = b.nodes && hwloc_bitmap_weight(b.nodes) > 0 && hwloc_get_nbobjs_by_type(b.topology, HWLOC_OBJ_NUMANODE) > 1;
+    b.has_other_nodes =
+        b.nodes && hwloc_bitmap_weight(b.nodes) > 0 && hwloc_get_nbobjs_by_type(b.topology, HWLOC_OBJ_NUMANODE) > 1;
     tws_host_pool_run(backend->pool, bind_task, &b);
     *bound = !b.unbound;
-    *near = b.far && !b.far_away;
+    *near = b.has_other_nodes && !b.far_away;
     hwloc_bitmap_free(b.nodes);
     hwloc_topology_destroy(b.topology);
   }
@@ -191,7 +193,8 @@ tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err) {
   return without(err);
 }
 
-tws_code tws_machine_look(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out, tws_error *err) {
+tws_code tws_machine_count_parts(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out,
+                                 tws_error *err) {
   (void)synthetic, (void)allowed, (void)out;
   return without(err);
 }

@@ -20,7 +20,8 @@ typedef struct tws_machine_parts {
 tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err);
 /* Counts cores and NUMA nodes. synthetic: a machine in hwloc's synthetic notation ("numa:2 core:4 pu:2"), for tests;
  * NULL: this one. `allowed` NULL: all processors. */
-tws_code tws_machine_look(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out, tws_error *err);
+tws_code tws_machine_count_parts(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out,
+                                 tws_error *err);
 /* Computes share `index` of `count` ranks that share `allowed`: for each thread the processors that it may use,
  * whole cores of one NUMA node. *bound 0: there are fewer cores than ranks, or a share has fewer processors than
  * threads, and threads are not to be bound. */

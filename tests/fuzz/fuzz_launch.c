@@ -12,7 +12,7 @@
 
 #include "launch/lines.h"
 #include "launch/link.h"
-#include "launch/strangers.h"
+#include "launch/rank_listener.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -26,14 +26,14 @@ static uint8_t secret[TWS_SECRET];
 
 /* The launcher, before the proof: nothing lets a connection in. */
 static void refuse_stranger(const uint8_t *data, size_t size) {
-  tws_gate gate = {.rank = -1};
+  tws_handshake gate = {.rank = -1};
   tws_answer answer;
   int answers = 0;
   for (int said = 0; size > 0 && said == 0;) {
-    const size_t wanted = tws_gate_wants(&gate), count = 1 + data[0] % wanted;
+    const size_t wanted = tws_handshake_wanted_bytes(&gate), count = 1 + data[0] % wanted;
     const size_t taken = count < size ? count : size;
     require(wanted > 0 && wanted <= sizeof(tws_hello));
-    said = tws_gate_take(&gate, secret, RANKS, data, taken, &answer, &answers);
+    said = tws_handshake_receive(&gate, secret, RANKS, data, taken, &answer, &answers);
     require(said <= 0 && gate.rank < RANKS);
     data += taken;
     size -= taken;
@@ -130,9 +130,9 @@ static void refuse_wire(const uint8_t *data, size_t size, int from_launcher) {
 /* Texts of two ranks: all of each comes out, in order, and line feeds are all that is added. */
 static void keep_lines(const uint8_t *data, size_t size) {
   const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  tws_outlet outlet;
+  tws_shared_output outlet;
   tws_line line[2] = {{0}};
-  tws_outlet_open(&outlet, null);
+  tws_shared_output_open(&outlet, null);
   while (size > 1) {
     const int writer = data[0] & 1;
     size_t count = data[0] >> 1;
@@ -146,7 +146,7 @@ static void keep_lines(const uint8_t *data, size_t size) {
     size -= count;
   }
   for (int i = 0; i < 2; i++) tws_line_end(&line[i], i, &outlet);
-  tws_outlet_close(&outlet);
+  tws_shared_output_close(&outlet);
   if (null >= 0) close(null);
 }
 

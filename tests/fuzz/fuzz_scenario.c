@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void check_event(const tws_happening *e) {
+static void check_event(const tws_fault_event *e) {
   if (e->kind >= TWS_HAPPENINGS_COUNT || e->last < e->first || e->first < -1 || e->times < 1 || e->times > 100000)
     abort();
   if (!(e->until_s > e->at_s) || !isfinite(e->at_s) || !isfinite(e->factor) || e->bit < 0 || e->bit > 63) abort();
@@ -26,7 +26,7 @@ static void check_faults(tws_scenario *s) {
     if (s->events[i].times > 100) s->events[i].times = 100;
   const tws_code code = arena ? tws_faults_open(s, 4, 2, arena, &faults, &err) : TWS_MEMORY;
   if (code != TWS_OK && (code != TWS_INVALID || !err.message[0])) abort();
-  const tws_seat seats[2] = {{0, 0}, {2, 1}};
+  const tws_rank_slot seats[2] = {{0, 0}, {2, 1}};
   if (code == TWS_OK && faults.count < 1000) {
     const double compute = tws_faults_compute(&faults, seats[0], 7, 1.0, 1e-3);
     const double transfer = tws_faults_transfer(&faults, seats, 2, 1.0, 1e-3);

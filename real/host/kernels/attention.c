@@ -435,7 +435,9 @@ VECTOR_INLINE void online_softmax(const shape *s, const forward_scratch *w, cons
     const int64_t begin = from / LANES * LANES, end = from < to ? (to + LANES - 1) / LANES * LANES : begin;
     for (int64_t j = 0; j < begin; j += LANES) v_store(row + j, v_zero());
     for (int64_t j = end; j < TILE; j += LANES) v_store(row + j, v_zero());
-    if (!plain && from == to) continue; /* on the diagonal, rows that share its random words see no key either */
+    /* dropout draws random words for several adjacent rows together; in the block on the diagonal some of these rows
+     * see no key */
+    if (!plain && from == to) continue;
     vf top = v_set(w->largest[i]);
     const uint32_t *drawn = NULL;
     if (dropped) drawn = draw_row(s, &stream, t, i, words);

@@ -1,4 +1,4 @@
-#include "launch/strangers.h"
+#include "launch/rank_listener.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -22,10 +22,10 @@ typedef struct stranger {
   pid_t pid;
   uint32_t address;
   double since_s;
-  tws_gate gate;
+  tws_handshake gate;
 } stranger;
 
-struct tws_strangers {
+struct tws_rank_listener {
   int events, timer, ranks, remote;
   int count, most, most_of_one; /* count: number of slots; most: maximum number of strangers; most_of_one: maximum for
                                  * one address */
@@ -37,17 +37,17 @@ struct tws_strangers {
 
 /* ---- the gate ---- */
 
-size_t tws_gate_wants(const tws_gate *gate) {
+size_t tws_handshake_wanted_bytes(const tws_handshake *gate) {
   return (gate->rank < 0 ? sizeof(tws_hello) : TWS_RANDOM) - gate->have;
 }
 
-int tws_gate_take(tws_gate *gate, const uint8_t *secret, int ranks, const uint8_t *bytes, size_t count,
-                  tws_answer *answer, int *answers) {
+int tws_handshake_receive(tws_handshake *gate, const uint8_t *secret, int ranks, const uint8_t *bytes, size_t count,
+                          tws_answer *answer, int *answers) {
   *answers = 0;
-  if (count > tws_gate_wants(gate)) return -1;
+  if (count > tws_handshake_wanted_bytes(gate)) return -1;
   memcpy(gate->in + gate->have, bytes, count);
   gate->have += count;
-  if (tws_gate_wants(gate) > 0) return 0;
+  if (tws_handshake_wanted_bytes(gate) > 0) return 0;
   gate->have = 0;
   if (gate->rank >= 0) return tws_proof_check(&gate->session, gate->in) ? 1 : -1;
   tws_hello hello;
@@ -70,7 +70,7 @@ static void leave(stranger *one) {
 
 /* Returns a free slot or, if there is none, the slot of the oldest stranger, which is closed. If the address already
  * has its maximum, its own oldest stranger is closed. */
-static stranger *find_place(tws_strangers *s, uint32_t address) {
+static stranger *find_place(tws_rank_listener *s, uint32_t address) {
   stranger *free_one = NULL, *oldest = NULL, *own = NULL;
   int count = 0;
   for (int i = 0; i < s->most; i++) {
@@ -89,12 +89,12 @@ static stranger *find_place(tws_strangers *s, uint32_t address) {
   return place;
 }
 
-static void watch(tws_strangers *s, int file, int place) {
+static void watch(tws_rank_listener *s, int file, int place) {
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)place};
   epoll_ctl(s->events, EPOLL_CTL_ADD, file, &event);
 }
 
-static void watch_listeners(tws_strangers *s, int yes) {
+static void watch_listeners(tws_rank_listener *s, int yes) {
   for (int i = 0; i < s->listeners; i++) {
     struct epoll_event event = {.events = yes ? EPOLLIN : 0, .data.u32 = (uint32_t)(s->most + 1 + i)};
     epoll_ctl(s->events, EPOLL_CTL_MOD, s->listener[i], &event);
@@ -102,7 +102,7 @@ static void watch_listeners(tws_strangers *s, int yes) {
   s->resting = !yes;
 }
 
-static void set_timer(tws_strangers *s, long nanoseconds) {
+static void set_timer(tws_rank_listener *s, long nanoseconds) {
   const struct itimerspec when = {
       .it_value = {.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000}};
   timerfd_settime(s->timer, 0, &when, NULL);
@@ -110,7 +110,7 @@ static void set_timer(tws_strangers *s, long nanoseconds) {
 
 /* Makes room when this process may open no more files: closes the oldest stranger, or pauses the listeners for a
  * moment. */
-static void make_room(tws_strangers *s) {
+static void make_room(tws_rank_listener *s) {
   int closed = 0;
   for (int i = 0; i < s->most; i++) {
     closed += s->place[i].socket >= 0;
@@ -121,7 +121,7 @@ static void make_room(tws_strangers *s) {
   set_timer(s, 100000000);
 }
 
-static void accept_some(tws_strangers *s, int listener) {
+static void accept_some(tws_rank_listener *s, int listener) {
   for (int i = 0; i < ACCEPTED_AT_ONCE; i++) {
     union {
       struct sockaddr any;
@@ -155,23 +155,23 @@ static void accept_some(tws_strangers *s, int listener) {
 
 /* Reads from a stranger. Returns 1 if it has become a known rank, and 0 if it has not yet, or if its connection is
  * closed. */
-static int hear(tws_strangers *s, stranger *one) {
+static int hear(tws_rank_listener *s, stranger *one) {
   uint8_t bytes[sizeof(tws_hello)];
   tws_answer answer;
   int answers = 0, known = 0;
   for (int turns = 0; turns < 4 && known == 0; turns++) {
-    const ssize_t got = recv(one->socket, bytes, tws_gate_wants(&one->gate), 0);
+    const ssize_t got = recv(one->socket, bytes, tws_handshake_wanted_bytes(&one->gate), 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
     known = got <= 0 ? -1
-                     : tws_gate_take(&one->gate, s->remote ? s->secret : NULL, s->ranks, bytes, (size_t)got, &answer,
-                                     &answers);
+                     : tws_handshake_receive(&one->gate, s->remote ? s->secret : NULL, s->ranks, bytes, (size_t)got,
+                                             &answer, &answers);
     if (answers && send(one->socket, &answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer) known = -1;
   }
   if (known < 0) leave(one);
   return known > 0;
 }
 
-static void take_timer(tws_strangers *s) {
+static void take_timer(tws_rank_listener *s) {
   uint64_t ticks;
   int left = 0;
   if (read(s->timer, &ticks, sizeof ticks) < 0) return;
@@ -183,11 +183,11 @@ static void take_timer(tws_strangers *s) {
   if (left) set_timer(s, 1000000000);
 }
 
-int tws_strangers_fd(const tws_strangers *s) {
+int tws_rank_listener_fd(const tws_rank_listener *s) {
   return s->events;
 }
 
-int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
+int tws_rank_listener_poll(tws_rank_listener *s, tws_connected_rank out[TWS_NEWCOMERS]) {
   struct epoll_event event[TWS_NEWCOMERS];
   int found = 0;
   const int events = epoll_wait(s->events, event, TWS_NEWCOMERS, 0);
@@ -196,8 +196,8 @@ int tws_strangers_look(tws_strangers *s, tws_newcomer out[TWS_NEWCOMERS]) {
     const int at = (int)event[i].data.u32;
     if (at >= s->most || s->place[at].socket < 0 || !hear(s, &s->place[at])) continue;
     stranger *one = &s->place[at];
-    out[found++] =
-        (tws_newcomer){.socket = one->socket, .rank = one->gate.rank, .pid = one->pid, .session = one->gate.session};
+    out[found++] = (tws_connected_rank){
+        .socket = one->socket, .rank = one->gate.rank, .pid = one->pid, .session = one->gate.session};
     epoll_ctl(s->events, EPOLL_CTL_DEL, one->socket, NULL);
     one->socket = -1; /* the socket belongs to the caller now */
     leave(one);
@@ -226,8 +226,8 @@ static int most_strangers(int ranks) {
   return files.rlim_cur > others + LEAST_STRANGERS ? (int)(files.rlim_cur - others) : LEAST_STRANGERS;
 }
 
-static tws_strangers *create(int ranks, int remote) {
-  tws_strangers *s = tws_calloc(1, sizeof *s);
+static tws_rank_listener *create(int ranks, int remote) {
+  tws_rank_listener *s = tws_calloc(1, sizeof *s);
   if (!s) return NULL;
   s->ranks = ranks;
   s->remote = remote;
@@ -241,11 +241,11 @@ static tws_strangers *create(int ranks, int remote) {
     watch(s, s->timer, s->most);
     return s;
   }
-  tws_strangers_close(s);
+  tws_rank_listener_close(s);
   return NULL;
 }
 
-static int listen_on(tws_strangers *s, int listener) {
+static int listen_on(tws_rank_listener *s, int listener) {
   if (s->listeners == MOST_LISTENERS || listen(listener, SOMAXCONN) != 0) {
     close(listener);
     return 0;
@@ -255,7 +255,7 @@ static int listen_on(tws_strangers *s, int listener) {
   return 1;
 }
 
-tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **out, tws_error *err) {
+tws_code tws_rank_listener_open_local(int ranks, char *name, size_t size, tws_rank_listener **out, tws_error *err) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   socklen_t length = sizeof(sa_family_t); /* the kernel chooses an abstract socket name, which leaves no entry in the
                                            * file system */
@@ -272,8 +272,8 @@ tws_code tws_strangers_here(int ranks, char *name, size_t size, tws_strangers **
   return TWS_OK;
 }
 
-tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int count, const char *secret, char *name,
-                              size_t size, tws_strangers **out, tws_error *err) {
+tws_code tws_rank_listener_open_remote(int ranks, const struct in_addr *address, int count, const char *secret,
+                                       char *name, size_t size, tws_rank_listener **out, tws_error *err) {
   char text[INET_ADDRSTRLEN];
   size_t n = 0;
   *out = create(ranks, 1);
@@ -293,7 +293,7 @@ tws_code tws_strangers_remote(int ranks, const struct in_addr *address, int coun
   return TWS_OK;
 }
 
-void tws_strangers_close(tws_strangers *s) {
+void tws_rank_listener_close(tws_rank_listener *s) {
   if (!s) return;
   for (int i = 0; s->place && i < s->most; i++) leave(&s->place[i]);
   for (int i = 0; i < s->listeners; i++) close(s->listener[i]);

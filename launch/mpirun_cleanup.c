@@ -1,4 +1,4 @@
-#include "launch/remains.h"
+#include "launch/mpirun_cleanup.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,14 +19,14 @@
 
 static const double patience_s = 2.0;
 
-void tws_remains_begin(tws_remains *m) {
+void tws_mpirun_cleanup_begin(tws_mpirun_cleanup *m) {
   int adopts = 0;
   prctl(PR_GET_CHILD_SUBREAPER, &adopts);
-  *m = (tws_remains){.adopts = adopts};
+  *m = (tws_mpirun_cleanup){.adopts = adopts};
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-int tws_remains_learn(tws_remains *m, pid_t rank) {
+int tws_mpirun_cleanup_identify(tws_mpirun_cleanup *m, pid_t rank) {
   char job[32];
   int64_t number;
   if (!m->folder[0]) tws_process_variable(rank, "OMPI_MCA_orte_jobfam_session_dir", m->folder, sizeof m->folder);
@@ -64,7 +64,7 @@ static void remove_folder(int in, const char *name, int depth) {
 }
 
 /* Sets the folder to Open MPI's default session folder. */
-static void guess_folder(tws_remains *m) {
+static void guess_folder(tws_mpirun_cleanup *m) {
   static const char *const names[] = {"OMPI_MCA_orte_tmpdir_base", "TMPDIR", "TEMP", "TMP"};
   char host[256] = "";
   const char *base = NULL;
@@ -75,7 +75,7 @@ static void guess_folder(tws_remains *m) {
 }
 
 /* Removes the session folder and, if it has become empty, its parent, which other jobs share. */
-static void remove_session(tws_remains *m) {
+static void remove_session(tws_mpirun_cleanup *m) {
   enum { DEPTH = 8 };
   char name[32];
   if (!m->folder[0]) guess_folder(m);
@@ -101,7 +101,7 @@ static void remove_session(tws_remains *m) {
 }
 
 /* Returns 1 for the segments of this job's ranks, "vader_segment.HOST.UID.JOB.RANK" with JOB in hexadecimal. */
-static int is_segment(const tws_remains *m, const char *name) {
+static int is_segment(const tws_mpirun_cleanup *m, const char *name) {
   char middle[64];
   snprintf(middle, sizeof middle, ".%u.%x.", (unsigned)geteuid(), m->job);
   const char *last = strrchr(name, '.');
@@ -110,7 +110,7 @@ static int is_segment(const tws_remains *m, const char *name) {
   return strncmp(last + 1 - length, middle, length) == 0;
 }
 
-static void remove_segments(const tws_remains *m) {
+static void remove_segments(const tws_mpirun_cleanup *m) {
   struct stat info;
   DIR *folder = m->job ? opendir("/dev/shm") : NULL;
   for (const struct dirent *entry; folder && (entry = readdir(folder)) != NULL;)
@@ -139,7 +139,7 @@ static int end_processes(const char *value) {
   return left;
 }
 
-void tws_remains_clear(tws_remains *m, const char *value) {
+void tws_mpirun_cleanup_run(tws_mpirun_cleanup *m, const char *value) {
   /* children of killed processes become children of this process, and are killed in the next round */
   for (int tries = 0; tries < 8 && end_processes(value) > 0; tries++) continue;
   if (m->mpirun > 0) remove_session(m);

@@ -1,4 +1,4 @@
-#include "real/far.h"
+#include "real/remote_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static void say_read(tws_training *t, uint64_t bytes) {
   tws_watchdog_progress(t->watchdog, text);
 }
 
-tws_code tws_far_fetch(void *training, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err) {
+tws_code tws_remote_file_fetch(void *training, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err) {
   tws_training *t = training;
   const request wanted = {file, offset, count};
   TWS_TRY(send(t, 0, &wanted, sizeof wanted, err));
@@ -45,7 +45,7 @@ tws_code tws_far_fetch(void *training, uint32_t file, uint64_t offset, void *to,
   return TWS_OK;
 }
 
-tws_code tws_far_fetch_end(tws_training *t, tws_error *err) {
+tws_code tws_remote_file_fetch_end(tws_training *t, tws_error *err) {
   const request none = {0};
   return send(t, 0, &none, sizeof none, err);
 }
@@ -64,7 +64,7 @@ static tws_code read_block(const tws_saved_index *x, source *s, const request *w
   if (s->file != wanted->file) {
     if (s->fd >= 0) close(s->fd);
     s->file = TWS_NONE;
-    TWS_TRY(tws_saved_lost(x->path, tws_open_regular(path, &s->fd, err), err));
+    TWS_TRY(tws_saved_explain_missing(x->path, tws_open_regular(path, &s->fd, err), err));
     s->file = (uint32_t)wanted->file;
   }
   for (uint64_t done = 0; done < wanted->count;) {
@@ -88,7 +88,7 @@ static tws_code serve_rank(tws_training *t, int rank, source *s, uint64_t *sent,
   }
 }
 
-tws_code tws_far_serve(tws_training *t, tws_error *err) {
+tws_code tws_remote_file_serve(tws_training *t, tws_error *err) {
   source s = {.file = TWS_NONE, .fd = -1};
   uint64_t sent = 0;
   TWS_TRY(get_block(&s.block, err));
@@ -102,9 +102,9 @@ tws_code tws_far_serve(tws_training *t, tws_error *err) {
 
 /* ---- writing ---- */
 
-tws_code tws_far_write(void *training, const void *bytes, size_t count, tws_error *err) {
+tws_code tws_remote_file_write(void *training, const void *bytes, size_t count, tws_error *err) {
   const tws_training *t = training;
-  tws_watchdog_moves(t->watchdog);
+  tws_watchdog_count_progress(t->watchdog);
   for (size_t done = 0; done < count;) {
     const uint64_t n = count - done < TWS_CHECKPOINT_BLOCK ? count - done : TWS_CHECKPOINT_BLOCK;
     TWS_TRY(send(t, 0, &n, sizeof n, err));
@@ -114,7 +114,7 @@ tws_code tws_far_write(void *training, const void *bytes, size_t count, tws_erro
   return TWS_OK;
 }
 
-tws_code tws_far_write_end(tws_training *t, tws_error *err) {
+tws_code tws_remote_file_write_end(tws_training *t, tws_error *err) {
   const uint64_t none = 0;
   return send(t, 0, &none, sizeof none, err);
 }
@@ -122,7 +122,7 @@ tws_code tws_far_write_end(tws_training *t, tws_error *err) {
 static tws_code receive_blocks(tws_training *t, int rank, int fd, const char *path, void *block, tws_error *err) {
   for (;;) {
     uint64_t n = 0;
-    tws_watchdog_moves(t->watchdog);
+    tws_watchdog_count_progress(t->watchdog);
     TWS_TRY(receive(t, rank, &n, sizeof n, err));
     if (n == 0) return TWS_OK;
     if (n > TWS_CHECKPOINT_BLOCK) return tws_fail(err, TWS_INTERNAL, NULL, "%s: a block is too large", path);
@@ -131,7 +131,7 @@ static tws_code receive_blocks(tws_training *t, int rank, int fd, const char *pa
   }
 }
 
-tws_code tws_far_receive(tws_training *t, int rank, const char *path, tws_error *err) {
+tws_code tws_remote_file_receive(tws_training *t, int rank, const char *path, tws_error *err) {
   void *block;
   int fd;
   TWS_TRY(get_block(&block, err));

@@ -1,4 +1,4 @@
-#include "autotune/crew.h"
+#include "autotune/worker_pool.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,17 +15,17 @@
 #include <malloc.h>
 #endif
 
-int tws_crew_size(int wanted) {
+int tws_worker_pool_size(int wanted) {
   const long cores = wanted > 0 ? wanted : sysconf(_SC_NPROCESSORS_ONLN);
-  return cores < 1 ? 1 : cores < TWS_CREW_MOST ? (int)cores : TWS_CREW_MOST;
+  return cores < 1 ? 1 : cores < TWS_WORKER_POOL_MOST ? (int)cores : TWS_WORKER_POOL_MOST;
 }
 
-void *tws_crew_memory(size_t bytes) {
+void *tws_worker_pool_memory(size_t bytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory == MAP_FAILED ? NULL : memory;
 }
 
-void tws_crew_memory_free(void *memory, size_t bytes) {
+void tws_worker_pool_memory_free(void *memory, size_t bytes) {
   if (memory) munmap(memory, bytes);
 }
 
@@ -36,12 +36,13 @@ static double seconds_of(const struct rusage *use) {
          1e-6 * (double)(use->ru_utime.tv_usec + use->ru_stime.tv_usec);
 }
 
-tws_code tws_crew_start(tws_crew *crew, int count, void (*body)(void *user, int index), void *user, tws_error *err) {
+tws_code tws_worker_pool_start(tws_worker_pool *crew, int count, void (*body)(void *user, int index), void *user,
+                               tws_error *err) {
   const pid_t parent = getpid();
   for (crew->count = 0; crew->count < count; crew->count++) {
     const pid_t pid = fork();
     if (pid < 0) {
-      tws_crew_end(crew, 1, NULL, NULL);
+      tws_worker_pool_join(crew, 1, NULL, NULL);
       return tws_fail(err, TWS_ENVIRONMENT, "use fewer --workers",
                       "the process of worker %d of the search could not be started", crew->count);
     }
@@ -57,7 +58,7 @@ tws_code tws_crew_start(tws_crew *crew, int count, void (*body)(void *user, int 
   return TWS_OK;
 }
 
-int tws_crew_left(const tws_crew *crew) {
+int tws_worker_pool_running(const tws_worker_pool *crew) {
   int left = 0;
   for (int i = 0; i < crew->count; i++) {
     siginfo_t info = {0};
@@ -66,7 +67,7 @@ int tws_crew_left(const tws_crew *crew) {
   return left;
 }
 
-tws_code tws_crew_end(tws_crew *crew, int stop, double *cpu_s, tws_error *err) {
+tws_code tws_worker_pool_join(tws_worker_pool *crew, int stop, double *cpu_s, tws_error *err) {
   tws_code code = TWS_OK;
   for (int i = 0; i < crew->count && stop; i++) kill(crew->pids[i], SIGKILL);
   for (int i = 0; i < crew->count; i++) {
@@ -91,7 +92,7 @@ typedef struct slot { /* header of an item's slot; the answer's bytes follow it 
 
 typedef struct shared {
   atomic_int next;
-  const tws_crew_list *list;
+  const tws_worker_pool_list *list;
   size_t slot_bytes;
   char *slots;
 } shared;
@@ -119,11 +120,11 @@ static void take_items(void *user, int index) {
   }
 }
 
-static tws_code read_answers(shared *s, const tws_crew *crew, int *stop, tws_error *err) {
+static tws_code read_answers(shared *s, const tws_worker_pool *crew, int *stop, tws_error *err) {
   for (int item = 0; item < s->list->items && !*stop; item++) {
     slot *own = slot_of(s, item);
     while (!atomic_load(&own->done)) {
-      const int left = tws_crew_left(crew);
+      const int left = tws_worker_pool_running(crew);
       if (!left && !atomic_load(&own->done))
         return tws_fail(err, TWS_ENVIRONMENT, NULL, "the workers of the search exited before their work was done");
       if (left) usleep(2000);
@@ -137,7 +138,7 @@ static tws_code read_answers(shared *s, const tws_crew *crew, int *stop, tws_err
   return TWS_OK;
 }
 
-static tws_code do_alone(const tws_crew_list *list, double *cpu_s, tws_error *err) {
+static tws_code do_alone(const tws_worker_pool_list *list, double *cpu_s, tws_error *err) {
   const clock_t started = clock();
   void *answer = tws_calloc(1, list->answer_bytes);
   tws_code code = answer ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for an answer of the search");
@@ -152,24 +153,24 @@ static tws_code do_alone(const tws_crew_list *list, double *cpu_s, tws_error *er
   return code;
 }
 
-tws_code tws_crew_do(const tws_crew_list *list, int workers, double *cpu_s, tws_error *err) {
+tws_code tws_worker_pool_process(const tws_worker_pool_list *list, int workers, double *cpu_s, tws_error *err) {
   if (workers > list->items) workers = list->items;
   if (workers < 2) return do_alone(list, cpu_s, err);
   const size_t slot_bytes = (sizeof(slot) + list->answer_bytes + 15) / 16 * 16, head = (sizeof(shared) + 15) / 16 * 16;
   const size_t bytes = head + slot_bytes * (size_t)list->items;
-  shared *s = tws_crew_memory(bytes);
+  shared *s = tws_worker_pool_memory(bytes);
   if (!s) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the answers of the search");
   s->list = list;
   s->slot_bytes = slot_bytes;
   s->slots = (char *)s + head;
-  tws_crew crew;
+  tws_worker_pool crew;
   int stop = 0;
-  tws_code code = tws_crew_start(&crew, workers, take_items, s, err);
+  tws_code code = tws_worker_pool_start(&crew, workers, take_items, s, err);
   if (code == TWS_OK) {
     code = read_answers(s, &crew, &stop, err);
-    const tws_code end = tws_crew_end(&crew, stop || code != TWS_OK, cpu_s, err);
+    const tws_code end = tws_worker_pool_join(&crew, stop || code != TWS_OK, cpu_s, err);
     if (code == TWS_OK) code = end;
   }
-  tws_crew_memory_free(s, bytes);
+  tws_worker_pool_memory_free(s, bytes);
   return code;
 }
