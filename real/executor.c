@@ -31,7 +31,7 @@ typedef struct step_op {
   const uint32_t *waits; /* events of the operations that it depends on */
   tws_disk *disk;        /* for COPY: the disk in which one of the two operands is; NULL: none is on a disk */
   uint32_t disk_before;  /* the last disk operation that it waits for, or TWS_NONE */
-  tws_host_task *task;   /* what the host does for it in the order of its stream; NULL: nothing, or the backend has no
+  tws_host_task *task;   /* the host's part of it, in the order of its stream; NULL: it has none, or the backend has no
                           * streams */
 } step_op;
 

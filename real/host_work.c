@@ -6,13 +6,13 @@
 #include "real/host/host.h"
 
 struct tws_host_work {
-  tws_backend *backend; /* of the table tws_host_backend() */
+  tws_backend *backend; /* a backend of the table tws_host_backend() */
   pthread_t thread;
   int started;
   pthread_mutex_t turn; /* held by the caller whose function the thread runs: callers follow one another */
   pthread_mutex_t lock; /* guards the members below */
   pthread_cond_t changed;
-  void (*function)(void *user); /* what the thread runs; NULL: it waits for more */
+  void (*function)(void *user); /* the function that the thread runs; NULL: none */
   void *user;
   int ending;
   tws_disk *on_disk; /* the disk that was used last; only tasks of the plan's disk stream use it */

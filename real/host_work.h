@@ -28,7 +28,7 @@ tws_code tws_host_work_bind(tws_host_work *host, const tws_cpus *allowed, int in
 int tws_host_work_supports(const tws_work *work); /* returns 1 if the host backend has a kernel for this work */
 
 typedef enum tws_host_task_kind {
-  TWS_HOST_WAIT,     /* only waits for `awaited` */
+  TWS_HOST_WAIT,     /* only waits for the other transfer */
   TWS_HOST_KERNEL,   /* runs `work` on the operands */
   TWS_HOST_COPY,     /* copies `bytes` bytes from operand 0 to operand 1, both in host memory */
   TWS_HOST_TRANSFER, /* starts `transfer` and sets *ticket */
@@ -37,14 +37,14 @@ typedef enum tws_host_task_kind {
 typedef struct tws_host_task {
   tws_host_work *host;
   tws_host_task_kind kind;
-  const char *label; /* of the operation, for errors */
+  const char *label; /* names the operation in errors */
   const tws_work *work;
   const tws_arguments *arguments;
   void *const *address; /* [count] */
   const tws_dtype *dtype;
   int count;
   uint64_t bytes;
-  tws_disk *disk; /* of the transfer */
+  tws_disk *disk; /* the disk of the transfer */
   tws_disk_transfer transfer;
   double times[2]; /* start and end of the transfer, tws_clock_s(), once it has ended */
   uint64_t *ticket;
