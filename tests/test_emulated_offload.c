@@ -33,8 +33,8 @@ static void write_config(const char *text) {
   snprintf(path, sizeof path, "%s/config.json", folder), write_text(path, text);
 }
 
-/* Every tier of every rank has the bytes of the ledger, the disk moved what the plan says, and steps were recorded; they
- * need not be (recorded 0) where some memory may be pageable. */
+/* Every tier of every rank has the bytes of the ledger, the disk moved what the plan says, and steps were recorded.
+ * They need not be where some memory may be pageable (recorded 0). */
 static void check_result(const char *name, int recorded) {
   tws_error err = {0};
   tws_json *json;
