@@ -61,9 +61,10 @@
   TWS_LIST("measured", 0, "WHAT=VALUE", type, field.measured, \
            "rescale the profile by step=S[,OPTION=VALUE...], product=RATE, memory=RATE or all-gather=RATE")
 
-#define TWS_PROGRAM_OPTION(type)                                                                       \
-  TWS_STRING("program", 0, "NAME", type, program,                                                      \
-             "program to plan: train (a step, default), evaluate, between steps apply, select, sync, " \
-             "freeze, or as steps of later phases of an optimizer compressed, local, merge")
+#define TWS_PROGRAM_OPTION(type)                                                                          \
+  TWS_STRING("program", 0, "NAME", type, program,                                                         \
+             "program to plan: train (a step, default), evaluate, between steps apply, select, sync, "    \
+             "freeze, as steps of later phases of an optimizer compressed, local, merge, or overlap, "    \
+             "overlap-select (a step with the late update of overlap_step)")
 
 #endif

@@ -31,6 +31,7 @@
   "file"
 #define MASTERED "twinspeed train --resume reads the masters that its checkpoint holds"
 #define OWN_PARTS "twinspeed train --resume lets each rank read its own parts of a checkpoint"
+#define DIRECT "predictions are those of transfers through host memory, and train refuses it"
 #define ONE_FOLDER "twinspeed train --save writes one folder, which the ranks of all nodes fill"
 #define PYTHON "it concerns DeepSpeed's Python engine, and the plan is static"
 #define PLAN "the plan is verified before it runs"

@@ -413,11 +413,6 @@ static tws_code check_zenflow(const rules *r) {
     return REFUSE(r, "zero_optimization.zenflow.offload", TWS_UNSUPPORTED,
                   "set it to false, and topk_ratio lower where the device has no room",
                   "%s.offload: states of chosen columns stay on the device, which updates them in every step", key);
-  if (c->zenflow.overlap_step)
-    return REFUSE(
-        r, "zero_optimization.zenflow.overlap_step", TWS_UNSUPPORTED,
-        "set it to false; without zenflow twinspeed.delayed_update overlaps the host's update with the device",
-        "%s.overlap_step: the host's update is in time", key);
   if (c->delayed_update)
     return REFUSE(r, "twinspeed.delayed_update", TWS_UNSUPPORTED, "leave out one of the two",
                   "twinspeed.delayed_update and %s do not go together: each says when the host updates", key);

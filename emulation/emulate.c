@@ -163,11 +163,11 @@ static int evaluation_is_due(const tws_emulator *e) {
 
 /* Sets in the report the virtual time at which the step ended, and the virtual seconds for which it waited; inputs are
  * available at once. If the order of the operations is drawn, the times of operations are unknown. */
-static void tell_virtually(tws_emulator *e, tws_step_report *report) {
+static void tell_virtually(tws_emulator *e, tws_program program, tws_step_report *report) {
   report->at_s = e->began_s + e->now_s;
   report->save_wait_s = e->out->save_s - e->save_waited_s;
   e->save_waited_s = e->out->save_s;
-  tws_phase_clock *clock = e->phases[e->api->program(e->ranks)];
+  tws_phase_clock *clock = e->phases[program];
   report->is_timed = clock && e->request->order_seed < 0;
   if (report->is_timed) report->phase = tws_phase_clock_read(clock, e->times);
 }
@@ -247,7 +247,7 @@ static tws_code emulate_step(tws_emulator *e, tws_error *err) {
   e->out->skipped += report.skipped;
   if (!report.skipped && isnan(e->out->first_loss)) e->out->first_loss = report.loss;
   if (!report.skipped) e->out->last_loss = report.loss;
-  tell_virtually(e, &report);
+  tell_virtually(e, program, &report);
   if (evaluation_is_due(e)) TWS_TRY(evaluate(e, &report, err));
   if (r->on_step) r->on_step(r->user, &report, e->now_s);
   return tws_monitor_step(e->monitor, &report, err);
@@ -288,7 +288,7 @@ static tws_code start_telling(tws_emulator *e, const tws_train_options *options,
   const tws_config *config = e->job->config;
   uint32_t most = 0;
   for (int p = 0; p < TWS_PROGRAM_COUNT && config->wall_clock_breakdown; p++) {
-    if (!e->plans[p] || !tws_program_is_step((tws_program)p)) continue;
+    if (!e->plans[p] || !tws_program_is_step((tws_program)p) || tws_program_overlaps((tws_program)p)) continue;
     const tws_plan *plan = e->plans[p][0];
     if (plan->op_count > most) most = plan->op_count;
     TWS_TRY(tws_phase_clock_create(plan, &e->phases[p], err));

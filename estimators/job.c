@@ -37,12 +37,15 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
-/* Adds the estimate of the programs between steps. Jobs whose programs take time between steps have one stage; programs
- * of other phases of the optimizer only need memory here. */
-static void add_between(const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
+/* Adds the estimate of the programs between steps, and of those that take the place of some training steps, of which
+ * the share `steps` remains. Jobs whose programs take time between steps have one stage; programs of other phases of
+ * the optimizer only need memory here. */
+static void add_between(double steps, const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
   keep_larger(&out->ledger, &between->ledger);
   if (!(between->step_s > 0)) return;
-  out->step_s += between->step_s;
+  const tws_path_result own = out->path;
+  out->step_s = steps * out->step_s + between->step_s;
+  if (steps < 1) tws_path_add(&out->path, &own, steps - 1);
   tws_path_add(&out->path, &between->path, 1);
   if (!stages) return;
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
@@ -108,8 +111,7 @@ static double model_flops(const tws_estimated_job *job) {
 }
 
 double tws_model_flops(const tws_plan_request *request) {
-  const tws_estimated_job job = {.request = request,
-                                 .replicas = tws_topology_size(&request->topology, TWS_AXES_DATA)};
+  const tws_estimated_job job = {.request = request, .replicas = tws_topology_size(&request->topology, TWS_AXES_DATA)};
   return model_flops(&job);
 }
 
@@ -141,7 +143,7 @@ tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *ma
   tws_estimate between;
   TWS_TRY(tws_estimate_program(&job, out, stages, err));
   TWS_TRY(tws_estimate_between(request, machine, &between, err));
-  add_between(&between, out, stages);
+  add_between(tws_program_share(request->config, TWS_PROGRAM_TRAIN), &between, out, stages);
   wait_for_samples(&job, out, stages);
   add_totals(&job, out);
   return TWS_OK;

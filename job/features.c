@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "config/aio.h"
+
 _Static_assert(TWS_FEATURE_COUNT <= 64, "features are bits");
 
 static const struct {
@@ -31,14 +33,15 @@ const char *tws_feature_remedy(tws_feature feature) {
 #define PIPELINE_ZERO_1 (BIT(PIPELINE) | BIT(PIPELINE_STAGE_1) | BIT(ONE_F_ONE_B))
 #define TENSOR_RANKS (BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(SPLIT_TOKENS))
 #define ZERO_PP (BIT(HPZ) | BIT(QUANTIZED_WEIGHTS) | BIT(QUANTIZED_GRADIENTS))
-#define ZERO_OFFLOAD (BIT(OFFLOAD_OPTIMIZER) | BIT(OFFLOAD_PARAMETERS) | BIT(DISK))
+#define ZERO_OFFLOAD (BIT(OFFLOAD_OPTIMIZER) | BIT(OFFLOAD_PARAMETERS) | BIT(DISK) | BIT(GPUDIRECT_STORAGE))
 #define CAST (BIT(FP16) | BIT(OVERLAP))
 #define TUNED (BIT(LORA) | BIT(QUANTIZED_FROZEN))
 #define SPARSE (BIT(EXPERTS) | BIT(EXPERTS_WHOLE_TOKENS))
 
 /* Sources:
- *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks. A rank on a GPU also has the
- *                 host backend's kernels (real/host_work.h), so that both run the same jobs.
+ *   host, cuda    real/: the executor refuses tokens in 8 bits and casts of scaled blocks, and transfers of a disk end
+ *                 in host memory. A rank on a GPU also has the host backend's kernels (real/host_work.h), so that both
+ *                 run the same jobs.
  *   DeepSpeed     0.19.8: config.py refuses MiCS, which has been removed; pipe/module.py asserts stages below 2 with a
  *                 pipeline and has one schedule (TrainSchedule); engine.py refuses AutoTP with stage 3; MoE layers go
  *                 with stages up to 2; optimizer states are on NVMe at stage 3 only.
@@ -64,7 +67,8 @@ static const struct {
   const char *family;
   tws_features features;
 } families[] = {
-#define OWN_ENGINE (ALL & ~(BIT(DISPATCH_FP8) | BIT(NARROW) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3)))
+#define OWN_ENGINE \
+  (ALL & ~(BIT(DISPATCH_FP8) | BIT(NARROW) | BIT(PIPELINE_STAGE_2) | BIT(PIPELINE_STAGE_3) | BIT(GPUDIRECT_STORAGE)))
     {"host backend", OWN_ENGINE},
     {"CUDA backend", OWN_ENGINE},
     {"DeepSpeed", STAGES | PIPELINE_ZERO_1 | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) | BIT(ULYSSES) |
@@ -263,6 +267,7 @@ tws_features tws_config_features(const tws_config *c, int sparse) {
   used |= bit_if(tensor && c->expert_tensor_parallel, TWS_FEATURE_EXPERT_TENSOR);
   used |= bit_if(expert && c->expert_dispatch_fp8, TWS_FEATURE_DISPATCH_FP8);
   used |= bit_if(reduces && c->zero.overlap_comm, TWS_FEATURE_OVERLAP);
+  used |= bit_if(tws_features_have(used, TWS_FEATURE_DISK) && tws_config_uses_gds(c), TWS_FEATURE_GPUDIRECT_STORAGE);
   used |= bit_if(tws_config_checkpoints_on_host(c), TWS_FEATURE_CHECKPOINTS_ON_HOST);
   used |= bit_if(c->zenflow.on, TWS_FEATURE_ZENFLOW) | bit_if(c->delayed_update, TWS_FEATURE_DELAYED_UPDATE);
   used |= bit_if(c->mlp_tiles > 1, TWS_FEATURE_MLP_TILES);

@@ -357,7 +357,9 @@ tws_code tws_job_choose_program(tws_job *job, const char *name, tws_error *err) 
     job->program = (tws_program)i;
     return TWS_OK;
   }
-  return name ? tws_fail(err, TWS_USAGE, "--program train, evaluate, apply, select, sync, compressed, local, merge or freeze",
+  return name ? tws_fail(err, TWS_USAGE,
+                         "--program train, evaluate, apply, select, sync, compressed, local, merge, freeze, overlap or "
+                         "overlap-select",
                          "--program: no program \"%.80s\"", name)
               : TWS_OK;
 }

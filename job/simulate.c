@@ -215,7 +215,20 @@ static tws_code simulate_program(const tws_job *job, const tws_simulation_reques
   return code;
 }
 
-/* Adds the time of a program that runs between training steps, divided by the number of steps in between. */
+/* Leaves of the simulated steps the share in whose place no other program runs. */
+static void keep_share(double share, tws_simulation *out) {
+  out->result.step_s *= share;
+  out->result.rank_compute_s *= share;
+  out->result.rank_communication_s *= share;
+  out->result.exposed_s *= share;
+  for (int i = 0; i < out->plan_count && share < 1; i++) {
+    const tws_path_result own = out->paths[i];
+    tws_path_add(&out->paths[i], &own, share - 1);
+  }
+}
+
+/* Adds the time of a program that runs between training steps, or in place of some, divided by the number of steps from
+ * one run to the next. */
 static tws_code add_program(const tws_job *job, tws_program program, const tws_simulation_request *request,
                             tws_simulation *out, tws_error *err) {
   const double share = tws_program_share(job->config, program);
@@ -246,6 +259,7 @@ tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *requ
                           tws_error *err) {
   TWS_TRY(simulate_program(job, request, out, err));
   const int between = job->config->zenflow.on && job->program == TWS_PROGRAM_TRAIN;
+  if (between) keep_share(tws_program_share(job->config, TWS_PROGRAM_TRAIN), out);
   for (int p = TWS_PROGRAM_APPLY; p < TWS_PROGRAM_COUNT && between; p++)
     TWS_TRY(add_program(job, (tws_program)p, request, out, err));
   const tws_plan_request plan = tws_job_request(job, 0);

@@ -14,9 +14,10 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
     return tws_fail(err, TWS_INTERNAL, NULL, "a program of inference needs a request of tws_serving_make()");
   if (!tws_plan_has_program(c, r->program))
     return tws_fail(err, TWS_INVALID,
-                    r->program >= TWS_PROGRAM_COMPRESSED
+                    r->program >= TWS_PROGRAM_COMPRESSED && r->program <= TWS_PROGRAM_FREEZE
                         ? "set optimizer.type to OneBitAdam or ZeroOneAdam"
-                        : "set zero_optimization.zenflow, or for apply twinspeed.delayed_update",
+                        : "set zero_optimization.zenflow (for overlap also its overlap_step), or for apply "
+                          "twinspeed.delayed_update",
                     "the configuration has no program %s", tws_program_name(r->program));
   if (r->rank < 0 || r->rank >= world) {
     return tws_fail(err, TWS_INVALID, NULL, "rank %d is not in a topology of %d ranks", r->rank, world);
@@ -248,6 +249,7 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   if (lower_between(l)) return complete(l, wanted);
   tws_zero_step_begin(l);
   tws_delayed_update(l);
+  tws_zenflow_late(l);
   tws_lower_count_targets(l);
   tws_pipeline_run(l);
   if (!l->extent.evaluates)

@@ -30,20 +30,32 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept) {
   d->last = &d->first;
   if (!d->on) return;
   d->gradients = tws_offload_waiting_gradients(l, TWS_DELAYED_GRADIENTS, l->config->accumulation_dtype, kept);
-  d->hyper = scalars(l, "delayed hyperparameters", TWS_F32, tws_hyper_count(l->config));
-  d->metrics = scalars(l, "delayed metrics", TWS_F64, TWS_METRIC_COUNT);
+  tws_delayed_scalars(l, "delayed hyperparameters", "delayed metrics");
+}
+
+void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics) {
+  tws_delayed *d = &l->offload.delayed;
+  d->hyper = scalars(l, hyper, TWS_F32, tws_hyper_count(l->config));
+  d->metrics = scalars(l, metrics, TWS_F64, TWS_METRIC_COUNT);
 }
 
 void tws_delayed_update(tws_lower *l) {
+  const tws_delayed *d = &l->offload.delayed;
+  if (d->on && !l->extent.evaluates) tws_delayed_run(l, d->gradients);
+}
+
+void tws_delayed_run(tws_lower *l, uint32_t gradients) {
   tws_offload *o = &l->offload;
-  if (!o->delayed.on || l->extent.evaluates || l->b.failed != TWS_OK) return;
+  if (l->b.failed != TWS_OK) return;
   const tws_offload now = *o;
   const tws_phase phase = l->b.phase;
   l->b.phase = TWS_PHASE_STEP;
-  o->gradients = o->delayed.gradients;
+  o->gradients = gradients;
   o->hyper = o->delayed.hyper;
   o->metrics = o->delayed.metrics;
+  o->delayed.on = 1; /* updated weights stay on the host until tws_offload_store() */
   tws_lower_update(l);
+  o->delayed.on = now.delayed.on;
   o->gradients = now.gradients;
   o->hyper = now.hyper;
   o->metrics = now.metrics;

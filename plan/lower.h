@@ -270,6 +270,7 @@ typedef struct tws_columns {
   uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
+  uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */
 } tws_columns;
 
 /* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c). */

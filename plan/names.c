@@ -83,6 +83,9 @@ int tws_plan_has_program(const tws_config *config, tws_program program) {
     case TWS_PROGRAM_PREFILL:
     case TWS_PROGRAM_DECODE:
       return config->cache_length > 0;
+    case TWS_PROGRAM_OVERLAP:
+    case TWS_PROGRAM_OVERLAP_SELECT:
+      return config->zenflow.on && config->zenflow.overlap_step;
     case TWS_PROGRAM_COUNT:
       break;
   }
@@ -92,9 +95,11 @@ int tws_plan_has_program(const tws_config *config, tws_program program) {
 double tws_program_share(const tws_config *config, tws_program program) {
   const double choices = 1.0 / (double)tws_zenflow_select_interval(config);
   const double updates = 1.0 / (double)tws_zenflow_update_interval(config);
-  if (program == TWS_PROGRAM_TRAIN) return 1;
-  if (!config->zenflow.on) return 0;
-  return program == TWS_PROGRAM_SELECT ? choices : program == TWS_PROGRAM_APPLY ? updates - choices : 0;
+  const int overlaps = config->zenflow.on && config->zenflow.overlap_step;
+  if (program == TWS_PROGRAM_TRAIN) return overlaps ? 1 - updates : 1;
+  if (!config->zenflow.on || tws_program_overlaps(program) != overlaps) return 0;
+  if (program == TWS_PROGRAM_SELECT || program == TWS_PROGRAM_OVERLAP_SELECT) return choices;
+  return program == TWS_PROGRAM_APPLY || program == TWS_PROGRAM_OVERLAP ? updates - choices : 0;
 }
 
 tws_channel tws_channel_of_axes(tws_axes axes) {

@@ -69,6 +69,10 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept);
 void tws_delayed_update(tws_lower *l);
 void tws_delayed_keep(tws_lower *l);
 void tws_delayed_clear(tws_lower *l);
+/* Parts of these that ZenFlow uses too: add the state entries of the scalars of a delayed update; emit an update that
+ * reads these gradients and scalars, and defers the copies of updated weights. */
+void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics);
+void tws_delayed_run(tws_lower *l, uint32_t gradients);
 /* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called. */
 void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to);
 void tws_offload_store(tws_lower *l);

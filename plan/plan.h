@@ -194,7 +194,7 @@ uint64_t tws_param_slice_whole(const tws_param_slice *slice, uint64_t index, uin
   X(TRAIN, "train")                                                                                 \
   X(EVALUATE, "evaluate") X(APPLY, "apply") X(SELECT, "select") X(SYNC, "sync")                     \
   X(COMPRESSED, "compressed") X(LOCAL, "local") X(MERGE, "merge") X(FREEZE, "freeze")               \
-  X(PREFILL, "prefill") X(DECODE, "decode")
+  X(PREFILL, "prefill") X(DECODE, "decode") X(OVERLAP, "overlap") X(OVERLAP_SELECT, "overlap-select")
 typedef enum tws_program {
 #define X(name, text) TWS_PROGRAM_##name,
   TWS_PROGRAMS(X)
@@ -211,11 +211,16 @@ static inline int tws_program_serves(tws_program program) {
  * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
  * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device.
  * COMPRESSED, LOCAL and MERGE are training steps of later phases of an optimizer, and FREEZE begins such a phase
- * (plan/phases.h). */
+ * (plan/phases.h). OVERLAP is a training step in which the host also computes the APPLY of the interval before it, while
+ * the passes run, and OVERLAP_SELECT one with a SELECT. */
 int tws_plan_has_program(const tws_config *config, tws_program program);
+static inline int tws_program_overlaps(tws_program program) {
+  return program == TWS_PROGRAM_OVERLAP || program == TWS_PROGRAM_OVERLAP_SELECT;
+}
 /* Returns 1 if a program is a complete training step, with forward and backward passes. */
 static inline int tws_program_is_step(tws_program program) {
-  return program == TWS_PROGRAM_TRAIN || (program >= TWS_PROGRAM_COMPRESSED && program <= TWS_PROGRAM_MERGE);
+  return program == TWS_PROGRAM_TRAIN || tws_program_overlaps(program) ||
+         (program >= TWS_PROGRAM_COMPRESSED && program <= TWS_PROGRAM_MERGE);
 }
 /* Returns 1 if a training job runs a program between its steps, even if only rarely, or in place of its first kind of
  * step. */
@@ -223,7 +228,8 @@ static inline int tws_program_runs_between(const tws_config *config, tws_program
   return program > TWS_PROGRAM_EVALUATE && !tws_program_serves(program) && tws_plan_has_program(config, program) &&
          !(config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
-/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. */
+/* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. TRAIN
+ * has 1, unless an OVERLAP takes its place in some steps. */
 double tws_program_share(const tws_config *config, tws_program program);
 
 /* Quantized parameters: the parameters whose elements are stored from element `first` on. The state has their codes and

@@ -16,6 +16,13 @@
  *   SYNC     copies master weights and states of the device's columns to the host, and those of selected columns to the
  *            device: after SELECT, before a checkpoint, and when a training continues from one.
  *
+ *   OVERLAP, OVERLAP_SELECT   with overlap_step, in place of the TRAIN after an interval: the host's part of the APPLY
+ *            or SELECT runs on the host's cores during the passes of this step, from its sums, which are reset before
+ *            the gradients of this step are added to them. After the backward pass the updated weights are copied to
+ *            the device, then the columns of the device are updated. So the weights of the other columns are one step
+ *            late. The hyperparameters and the coefficient of the late update are entries of the state, as in
+ *            delayed.c; a coefficient of 0 updates nothing.
+ *
  * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
  * since SYNC overwrites them before any operation reads them.
  *
@@ -102,6 +109,8 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   if (!z->on) return;
   list_pieces(l);
   z->accumulated = tws_offload_waiting_gradients(l, TWS_ZENFLOW_GRADIENTS, TWS_F32, kept);
+  z->late_norms = TWS_NONE;
+  if (l->config->zenflow.overlap_step) tws_delayed_scalars(l, TWS_OVERLAPPED_HYPER, TWS_OVERLAPPED_METRICS);
   if (z->listed == 0) return;
   z->chosen = add_list(l, "chosen columns", 1);
   z->held = add_list(l, "columns on the device", 0);
@@ -215,8 +224,16 @@ static void accumulate(tws_lower *l, const tws_zero_class *c) {
   }
 }
 
+static void choose(tws_lower *l, uint32_t here);
+static void bring_up_to_date(tws_lower *l);
+
 void tws_zenflow_step(tws_lower *l) {
+  if (tws_program_overlaps(l->b.plan->program)) tws_offload_store(l);
   update_columns(l);
+  if (l->columns.late_norms != TWS_NONE) {
+    choose(l, l->columns.late_norms);
+    bring_up_to_date(l);
+  }
   for (uint32_t k = 0; k < l->zero.trained_count; k++) accumulate(l, &l->zero.classes[k]);
 }
 
@@ -248,13 +265,10 @@ static void begin_anew(tws_lower *l) {
     clear_on_host(l, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
 }
 
-/* Emits the norms of all columns of all matrices: first of the rank's part on the host, then the sum over all ranks on
- * the device. Returns their buffer. */
+/* Emits the norms of all columns of all matrices, of the rank's part, on the host. Returns their buffer. */
 static uint32_t find_norms(tws_lower *l) {
   const tws_columns *z = &l->columns;
   const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
-  const uint32_t norms =
-      tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
   clear_on_host(l, here, z->normed); /* columns that only other ranks have are 0 */
   for (uint32_t i = 0; i < z->count; i++) {
     const tws_columns_segment *p = &z->segments[i];
@@ -266,6 +280,14 @@ static uint32_t find_norms(tws_lower *l) {
                                      tws_write(here, p->norms, (uint64_t)p->columns)};
     tws_builder_compute_with(&l->b, TWS_STREAM_HOST, &work, &(tws_arguments){{(double)p->first}}, operands, 2);
   }
+  return here;
+}
+
+/* Copies the norms to the device and emits their sum over all ranks. Returns its buffer. */
+static uint32_t share_norms(tws_lower *l, uint32_t here) {
+  const tws_columns *z = &l->columns;
+  const uint32_t norms =
+      tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
   tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, z->normed), tws_write(norms, 0, z->normed));
   for (uint32_t i = 0, next; i < z->count; i = next) {
     const tws_columns_segment *p = &z->segments[i];
@@ -280,10 +302,11 @@ static uint32_t find_norms(tws_lower *l) {
   return norms;
 }
 
-static void choose(tws_lower *l) {
+/* Emits the selection by the norms in the host buffer `here`. */
+static void choose(tws_lower *l, uint32_t here) {
   const tws_columns *z = &l->columns;
   if (z->listed == 0 || l->b.failed != TWS_OK) return;
-  const uint32_t norms = find_norms(l);
+  const uint32_t norms = share_norms(l, here);
   for (uint32_t i = 0; i < z->count; i++) {
     const tws_columns_segment *p = &z->segments[i];
     tws_work work = tws_kernel_work(TWS_KERNEL_TOP_COLUMNS, TWS_F32, 0);
@@ -334,7 +357,7 @@ static void end_interval(tws_lower *l, int selects) {
   begin_host(l);
   update_on_host(l);
   if (selects) {
-    choose(l);
+    if (l->columns.listed > 0 && l->b.failed == TWS_OK) choose(l, find_norms(l));
     bring_up_to_date(l);
   }
   begin_anew(l);
@@ -352,4 +375,16 @@ void tws_zenflow_select(tws_lower *l) {
 void tws_zenflow_sync(tws_lower *l) {
   begin_host(l);
   bring_up_to_date(l);
+}
+
+void tws_zenflow_late(tws_lower *l) {
+  if (!l->columns.on || !tws_program_overlaps(l->b.plan->program)) return;
+  const tws_phase phase = l->b.phase;
+  tws_delayed_run(l, l->columns.accumulated);
+  l->b.phase = TWS_PHASE_STEP;
+  if (l->b.plan->program == TWS_PROGRAM_OVERLAP_SELECT && l->columns.listed > 0 && l->b.failed == TWS_OK)
+    l->columns.late_norms = find_norms(l);
+  begin_anew(l);
+  l->b.plan->previous_step_ops = l->b.plan->op_count;
+  l->b.phase = phase;
 }

@@ -44,7 +44,7 @@ typedef struct tws_host_task {
   const tws_dtype *dtype;
   int count;
   uint64_t bytes;
-  tws_disk *disk; /* of the transfer */
+  tws_disk *disk; /* the disk of the transfer */
   tws_disk_transfer transfer;
   double times[2]; /* start and end of the transfer, tws_clock_s(), once it has ended */
   uint64_t *ticket;

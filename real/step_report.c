@@ -16,7 +16,7 @@ tws_code tws_step_report_prepare(tws_training *t, tws_error *err) {
   if (!t->config->wall_clock_breakdown) return TWS_OK;
   TWS_TRY(tws_training_keep_times(t, err));
   for (int p = 0; p < TWS_PROGRAM_COUNT; p++)
-    if (t->programs[p] && tws_program_is_step((tws_program)p))
+    if (t->programs[p] && tws_program_is_step((tws_program)p) && !tws_program_overlaps((tws_program)p))
       TWS_TRY(tws_phase_clock_create(t->programs[p], &t->phases[p], err));
   return TWS_OK;
 }

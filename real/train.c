@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/host_memory.h"
 #include "base/memory.h"
+#include "config/aio.h"
 #include "models/quantized.h"
 #include "plan/hyper.h"
 #include "real/agree.h"
@@ -96,7 +97,12 @@ tws_code tws_training_open_data(tws_training *t, tws_error *err) {
 /* Sets the folder and parameters for arenas on a disk. */
 tws_code tws_training_disk(const tws_training *t, tws_disk_setup *disk, tws_error *err) {
   *disk = (tws_disk_setup){.folder = tws_config_disk(t->config), .aio = t->config->aio};
-  if (disk->folder || tws_plan_bytes(t->plan, TWS_TIER_DISK) == 0) return TWS_OK;
+  const int used = tws_plan_bytes(t->plan, TWS_TIER_DISK) > 0;
+  if (used && tws_config_uses_gds(t->config))
+    return tws_fail(err, TWS_UNSUPPORTED, "set aio.use_gds to false",
+                    "aio.use_gds: GPUDirect Storage needs NVIDIA's library cuFile, which this build does not use; the "
+                    "disk is reached through host memory");
+  if (disk->folder || !used) return TWS_OK;
   return tws_fail(err, TWS_INVALID,
                   "give nvme_path next to the device in zero_optimization.offload_optimizer or offload_param: a folder "
                   "on a fast disk",
@@ -255,7 +261,7 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 /* ---- steps ---- */
 
 /* Replaces the schedule's learning rate, of all parameter groups, by the one that the caller has set, if any. */
-static void use_set_lr(const tws_training *t, double *lr, float *hyper) {
+void tws_training_use_set_lr(const tws_training *t, double *lr, float *hyper) {
   if (!t->has_set_lr) return;
   *lr = t->set_lr;
   for (int group = 0; group < tws_config_param_groups(t->config); group++)
@@ -271,7 +277,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int program = t->kind.program;
   const tws_plan *plan = t->programs[program];
   *lr = tws_hyper_fill_groups(t->config, step, t->counters->loss_scale.scale, hyper);
-  use_set_lr(t, lr, hyper);
+  tws_training_use_set_lr(t, lr, hyper);
   TWS_TRY(tws_executor_put(t->executor, program, plan->hyper, 0, hyper, count, err));
   return tws_executor_zero(t->executor, program, plan->metrics, err);
 }
@@ -313,9 +319,10 @@ static int is_traced(const tws_training *t, int64_t step) {
   return tws_trace_phase_of(t, step) == TWS_TRACE_ACTIVE;
 }
 
-/* Returns the memory for the times of the step's operations; NULL: no times are recorded. */
+/* Returns the memory for the times of the step's operations; NULL: no times are recorded. Phases are those of TRAIN. */
 static double *times_of(const tws_training *t, int64_t step) {
-  return tws_trace_phase_of(t, step) != TWS_TRACE_NONE ? t->times : t->phase_times;
+  if (tws_trace_phase_of(t, step) != TWS_TRACE_NONE) return t->times;
+  return tws_program_overlaps(t->kind.program) ? NULL : t->phase_times;
 }
 
 /* Logs once each reason why this run is slower than it should be. Ranks may differ; the summary has all reasons. */
@@ -414,6 +421,7 @@ tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report 
   *report = (tws_step_report){.step = step};
   const double start = tws_clock_s();
   t->kind = tws_step_kind_of(t->config, t->counters->steps - t->counters->skipped + 1, step == t->options->steps);
+  if (t->pending != TWS_PROGRAM_TRAIN) t->kind.program = t->pending;
   TWS_TRY(tws_training_put_inputs(t, t->kind.program, t->batch ? t->batch : &t->data, step - 1, err));
   t->data_wait_s = tws_clock_s() - start;
   return put_scalars(t, &report->lr, err);
@@ -477,46 +485,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   TWS_TRY(check_finite(report, err));
   warn_of_vanished(t, report);
   t->counters->steps = report->step;
-  return TWS_OK;
-}
-
-/* Returns the number of steps in ZenFlow's interval that ends with this step, after which the host updates; 0: no
- * interval ends. */
-static int64_t zenflow_interval(const tws_config *config, int64_t step) {
-  const int64_t behind = step - tws_zenflow_warm_up(config), interval = tws_zenflow_update_interval(config);
-  return behind <= 0 ? 1 : behind % interval == 0 ? interval : 0;
-}
-
-int tws_training_applies(const tws_training *t, int64_t step, tws_program *program) {
-  *program = t->kind.begins_phase ? TWS_PROGRAM_FREEZE : TWS_PROGRAM_APPLY;
-  if (t->kind.begins_phase) return !t->skipped;
-  if (!t->config->zenflow.on)
-    return t->programs[TWS_PROGRAM_APPLY] && (step <= t->config->delayed_warm_up || step == t->options->steps);
-  const int64_t behind = step - tws_zenflow_warm_up(t->config);
-  if (behind >= 0 && behind % tws_zenflow_select_interval(t->config) == 0) *program = TWS_PROGRAM_SELECT;
-  return zenflow_interval(t->config, step) > 0;
-}
-
-/* Sets the scalars of ZenFlow's update on the host: gradient sums become means, and its updates are counted separately.
- * A skipped step of the warm-up changes nothing. */
-static tws_code put_zenflow_scalars(tws_training *t, tws_program program, tws_error *err) {
-  const int64_t step = t->counters->steps, warm_up = tws_zenflow_warm_up(t->config);
-  const int64_t interval = zenflow_interval(t->config, step);
-  const int64_t update = step <= warm_up ? step : warm_up + (step - warm_up) / interval;
-  const double clip = interval == 1 && t->skipped ? 0 : 1.0 / (double)interval;
-  const tws_plan *plan = t->programs[program];
-  float hyper[TWS_HYPER_COUNT];
-  const int64_t done = step - t->counters->skipped;
-  double lr;
-  tws_hyper_fill_late(t->config, done > 0 ? done : 1, update, hyper);
-  use_set_lr(t, &lr, hyper);
-  TWS_TRY(tws_executor_put(t->executor, (int)program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  return tws_executor_put(t->executor, (int)program, plan->metrics, TWS_METRIC_CLIP, &clip, 1, err);
-}
-
-tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err) {
-  TWS_TRY(tws_executor_zero(t->executor, (int)program, t->programs[program]->metrics, err));
-  return t->config->zenflow.on ? put_zenflow_scalars(t, program, err) : TWS_OK;
+  return tws_training_defer(t, err);
 }
 
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {
@@ -645,9 +614,11 @@ tws_code tws_training_weights(tws_training *t, tws_error *err) {
   if (!t->resumed || frozen || tws_resume_needs_weights(t)) TWS_TRY(init_weights(t, err));
   TWS_TRY(init_running(t, err));
   if ((!t->resumed || frozen) && t->options->init_from) TWS_TRY(tws_init_from(t, err));
-  if (!t->resumed) return TWS_OK;
-  TWS_TRY(tws_resume_load(t, err));
-  return tws_training_sync(t, err);
+  if (t->resumed) {
+    TWS_TRY(tws_resume_load(t, err));
+    TWS_TRY(tws_training_sync(t, err));
+  }
+  return tws_training_find_pending(t, err);
 }
 
 /* Runs the training of one rank. Errors of the configuration and the data are the same on every rank, so they do not

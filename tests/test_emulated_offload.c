@@ -33,8 +33,8 @@ static void write_config(const char *text) {
   snprintf(path, sizeof path, "%s/config.json", folder), write_text(path, text);
 }
 
-/* Every tier of every rank has the bytes of the ledger, the disk moved what the plan says, and steps were recorded
- * where all memory is pinned. */
+/* Every tier of every rank has the bytes of the ledger, the disk moved what the plan says, and steps were recorded.
+ * They need not be where some memory may be pageable (recorded 0). */
 static void check_result(const char *name, int recorded) {
   tws_error err = {0};
   tws_json *json;
@@ -49,7 +49,7 @@ static void check_result(const char *name, int recorded) {
                     tier->string);
     }
     const cJSON *why = cJSON_GetObjectItem(member(rank, "gpu"), "not_recorded");
-    ck_assert_msg(recorded != (why != NULL), "%s: %s", name, why ? why->valuestring : "recorded");
+    ck_assert_msg(!recorded || !why, "%s: %s", name, why ? why->valuestring : "recorded");
     ck_assert_msg(!why || strstr(why->valuestring, "pin_memory"), "%s: %s", name, why ? why->valuestring : "");
   }
   const cJSON *disk = cJSON_GetObjectItem(json->root, "disk");
@@ -99,6 +99,11 @@ static const struct {
      ",\"zenflow\":{\"topk_ratio\":0.2,\"update_interval\":2,\"select_interval\":2,\"full_warm_up_rounds\":1,"
      "\"select_strategy\":\"step\",\"overlap_step\":false}}",
      "--dtype fp32", 1e-6, 0},
+    {"columns on the device, the host one step late", 2, 8, "small-llama",
+     "\"zero_optimization\":{\"stage\":2," HOST
+     ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":4,\"select_strategy\":\"step\","
+     "\"overlap_step\":true}}",
+     "--dtype fp32", 1e-6, 0},
     {"activation checkpoints and pageable memory", 2, 3, "small-llama",
      "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}},"
      "\"activation_checkpointing\":{\"cpu_checkpointing\":true}",
@@ -146,6 +151,29 @@ START_TEST(chosen_jobs) {
 }
 END_TEST
 
+/* An error in a function of the host ends the step with a message that names the file; no rank hangs. */
+START_TEST(failed_transfers) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"train_micro_batch_size_per_gpu\":1,\"zero_optimization\":{\"stage\":2,\"offload_optimizer\":{"
+           "\"device\":\"nvme\",\"nvme_path\":\"%s/disk\"}}%s}",
+           folder, _i ? ",\"aio\":{\"use_gds\":true}" : "");
+  write_config(text);
+  setenv("TWINSPEED_MODULES", modules, 1);
+  if (!_i) setenv("EMULATED_CUT_FILES", in_folder("disk/twinspeed-swap"), 1);
+  command_result r = twinspeed(
+      "train --quiet --data %s/text --seq 16 -n 2 --cluster dgx-h200 -m %s/small-gpt.json -c %s/config.json --steps 3 "
+      "--dtype fp32",
+      folder, folder, folder);
+  unsetenv("EMULATED_CUT_FILES");
+  ck_assert_msg(r.status != 0 && r.status != 124, "%d: %s", r.status, r.err);
+  ck_assert_msg(strstr(r.err, _i ? "GPUDirect Storage needs NVIDIA's library cuFile" : "was the file cut?") &&
+                    strstr(r.err, _i ? "aio.use_gds to false" : "swap file"),
+                "%s", r.err);
+  command_free(&r);
+}
+END_TEST
+
 /* ---- jobs at random ---- */
 
 static const char *pick(uint64_t seed, uint64_t index, const char *const *list, int count) {
@@ -188,9 +216,11 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
            ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"),
       PICK(23, "AdamW", "AdamW", "Lion", "Adagrad"), stage, PICK(24, "true", "false"), draw(seed, 25, 2000, 30000),
       draw(seed, 26, 3000, 40000), draw(seed, 27, 0, 300), optimizer_text, parameter_text,
-      zenflow ? ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
-                "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":false}"
-              : "",
+      !zenflow               ? ""
+      : draw(seed, 19, 0, 1) ? ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
+                               "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":true}"
+                             : ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":2,"
+                               "\"full_warm_up_rounds\":1,\"select_strategy\":\"step\",\"overlap_step\":false}",
       away ? ",\"activation_checkpointing\":{\"cpu_checkpointing\":true}" : "",
       late ? ",\"twinspeed\":{\"delayed_update\":true,\"delayed_update_warm_up\":1}" : "", "");
   const char *model = PICK(30, "small-gpt", "small-llama", "small-mixtral");
@@ -236,6 +266,7 @@ int main(void) {
   TCase *tests = tcase_create("training");
   tcase_set_timeout(tests, 1200);
   tcase_add_loop_test(tests, chosen_jobs, 0, (int)(sizeof jobs / sizeof *jobs));
+  tcase_add_loop_test(tests, failed_transfers, 0, 2);
   tcase_add_test(tests, random_jobs);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);

@@ -97,6 +97,10 @@ START_TEST(answers_say_what_is_missing) {
       {"twinspeed", "--stage 2 --set zero_optimization.offload_optimizer.device=cpu", NULL},
       {"fsdp", "--stage 3 --set zero_optimization.offload_optimizer.device=cpu",
        "optimizer in host memory without the parameters"},
+      {"twinspeed",
+       "--stage 3 --set zero_optimization.offload_optimizer.device=nvme --set "
+       "zero_optimization.offload_optimizer.nvme_path=/tmp --set aio.use_gds=true",
+       "transfers between a disk and the device without host memory (GPUDirect Storage)"},
       {"deepspeed-flash", "--stage 3", NULL}};
   static const char *const verbs[] = {"estimate", "check", "simulate"};
   write_text(in_folder("dense.json"), dense);

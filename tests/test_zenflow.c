@@ -77,17 +77,18 @@ START_TEST(plans_at_random) {
     char text[1024];
     const int sequence = draw(seed, 1, 0, 3) == 0 ? 2 : 1, ranks = sequence * draw(seed, 2, 1, 4);
     const double ratio = draw(seed, 3, 0, 20) / 20.0;
-    snprintf(text, sizeof text,
-             "{\"train_micro_batch_size_per_gpu\":1,\"gradient_accumulation_steps\":%d,\"gradient_clipping\":%d,"
-             "\"optimizer\":{\"type\":\"%s\"},\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s,"
-             "\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"round_robin_gradients\":%s,"
-             "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":%s},"
-             "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%d}},\"sequence_parallel_size\":%d%s,"
-             "\"twinspeed\":{\"sequence_length\":16}}",
-             draw(seed, 4, 1, 3), draw(seed, 5, 0, 1), rules[draw(seed, 6, 0, 3)], draw(seed, 7, 1, 3),
-             draw(seed, 8, 0, 1) ? "true" : "false", draw(seed, 9, 1, 60000), draw(seed, 10, 1, 60000),
-             draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio,
-             draw(seed, 13, 1, 5), sequence, precision[draw(seed, 14, 0, 3)]);
+    snprintf(
+        text, sizeof text,
+        "{\"train_micro_batch_size_per_gpu\":1,\"gradient_accumulation_steps\":%d,\"gradient_clipping\":%d,"
+        "\"optimizer\":{\"type\":\"%s\"},\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s,"
+        "\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"round_robin_gradients\":%s,"
+        "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":%s},"
+        "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%d,\"overlap_step\":%s}},\"sequence_parallel_size\":%d%s,"
+        "\"twinspeed\":{\"sequence_length\":16}}",
+        draw(seed, 4, 1, 3), draw(seed, 5, 0, 1), rules[draw(seed, 6, 0, 3)], draw(seed, 7, 1, 3),
+        draw(seed, 8, 0, 1) ? "true" : "false", draw(seed, 9, 1, 60000), draw(seed, 10, 1, 60000),
+        draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio, draw(seed, 13, 1, 5),
+        draw(seed, 16, 0, 1) ? "true" : "false", sequence, precision[draw(seed, 14, 0, 3)]);
     tws_network *network;
     ck_assert(tws_network_load(models[draw(seed, 15, 0, 2)], 1, &network, &err) == TWS_OK);
     tws_config *config = config_of(text, ranks, network);
@@ -96,8 +97,8 @@ START_TEST(plans_at_random) {
     for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
       tws_plan *plans[8];
       request.program = (tws_program)program;
-      ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC);
-      if (program > TWS_PROGRAM_SYNC) continue; /* of optimizers with phases, and of inference */
+      ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC || (tws_program_overlaps(request.program) && config->zenflow.overlap_step));
+      if (!tws_plan_has_program(config, request.program)) continue; /* of optimizers with phases, and of inference */
       for (request.rank = 0; request.rank < ranks; request.rank++) {
         tws_plan **plan = &plans[request.rank];
         ck_assert_msg(tws_plan_build(&request, plan, &err) == TWS_OK, "%s: %s", text, err.message);
@@ -129,9 +130,12 @@ START_TEST(costs) {
   ck_assert(tws_network_load("gpt2-medium", 1, &network, &err) == TWS_OK);
   static const char *const sections[] = {"", ",\"zenflow\":{\"update_interval\":1,\"select_interval\":8}",
                                          ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8}",
-                                         ",\"zenflow\":{\"update_interval\":8,\"select_interval\":8}"};
-  double step_s[4], host[4], device[4];
-  for (int i = 0; i < 4; i++) {
+                                         ",\"zenflow\":{\"update_interval\":8,\"select_interval\":8}",
+                                         ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8,"
+                                         "\"overlap_step\":true}"};
+  const double parameters = 0.5 * (double)tws_network_params(network, 0); /* of a rank */
+  double step_s[5], host[5], device[5];
+  for (int i = 0; i < 5; i++) {
     char text[1024];
     snprintf(text, sizeof text, LARGE_JOB, sections[i]);
     tws_config *config = config_of(text, 2, network);
@@ -157,7 +161,6 @@ START_TEST(costs) {
     if (i > 0) ck_assert(seconds[TWS_PROGRAM_APPLY] > 0 && seconds[TWS_PROGRAM_SELECT] > seconds[TWS_PROGRAM_APPLY]);
     tws_config_destroy(config);
   }
-  const double parameters = 0.5 * (double)tws_network_params(network, 0); /* of a rank */
   printf("a step: %.4f s with every update in time; in two parts %.4f, %.4f, %.4f every 1, 4, 8 steps\n", step_s[0],
          step_s[1], step_s[2], step_s[3]);
   printf("bytes a parameter of a rank: host %.2f instead of %.2f, device %+.2f\n", host[2] / parameters,
@@ -165,6 +168,10 @@ START_TEST(costs) {
   /* an update reads and writes 28 bytes a parameter, a sum 10 in each step */
   ck_assert(step_s[3] < step_s[2] && step_s[2] < step_s[1]);
   ck_assert_double_lt(step_s[3], step_s[0]);
+  /* a quarter of the updates in each step, of which most is hidden */
+  const double hidden = (step_s[2] - step_s[4]) * 4;
+  printf("overlapped every 4 steps: %.4f s a step, %.4f s of an update are hidden\n", step_s[4], hidden);
+  ck_assert_double_gt(hidden, 0.5 * 28 * parameters / job_machine()->cluster->host_bandwidth * 2);
   /* sums in float32; and masters, moments and gradients of a tenth of the columns on the device, and all gradients */
   ck_assert_double_lt(fabs(host[2] / parameters - host[0] / parameters - 4), 2.2);
   ck_assert_double_gt(device[2] - device[0], 1.2 * parameters);
@@ -189,8 +196,15 @@ static const struct {
             {"often", "{\"topk_ratio\":0.3,\"update_interval\":1,\"select_strategy\":\"step\",\"select_interval\":1}"},
             {"warm", "{\"topk_ratio\":0.1,\"update_interval\":3,\"select_interval\":3,\"full_warm_up_rounds\":4}"},
             {"none", "{\"topk_ratio\":0,\"update_interval\":2,\"select_strategy\":\"epoch\",\"steps_per_epoch\":5}"},
-            {"all", "{\"topk_ratio\":1,\"update_interval\":2}"}};
-enum { WAYS = sizeof ways / sizeof *ways, COMPARED = 10 }; /* float32 drifts from float64 with more steps */
+            {"all", "{\"topk_ratio\":1,\"update_interval\":2}"},
+            {"overlapped",
+             "{\"topk_ratio\":0.2,\"update_interval\":2,\"select_strategy\":\"step\",\"select_interval\":4,"
+             "\"overlap_step\":true}"}};
+enum {
+  WAYS = sizeof ways / sizeof *ways,
+  OVERLAPPED = WAYS - 1,
+  COMPARED = 10
+}; /* float32 drifts from float64 with more steps */
 
 static void add_job(FILE *file, const char *name, int way, int p, int stage, int ranks, int steps) {
   fprintf(file,
@@ -212,7 +226,7 @@ START_TEST(losses) {
     FILE *file = fopen(jobs, "w");
     for (int p = 0; p < 4; p++)
       for (int way = 0; way < WAYS; way++) {
-        if (p > 0 && way > 0 && way != 2) continue;
+        if (p > 0 && way > 0 && way != 2 && way != OVERLAPPED) continue;
         snprintf(name, sizeof name, "columns-%d-%d", p, way);
         if (k == 0) add_job(file, name, way, p, 1, 1, COMPARED);
         if (k == 0) fprintf(file, "\n");
@@ -254,12 +268,13 @@ END_TEST
  * numbers of ranks and at other stages too. */
 START_TEST(checkpoints) {
   enum { ALL = 14 };
-  for (int p = 0; p < 2; p++) {
+  for (int p = 0; p < 3; p++) {
+    const int way = p == 2 ? OVERLAPPED : 2;
     const char *jobs = in_folder("jobs");
     char save[128];
     snprintf(save, sizeof save, "%s/zen-%d", folder, p);
     FILE *file = fopen(jobs, "w");
-    add_job(file, "whole", 2, p, 2, 2, ALL);
+    add_job(file, "whole", way, p % 2, 2, 2, ALL);
     fprintf(file, "\t%s\n", save);
     fclose(file);
     run_jobs(1, jobs);
@@ -267,15 +282,15 @@ START_TEST(checkpoints) {
     for (int tag = 5; tag <= 10; tag += 5)
       for (int k = 0; k < 2; k++) {
         file = fopen(jobs, "w");
-        add_job(file, "again", 2, p, k ? 2 : 3, 1 << k, ALL);
+        add_job(file, "again", way, p % 2, k ? 2 : 3, 1 << k, ALL);
         fprintf(file, "\t-\t%s\tglobal_step%d\n", save, tag);
         fclose(file);
         run_jobs(k, jobs);
-        const double tolerance = k ? 0 : p ? 2e-3 : 1e-6; /* on as many ranks to the bit */
+        const double tolerance = k ? 0 : p % 2 ? 2e-3 : 1e-6; /* on as many ranks to the bit */
         for (int s = tag; s < ALL; s++)
           ck_assert_msg(fabs(curves[k][0].loss[s] / whole.loss[s] - 1) <= tolerance,
-                        "%s on %d ranks, step %d after %d: %.9g, not %.9g", precisions[p].name, 1 << k, s + 1, tag,
-                        curves[k][0].loss[s], whole.loss[s]);
+                        "%s %s on %d ranks, step %d after %d: %.9g, not %.9g", precisions[p % 2].name, ways[way].name,
+                        1 << k, s + 1, tag, curves[k][0].loss[s], whole.loss[s]);
       }
   }
 }

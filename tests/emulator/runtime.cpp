@@ -6,7 +6,10 @@
  * while a stream is recorded corrupts the recording. */
 #include "tests/emulator/runtime.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -114,10 +117,23 @@ void open_memory(bool open) {
   if (open_count == (open ? 1 : 0)) protect_device(open);
 }
 
+/* Empties the files of a folder, for tests of a disk that fails while a step runs. */
+void cut_files(const char *folder) {
+  DIR *list = opendir(folder);
+  for (const dirent *one = list ? readdir(list) : nullptr; one; one = readdir(list)) {
+    const int fd = openat(dirfd(list), one->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && ftruncate(fd, 0) != 0) perror(one->d_name);
+    if (fd >= 0) close(fd);
+  }
+  if (list) closedir(list);
+}
+
 /* A function of the host cannot touch device memory either, nor call the runtime. */
 void call_host(cudaHostFn_t function, void *user) {
   protect_device(false);
   in_host_function = true;
+  const char *cut = getenv("EMULATED_CUT_FILES");
+  if (cut) cut_files(cut);
   function(user);
   in_host_function = false;
   protect_device(true);

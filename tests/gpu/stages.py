@@ -38,6 +38,9 @@ TINY = {
                  "moe_intermediate_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
                  "max_position_embeddings": 64},
     "padded": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "llama-3b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192,
+                 "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
+                 "max_position_embeddings": 8192, "rope_theta": 500000, "tie_word_embeddings": True},
     "learner": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}}
 
 
@@ -512,6 +515,83 @@ def counters(run):
                                                                               "TWINSPEED_CUDA_DETERMINISTIC": "1"})
     if "Duration" not in text:
         raise Failed("no counters")
+
+
+# ---- offloading ----
+
+# Flags of tiny jobs that offload; DISK stands for a folder.
+OFFLOADED = {
+    "optimizer": ["--stage", 2, "--accumulation", 2, "--set", "zero_optimization.offload_optimizer.device=cpu"],
+    "delayed": ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu", "--set", "twinspeed.delayed_update=true"],
+    "columns": ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu", "--set",
+                "zero_optimization.zenflow.topk_ratio=0.1", "--set", "zero_optimization.zenflow.update_interval=2", "--set",
+                "zero_optimization.zenflow.overlap_step=true"],
+    "disk": ["--stage", 3, "--set", "zero_optimization.offload_optimizer.device=nvme", "--set",
+             "zero_optimization.offload_optimizer.nvme_path=DISK", "--set", "zero_optimization.offload_param.device=nvme", "--set",
+             "zero_optimization.offload_param.nvme_path=DISK"]}
+OPTIMIZER = ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu"]
+
+
+def offloaded(run, name):
+    """A tiny job that offloads: on host and GPU, and recorded against eager to the last bit."""
+    disk = run.path("disk")
+    os.makedirs(disk, exist_ok=True)
+    flags = ["-m", run.tiny("llama"), "--dtype", "fp32", "--micro-batch", 2, "--steps", 8, "-n", 1]
+    flags += [str(flag).replace("DISK", disk) for flag in OFFLOADED[name]]
+    same = {"TWINSPEED_CUDA_DETERMINISTIC": "1"}
+    gpu = run.train("offload-%s-gpu" % name, flags, env=same)["losses"]
+    run.compare("offloaded (%s), host against GPU" % name, run.train("offload-%s-host" % name, flags, ranks=0)["losses"], gpu, 2e-4)
+    eager = run.train("offload-%s-eager" % name, flags, env=dict(same, TWINSPEED_CUDA_EAGER="1"))["losses"]
+    run.compare("offloaded (%s), recorded against eager" % name, eager, gpu, 0)
+
+
+def seconds_by_stream(path):
+    """Busy seconds of each stream of a trace's rank."""
+    with open(path, encoding="utf-8") as file:
+        trace = json.load(file)
+    events, names, busy = trace["traceEvents"] if isinstance(trace, dict) else trace, {}, {}
+    for event in events:
+        if event.get("name") == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+    for event in events:
+        if event.get("ph") == "X":
+            stream = names.get(event["tid"], "?")
+            busy[stream] = busy.get(stream, 0) + event["dur"] * 1e-6
+    return busy
+
+
+def offloaded_step(run):
+    """GPT-2 1.5B with the optimizer on the host: losses as without, the step within 10 % of the prediction, and the rate of
+    the copies both ways."""
+    trace = run.path("offload-step.trace")
+    flags = ["-m", model_of(run, "gpt2-xl"), "--micro-batch", 2 if run.dry else 8, "--steps", 6, "-n", 1] + sizes(run)
+    text, same = run.text("prose"), {"TWINSPEED_CUDA_DETERMINISTIC": "1"}
+    without = run.train("offload-without", flags, env=same, data=text)["losses"]
+    result = run.train("offload-step", flags + OPTIMIZER + ["--trace", trace], env=same, data=text)
+    run.compare("GPT-2 1.5B, the optimizer on the host against on the device", without, result["losses"], 1e-2)
+    line = predicted(run, result, more=OPTIMIZER)
+    parameters = json.loads(run.command([BUILD + "/twinspeed", "estimate", "-m", model_of(run, "gpt2-xl"), "--json"] +
+                                        flags_of(run, result)))["parameters"]
+    for stream, seconds in sorted(seconds_by_stream(trace).items()):
+        rate = ", %.1f GB/s" % (2e-9 * parameters / seconds) if stream.startswith("copy") and not run.dry else ""
+        run.note("stream %s: %.2f ms busy%s" % (stream, seconds * 1e3, rate))
+    os.remove(trace)
+    error = line["predicted_step_s"] / line["measured_step_s"] - 1
+    run.note("the optimizer on the host: %.1f ms a step, predicted %+.1f %%" % (line["measured_step_s"] * 1e3, 100 * error))
+    if line["arena_bytes"] != line["predicted_arena_bytes"] or (not run.dry and abs(error) > 0.1):
+        raise Failed("the prediction: %+.1f %%" % (100 * error))
+
+
+def offloaded_large(run):
+    """A Llama of 3B whose parameters and optimizer are on the host, ten steps with 24 GiB of device memory."""
+    flags = ["-m", run.tiny("llama" if run.dry else "llama-3b"), "--micro-batch", 1, "--steps", 10, "-n", 1, "--recompute", "full", "--stage", 3, "--set",
+             "zero_optimization.offload_optimizer.device=cpu", "--set", "zero_optimization.offload_param.device=cpu", "--memory",
+             "24GiB"] + sizes(run)
+    result = run.train("offload-large", flags, data=run.text("prose"))
+    run.note("a Llama of 3B on the host: %.2f s a step, %.1f GiB on the device" % (
+        result["median_step_s"], result["memory"][0]["device"]["allocated_bytes"] / 2**30))
+    if not all(math.isfinite(loss) for loss in result["losses"]) or result["losses"][-1] >= result["losses"][0]:
+        raise Failed("losses %s" % result["losses"])
 
 
 # ---- ranks ----
