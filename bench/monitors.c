@@ -1,8 +1,9 @@
 /* bench: engine */
 /* Measures the cost of monitors: the demo's model trains on one rank of one thread, and one step of each pair is passed
  * to all of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
- * (wall_clock_breakdown), and recorded by the communication log; within a pair the order is drawn. Of the pairs the mean difference with its 95 % interval, in
- * seconds of the clock and of the processor, as shares of a step without.
+ * (wall_clock_breakdown), and recorded by the communication log; within a pair the order is drawn. Prints the mean
+ * difference of the pairs with its 95 % interval, in seconds of the clock and of the processor, as shares of a step
+ * without.
  *
  * bench-monitors [PAIRS]   default 400. Files go into a folder of TMPDIR that is removed. */
 #include <ftw.h>

@@ -127,7 +127,3 @@ void tws_cache_scores(tws_lower *l, const tws_module *m) {
   const tws_operand operands[] = {logits, scores};
   tws_lower_compute(l, &work, operands, 2);
 }
-
-int64_t tws_cache_text(const tws_lower *l, int64_t sequence) {
-  return l->config->cache_length > 0 ? l->config->cache_length : sequence;
-}

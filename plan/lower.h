@@ -736,12 +736,10 @@ double tws_running_share(const tws_lower *l);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
 /* cache.c: the first adds the cache to the state, for a program of inference; the second lowers a module ATTENTION with
- * it; the third lowers the head's loss to a copy of the scores; the last returns the length of the texts on which
- * parameters of rotary positions depend, of which `sequence` tokens are in this program. */
+ * it; the third lowers the head's loss to a copy of the scores. */
 tws_code tws_cache_begin(tws_lower *l);
 void tws_cache_attention(tws_lower *l, const tws_module *m);
 void tws_cache_scores(tws_lower *l, const tws_module *m);
-int64_t tws_cache_text(const tws_lower *l, int64_t sequence);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);

@@ -28,6 +28,12 @@ static int drops(const tws_lower *l, const tws_module *m) {
   return (m->dropout > 0 || m->jitter > 0) && l->config->dropout && !l->extent.evaluates;
 }
 
+/* Returns the length of the texts on which parameters of rotary positions depend; `sequence` tokens of each are in this
+ * program. */
+static int64_t text_length(const tws_lower *l, int64_t sequence) {
+  return l->config->cache_length > 0 ? l->config->cache_length : sequence;
+}
+
 #define SIZES(...) const int64_t sizes[] = {__VA_ARGS__};
 #define SCALARS(...) const double scalars[] = {0, ##__VA_ARGS__};
 #define FLAGS(flags_) work.flags |= (uint32_t)(flags_);
@@ -44,7 +50,7 @@ static int drops(const tws_lower *l, const tws_module *m) {
   }
 /* attention processes whole sequences */
 #define sequence (l->values.whole_sequence[m->in[0]])
-#define text tws_cache_text(l, sequence)
+#define text text_length(l, sequence)
 #define other (l->values.whole_sequence[m->in[1]])
 #define picked (int64_t) tws_input_rows(l, m->input[0])
 #define tokens tws_expert_tokens(l, m)

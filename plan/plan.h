@@ -211,8 +211,8 @@ static inline int tws_program_serves(tws_program program) {
  * next step (plan/delayed.c) or to every few steps (plan/zenflow.c). SELECT is an APPLY that also selects columns anew;
  * SYNC copies the states of the device's columns to the host, and those of newly selected columns to the device.
  * COMPRESSED, LOCAL and MERGE are training steps of later phases of an optimizer, and FREEZE begins such a phase
- * (plan/phases.h). OVERLAP is a training step in which the host also computes the APPLY of the interval before it, while
- * the passes run, and OVERLAP_SELECT one with a SELECT. */
+ * (plan/phases.h). OVERLAP is a training step in which the host also computes the APPLY of the interval before it,
+ * while the passes run, and OVERLAP_SELECT one with a SELECT. */
 int tws_plan_has_program(const tws_config *config, tws_program program);
 static inline int tws_program_overlaps(tws_program program) {
   return program == TWS_PROGRAM_OVERLAP || program == TWS_PROGRAM_OVERLAP_SELECT;

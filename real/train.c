@@ -260,14 +260,6 @@ static tws_code init_weights(tws_training *t, tws_error *err) {
 
 /* ---- steps ---- */
 
-/* Replaces the schedule's learning rate, of all parameter groups, by the one that the caller has set, if any. */
-void tws_training_use_set_lr(const tws_training *t, double *lr, float *hyper) {
-  if (!t->has_set_lr) return;
-  *lr = t->set_lr;
-  for (int group = 0; group < tws_config_param_groups(t->config); group++)
-    hyper[group * TWS_HYPER_COUNT + TWS_HYPER_LR] = (float)t->set_lr;
-}
-
 /* Sets the scalars of a step. A skipped step is no update: neither the learning-rate schedule nor the bias correction
  * of the moments counts it. */
 static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {

@@ -30,6 +30,13 @@ uint32_t tws_training_most_ops(const tws_training *t) {
   return most;
 }
 
+void tws_training_use_set_lr(const tws_training *t, double *lr, float *hyper) {
+  if (!t->has_set_lr) return;
+  *lr = t->set_lr;
+  for (int group = 0; group < tws_config_param_groups(t->config); group++)
+    hyper[group * TWS_HYPER_COUNT + TWS_HYPER_LR] = (float)t->set_lr;
+}
+
 tws_code tws_training_sync(tws_training *t, tws_error *err) {
   if (!t->programs[TWS_PROGRAM_SYNC]) return TWS_OK;
   return tws_executor_step(t->executor, TWS_PROGRAM_SYNC, t->counters->steps, NULL, NULL, NULL, err);

@@ -41,7 +41,7 @@ START_TEST(divisions) {
 }
 END_TEST
 
-/* What cannot be combined is refused with the reason. */
+/* Settings that cannot be combined are refused with the reason. */
 START_TEST(refusals) {
   static const struct {
     const char *arguments, *reason;
@@ -70,7 +70,7 @@ static const cJSON *communication_of(const tws_json *json, const char *program) 
   return NULL;
 }
 
-/* What the manuals print is accepted, without the key that DeepSpeed refuses too. */
+/* The configurations of the manuals are accepted, without the key that DeepSpeed refuses too. */
 START_TEST(printed_configurations) {
   static const char *const configurations[] = {
       "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999], \"eps\": 1e-8, "

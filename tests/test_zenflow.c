@@ -97,7 +97,8 @@ START_TEST(plans_at_random) {
     for (int program = 0; program < TWS_PROGRAM_COUNT; program++) {
       tws_plan *plans[8];
       request.program = (tws_program)program;
-      ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC || (tws_program_overlaps(request.program) && config->zenflow.overlap_step));
+      const int overlapped = tws_program_overlaps(request.program) && config->zenflow.overlap_step;
+      ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC || overlapped);
       if (!tws_plan_has_program(config, request.program)) continue; /* of optimizers with phases, and of inference */
       for (request.rank = 0; request.rank < ranks; request.rank++) {
         tws_plan **plan = &plans[request.rank];
