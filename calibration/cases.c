@@ -195,7 +195,10 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       TWS_TRY(tws_case_add(list, &gated, err));
     }
   }
-  return TWS_OK;
+  tws_work polynomial = start_case(TWS_KERNEL_NEWTON_SCHULZ, TWS_F32);
+  polynomial.d[0] = polynomial.d[1] = width;
+  polynomial.f[0] = 1;
+  return tws_case_add(list, &polynomial, err);
 }
 
 /* Adds the kernels of losses over tokens x (padded) vocabulary, or over a vocabulary-parallel shard of it. */
@@ -253,8 +256,8 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
-    /* latent_cases() adds these kernels */
-    if (kernel >= TWS_KERNEL_LATENT && kernel <= TWS_KERNEL_LOW_RANK_GRAD_WEIGHT) continue;
+    /* latent_cases(), count_cases() and inference_cases() add the kernels between these of experts */
+    if (kernel >= TWS_KERNEL_LATENT && kernel < TWS_KERNEL_EXPERT_LINEAR) continue;
     const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
     const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -290,6 +293,26 @@ static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t 
     TWS_TRY(tws_case_add(list, &work, err));
   }
   return TWS_OK;
+}
+
+/* Adds the kernels of inference: of a cache of keys and values for `tokens` tokens of one sequence, of which attention
+ * reads all for one more token, and a product with weights of 8 bits for that token. */
+static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
+                                tws_case_list *list, tws_error *err) {
+  const int64_t head = width < scale->head ? width : scale->head, heads = width / head;
+  tws_work filled = start_case(TWS_KERNEL_CACHE_WRITE, dtype);
+  const int64_t text[] = {1, tokens, heads, heads, head, tokens}, token[] = {1, 1, heads, heads, head, tokens, 0, 0};
+  memcpy(filled.d, text, sizeof text);
+  filled.dtype2 = dtype;
+  TWS_TRY(tws_case_add(list, &filled, err));
+  tws_work read = start_case(TWS_KERNEL_CACHED_ATTENTION, dtype);
+  memcpy(read.d, token, sizeof token);
+  read.dtype2 = dtype;
+  TWS_TRY(tws_case_add(list, &read, err));
+  tws_work coded = start_case(TWS_KERNEL_CODED_LINEAR, dtype);
+  const int64_t product[] = {1, width, width, 64, 8};
+  memcpy(coded.d, product, sizeof product);
+  return tws_case_add(list, &coded, err);
 }
 
 /* Adds disentangled attention as in DeBERTa's second version, with 256 buckets or as many as the sequence has
@@ -409,6 +432,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(inference_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));
@@ -435,6 +459,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(exchange_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(expert_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(latent_cases(dtype, s, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(inference_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(disentangled_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));

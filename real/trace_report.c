@@ -78,7 +78,7 @@ tws_code tws_trace_keep(tws_training *t, int64_t step, tws_error *err) {
                       .micro_batch = op->micro_batch,
                       .stream = op->stream,
                       .phase = op->phase};
-    const char *label = tws_executor_label(t->executor, t->kind.program, i);
+    const char *label = tws_executor_label(t->executor, (int)t->kind.program, i);
     tws_op_detail(plan, i, algorithm_of(t), detail, sizeof detail);
     tws_text_add_bytes(&t->trace, (const char *)&r, sizeof r);
     tws_text_add_bytes(&t->trace, label, strlen(label) + 1);

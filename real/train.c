@@ -266,7 +266,7 @@ static tws_code put_scalars(tws_training *t, double *lr, tws_error *err) {
   const int64_t step = t->counters->steps - t->counters->skipped + 1;
   float hyper[TWS_PARAM_GROUPS * TWS_HYPER_COUNT];
   const uint64_t count = (uint64_t)tws_config_param_groups(t->config) * TWS_HYPER_COUNT;
-  const int program = t->kind.program;
+  const int program = (int)t->kind.program;
   const tws_plan *plan = t->programs[program];
   *lr = tws_hyper_fill_groups(t->config, step, t->counters->loss_scale.scale, hyper);
   tws_training_use_set_lr(t, lr, hyper);
@@ -344,7 +344,7 @@ static void count_sent(tws_training *t, int program, double before) {
 static tws_code run_plan(tws_training *t, int64_t step, tws_error *err) {
   double *times = times_of(t, step);
   const uint32_t gate = tws_checkpoint_gate(t);
-  const int program = t->kind.program;
+  const int program = (int)t->kind.program;
   /* the gate is an operation of TRAIN; other programs begin after the snapshot */
   if (gate != TWS_NONE && program != TWS_PROGRAM_TRAIN) tws_checkpoint_wait_copied(t);
   if (t->fault.kind == TWS_FAULT_NAN && t->fault.step == step) {
@@ -420,7 +420,7 @@ tws_code tws_training_begin_step(tws_training *t, int64_t step, tws_step_report 
 }
 
 tws_code tws_training_read_metrics(tws_training *t, double metrics[TWS_METRIC_COUNT], tws_error *err) {
-  const int program = t->kind.program;
+  const int program = (int)t->kind.program;
   return tws_executor_get(t->executor, program, t->programs[program]->metrics, 0, metrics, TWS_METRIC_COUNT, err);
 }
 
@@ -436,7 +436,7 @@ static tws_code read_routed(tws_training *t, tws_step_report *report, tws_error 
   int64_t hottest_expert = 0;
   const char *hottest = "";
   if (!t->routed) return TWS_OK;
-  TWS_TRY(tws_executor_get(t->executor, t->kind.program, t->programs[t->kind.program]->metrics, TWS_METRIC_COUNT,
+  TWS_TRY(tws_executor_get(t->executor, (int)t->kind.program, t->programs[t->kind.program]->metrics, TWS_METRIC_COUNT,
                            t->routed, routes_counted(t), err));
   for (uint32_t m = 0; m < network->module_count; m++) {
     if (network->modules[m].type != TWS_MODULE_ROUTER) continue;
@@ -485,7 +485,7 @@ static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_er
   tws_watchdog_begin(t->watchdog, step);
   const double sent = tws_comm_sent_bytes(t->comm);
   TWS_TRY(tws_executor_step(t->executor, (int)program, step, NULL, NULL, NULL, err));
-  count_sent(t, program, sent);
+  count_sent(t, (int)program, sent);
   TWS_TRY(tws_comm_barrier(t->comm, err));
   tws_training_at(t, step, "between steps", TWS_PHASE_ALONE);
   return TWS_OK;

@@ -132,8 +132,8 @@ START_TEST(costs) {
   static const char *const sections[] = {"", ",\"zenflow\":{\"update_interval\":1,\"select_interval\":8}",
                                          ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8}",
                                          ",\"zenflow\":{\"update_interval\":8,\"select_interval\":8}",
-                                         ",\"zenflow\":{\"update_interval\":4,\"select_interval\":8,"
-                                         "\"overlap_step\":true}"};
+                                         (",\"zenflow\":{\"update_interval\":4,\"select_interval\":8,"
+                                          "\"overlap_step\":true}")};
   const double parameters = 0.5 * (double)tws_network_params(network, 0); /* of a rank */
   double step_s[5], host[5], device[5];
   for (int i = 0; i < 5; i++) {

@@ -88,7 +88,7 @@ __global__ void attend(Cache s, tws_attention_form form, const T *qkv, const T *
     }
     for (int part = 0; part < PARTS; ++part) {
       const int64_t c = part * BLOCK + threadIdx.x;
-      if (c < s.head) o[at * s.head + c] = from_float<T>(total > 0 ? sum[part] / total : 0.0F);
+      if (c < s.head) o[at * s.head + c] = from_float<T>(total == 0 ? 0.0F : sum[part] / total);
     }
   }
 }
