@@ -303,11 +303,11 @@ static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64
   tws_work filled = start_case(TWS_KERNEL_CACHE_WRITE, dtype);
   const int64_t text[] = {1, tokens, heads, heads, head, tokens}, token[] = {1, 1, heads, heads, head, tokens, 0, 0};
   memcpy(filled.d, text, sizeof text);
-  filled.dtype2 = dtype;
+  filled.dtype2 = (uint8_t)dtype;
   TWS_TRY(tws_case_add(list, &filled, err));
   tws_work read = start_case(TWS_KERNEL_CACHED_ATTENTION, dtype);
   memcpy(read.d, token, sizeof token);
-  read.dtype2 = dtype;
+  read.dtype2 = (uint8_t)dtype;
   TWS_TRY(tws_case_add(list, &read, err));
   tws_work coded = start_case(TWS_KERNEL_CODED_LINEAR, dtype);
   const int64_t product[] = {1, width, width, 64, 8};
