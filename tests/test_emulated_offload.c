@@ -224,24 +224,31 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
       away ? ",\"activation_checkpointing\":{\"cpu_checkpointing\":true}" : "",
       late ? ",\"twinspeed\":{\"delayed_update\":true,\"delayed_update_warm_up\":1}" : "", "");
   const char *model = PICK(30, "small-gpt", "small-llama", "small-mixtral");
-  snprintf(flags, flag_size, "-m %s/%s.json -c %s/config.json --steps 4 --result %s/result%s%s", folder, model, folder,
-           folder, away ? " --recompute full" : "",
-           ranks == 1 || zenflow ? "" : PICK(31, "", "", "", " --tp 2", late || parameters ? "" : " --pp 2"));
+  snprintf(flags, flag_size, "-m %s/%s.json -c %s/config.json%s%s", folder, model, folder,
+           away ? " --recompute full" : "",
+           ranks == 1 || zenflow ? "" : PICK(31, "", "", "", " --tp 2", late || stage > 1 ? "" : " --pp 2"));
   return ranks;
 }
 
 START_TEST(random_jobs) {
   enum { CASES = 200, SAMPLE = 100 };
-  int trained = 0;
+  int trained = 0, refused = 0;
   double worst = 0;
   for (uint64_t seed = 0; seed < CASES; seed++) {
-    char text[2048], flags[512], all[600], name[1600];
+    char text[2048], flags[512], all[700], name[1600];
     double host[MOST_STEPS], device[MOST_STEPS];
     if (!takes(seed, SAMPLE)) continue;
     const int ranks = draw_config(seed, text, sizeof text, flags, sizeof flags);
     write_config(text);
     snprintf(name, sizeof name, "case %d on %d ranks, %.900s %s", (int)seed, ranks, text, flags);
-    snprintf(all, sizeof all, "%s --data %s/text --seq 16", flags, folder);
+    command_result checked = twinspeed("check --quiet %s --seq 16 -n %d", flags, ranks);
+    const int legal = checked.status == 0;
+    command_free(&checked);
+    if (!legal) {
+      refused++;
+      continue;
+    }
+    snprintf(all, sizeof all, "%s --data %s/text --seq 16 --steps 4 --result %s/result", flags, folder, folder);
     const int count = train(0, ranks, all, host);
     ck_assert_int_eq(train(1, ranks, all, device), count);
     check_result(name, !strstr(text, "\"pin_memory\":false"));
@@ -250,8 +257,9 @@ START_TEST(random_jobs) {
     for (int i = 0; i < count && !half; i++) worst = fmax(worst, fabs(device[i] / host[i] - 1));
     trained++;
   }
-  printf("%d jobs at random: largest relative difference of a loss in float32: %.2g\n", trained, worst);
-  ck_assert_int_ge(trained, CASES / SAMPLE / 2);
+  printf("%d jobs at random, %d refused: largest relative difference of a loss in float32: %.2g\n", trained, refused,
+         worst);
+  ck_assert_int_le(refused, 1 + trained / 4);
 }
 END_TEST
 
