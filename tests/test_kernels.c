@@ -521,7 +521,7 @@ static int compare_places(const tws_work *w) {
 /* Kernels whose fourth size divides others: of a block, or of a group of blocks. */
 static int counts_blocks(tws_kernel kernel) {
   return kernel == TWS_KERNEL_QUANTIZE_PARTS || kernel == TWS_KERNEL_DEQUANTIZE_PARTS ||
-         kernel == TWS_KERNEL_DEQUANTIZE_TWICE;
+         kernel == TWS_KERNEL_DEQUANTIZE_TWICE || kernel == TWS_KERNEL_CODED_LINEAR;
 }
 
 START_TEST(in_place) {
