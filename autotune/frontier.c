@@ -136,7 +136,7 @@ static tws_code grow_made(frontier *f, tws_error *err) {
   return TWS_OK;
 }
 
-/* Records a plan. *is_new 0: a point of the same division with the same plan has been planned already. */
+/* Records a plan. *is_new 0: a point with the same ranks along each axis and the same plan is recorded already. */
 static tws_code note_plan(frontier *f, const entry *e, int *is_new, tws_error *err) {
   const made m = {e->number / f->s->points->knobs, e->print ? e->print : 1};
   if (2 * (f->made_count + 1) > f->slots) TWS_TRY(grow_made(f, err));

@@ -9,7 +9,7 @@
 tws_code tws_optimizers_run(const tws_cli *cli, tws_job *job, const tws_knee_sweep *sweep, int64_t steps,
                             const char *figure, tws_error *err);
 
-/* Return or print a training by the programs of its steps: the runs of each, their time, and what rank 0 sends. */
+/* Return or print, for each program (kind of step) of a training: how often it runs, its time, rank 0's sent bytes. */
 cJSON *tws_run_json(const tws_run_estimate *run);
 tws_code tws_run_print(const tws_cli *cli, const tws_run_estimate *run, tws_error *err);
 

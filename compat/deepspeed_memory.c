@@ -1,4 +1,4 @@
-/* A parameter has 18 bytes: 2 + 4 of gradients, 4 of weights and 8 of moments. The order of the floating-point
+/* A parameter has 18 bytes: 16-bit weight 2, gradient 4, float32 weight 4, moments 8. The order of floating-point
  * operations is DeepSpeed's, so that the last digit agrees. */
 #include "compat/deepspeed_memory.h"
 

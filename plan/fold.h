@@ -45,8 +45,8 @@ typedef struct tws_fold_sample {
   const double *numbers; /* `count` numbers of each rank's time account, rank r's at numbers + r * stride */
   size_t count, stride;
   size_t first_time,
-      /* numbers [first_time, first_time + times) are dates in the step: they grow by the step's growth, or stay
-       * constant */
+      /* numbers [first_time, first_time + times) are seconds since the step began; with more micro-batches each
+       * grows as much as the step does, or stays constant */
       times;
   int ranks;
   uint32_t settled; /* largest tws_plan.settled (micro-batches until the layout recurs) of the plans */

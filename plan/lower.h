@@ -227,7 +227,7 @@ typedef struct tws_fetch_list {
 typedef struct tws_fetches {
   /* lists: per tws_fetch_time; list: the one in use */
   tws_fetch_list lists[TWS_FETCH_TIMES], *list;
-  uint32_t used, read; /* used: index in `list` of the block in use; read: number of its blocks that have been read */
+  uint32_t used, read; /* used: index of the block of `list` in use; read: number of blocks read so far */
   uint32_t *slots;     /* plan buffers of the staging buffers */
   uint32_t slot_count;
   uint64_t slot_elements;
@@ -324,7 +324,7 @@ typedef struct tws_checkpoints {
   tws_tier tier; /* tier in which checkpoints are kept until backward */
   /* per value: the visit that uses it last in forward, and first in backward; TWS_NONE: no visit */
   uint32_t *last, *first;
-  const struct tws_chunk *of; /* the chunk to which the visits in `last` and `first` belong */
+  const struct tws_chunk *of; /* the model chunk whose visits of modules `last` and `first` number */
 } tws_checkpoints;
 
 /* A model chunk: consecutive modules that one pipeline stage runs; without a pipeline the whole network. */
@@ -424,7 +424,7 @@ typedef struct tws_lower_float8 {
 
 /* Values whose gradient may share its buffer with another value's. */
 typedef struct tws_shared_gradients {
-  uint32_t *values; /* array of `count` indices of values */
+  uint32_t *values; /* [count] indices of the values whose gradients share a buffer now */
   uint32_t count;
   uint8_t *adds; /* per module: 1 for an ADD whose two inputs' gradients can share a buffer */
 } tws_shared_gradients;
@@ -706,8 +706,8 @@ void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 void tws_zero_step_begin(tws_lower *l);
 void tws_zero_micro_begin(tws_lower *l);
-/* Begins the forward pass (backward 0) or the backward pass (1) of a micro-batch; called after
- * tws_zero_micro_begin(). */
+/* Copies sums of gradients back to the buffers of the buckets that a micro-batch's forward pass (backward 0) or
+ * backward pass (1) fills first; called after tws_zero_micro_begin(). */
 void tws_zero_buckets_pass(tws_lower *l, int backward);
 void tws_zero_before(tws_lower *l, uint32_t visit);
 void tws_zero_after(tws_lower *l, uint32_t visit);

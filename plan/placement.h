@@ -20,8 +20,8 @@
   X(PARTIAL, "partial sum", BROADCAST)                                                                    \
   X(TOKENS, "split by tokens", TOKENS)                                                                    \
   X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                               \
-  X(ROWS, "split by rows", ROWS)             /* parameter: outputs of a product */                        \
-  X(COLUMNS, "split by columns", COLUMNS)    /* parameter: inputs of a product */                         \
+  X(ROWS, "split by rows", ROWS)             /* a weight by its output features */                        \
+  X(COLUMNS, "split by columns", COLUMNS)    /* a weight by its input features */                         \
   X(EXPERTS, "one of its own",                                                                            \
     EXPERTS) /* parameter: each rank has other experts; slots: those of all ranks for a rank's experts */ \
   X(SAMPLES, "split by samples", SAMPLES) /* data parallelism */

@@ -39,7 +39,7 @@ typedef struct tws_axis_rule {
 } tws_axis_rule;
 enum {
   TWS_ANY_PLACEMENT = TWS_PLACED_COUNT, /* wants: any placement; gives: the placement of the first input */
-  TWS_BETWEEN                           /* the placement that tws_sharding.between states */
+  TWS_BETWEEN                           /* the placement of values between layers: tws_sharding.between */
 };
 
 typedef struct tws_local_module {

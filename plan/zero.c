@@ -223,7 +223,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
     z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;
-    /* a tile of a large weight, or of a weight that is not stored, is not persistent */
+    /* a tile of a divided weight, or a weight of which this rank stores nothing, is not persistent */
     small[p] = tws_is_weight_tile(l, p) || !whole[p] ? INT64_MAX : whole[p];
   }
   if (!z->unit)

@@ -50,9 +50,9 @@ void tws_codes_begin(tws_lower *l);
 int tws_gathers_codes(const tws_lower *l, uint32_t param);
 int tws_codes_segments(tws_lower *l, uint32_t param, tws_operand own, tws_operand *operands);
 void tws_codes_decode(tws_lower *l, uint32_t param);
-/* zero_quantized_reduce.c: quantized reductions. tws_reduces_quantized() returns 1 if a gradient's reduction is
- * quantized. tws_quantized_reduce() reads two operands per gradient, like a reduce-scatter: the parts for all ranks,
- * and the sum of the parts for this rank. */
+/* zero_quantized_reduce.c: quantized reductions. tws_quantized_reduce_begin() makes their groups of ranks, within and
+ * between nodes. tws_reduces_quantized() returns 1 if a gradient's reduction is quantized. tws_quantized_reduce() takes
+ * two operands per gradient, like a reduce-scatter: the parts for all ranks, and the sum of the parts for this rank. */
 void tws_quantized_reduce_begin(tws_lower *l);
 int tws_reduces_quantized(const tws_lower *l, uint32_t param);
 void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *part, uint32_t count,

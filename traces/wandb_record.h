@@ -26,7 +26,7 @@ typedef struct tws_wandb_log {
 
 /* Each function appends the next bytes of the file to `out`, which grows as needed. */
 void tws_wandb_begin(tws_wandb_log *log, tws_text *out); /* writes the header and the run record */
-void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out);
+void tws_wandb_step(tws_wandb_log *log, const tws_step_report *report, tws_text *out); /* writes a step's record */
 void tws_wandb_exit(tws_wandb_log *log, int exit_code, double now_s, tws_text *out);
 
 #endif

@@ -113,8 +113,8 @@ struct tws_profile {
   double scale[TWS_SCALE_COUNT];         /* factors set by tws_profile_rescale(); 0: the factor is 1 */
 };
 
-/* Computes the coordinates and costs of a matrix product or attention. Returns 1, or 0 for kernels that are costed by
- * bytes alone. */
+/* Computes where a matrix product or attention lies among the measured shapes, and its costs. Returns 1, or 0 for
+ * kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
 const char *tws_profile_builtin(const char *name); /* JSON text of a profile in builtin.c, or NULL */
 /* Opens a built-in profile of any kind, or a file, as JSON. */
