@@ -68,12 +68,18 @@ struct tws_executor {
 
 /* ---- memory ---- */
 
+/* Swap files are numbered, so that the engines of one process have files of their own. */
 static tws_code allocate_disk(tws_executor *x, arenas *a, tws_error *err) {
+  static _Atomic unsigned files;
   char name[64];
   tws_disk *disk = NULL;
   if (a->bytes[TWS_TIER_DISK] == 0) return TWS_OK;
   const int state = (int)(a - x->states), rank = x->setup.programs[0]->rank;
-  snprintf(name, sizeof name, a == &x->shared ? "rank%d-programs" : "rank%d-state%d", rank, state);
+  const unsigned number = files++;
+  if (a == &x->shared)
+    snprintf(name, sizeof name, "rank%d-programs-%u", rank, number);
+  else
+    snprintf(name, sizeof name, "rank%d-state%d-%u", rank, state, number);
   TWS_TRY(tws_disk_create(&x->setup.disk, name, a->bytes[TWS_TIER_DISK], &disk, err));
   a->base[TWS_TIER_DISK] = disk;
   return TWS_OK;
