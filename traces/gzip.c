@@ -25,20 +25,27 @@ tws_code tws_gzip_check(const char *path, tws_error *err) {
 #ifdef TWS_HAVE_ZLIB
 enum { BLOCK = 1 << 20, LEVEL = 4, GZIP = 16, MEMORY_LEVEL = 8 };
 
+enum { OUTPUT = 1 << 14 };
+
+/* Gives zlib the next part of data[length] from *at on, once it has used the last one, and room for its output. */
+static void give_blocks(z_stream *z, const char *data, size_t length, size_t *at, unsigned char out[OUTPUT]) {
+  if (z->avail_in == 0 && *at < length) {
+    const size_t some = length - *at < BLOCK ? length - *at : BLOCK;
+    z->next_in = (Bytef *)(uintptr_t)(data + *at);
+    z->avail_in = (uInt)some;
+    *at += some;
+  }
+  z->next_out = out;
+  z->avail_out = OUTPUT;
+}
+
 static tws_code compress_text(const char *data, size_t length, tws_text *out) {
   z_stream z = {0};
-  unsigned char block[1 << 14];
+  unsigned char block[OUTPUT];
   int status = deflateInit2(&z, LEVEL, Z_DEFLATED, MAX_WBITS + GZIP, MEMORY_LEVEL, Z_DEFAULT_STRATEGY);
   if (status != Z_OK) return TWS_MEMORY;
   for (size_t at = 0; status != Z_STREAM_END && !out->failed;) {
-    if (z.avail_in == 0 && at < length) {
-      const size_t some = length - at < BLOCK ? length - at : BLOCK;
-      z.next_in = (Bytef *)(uintptr_t)(data + at);
-      z.avail_in = (uInt)some;
-      at += some;
-    }
-    z.next_out = block;
-    z.avail_out = sizeof block;
+    give_blocks(&z, data, length, &at, block);
     status = deflate(&z, at == length ? Z_FINISH : Z_NO_FLUSH);
     if (status == Z_STREAM_ERROR) break;
     tws_text_add_bytes(out, (const char *)block, sizeof block - z.avail_out);
@@ -50,19 +57,12 @@ static tws_code compress_text(const char *data, size_t length, tws_text *out) {
 static tws_code expand_text(const char *path, const char *data, size_t length, tws_text *out, tws_error *err) {
   static const size_t most = (size_t)64 << 20; /* what base/json.h parses */
   z_stream z = {0};
-  unsigned char block[1 << 14];
+  unsigned char block[OUTPUT];
   int status = inflateInit2(&z, MAX_WBITS + GZIP);
   if (status != Z_OK) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for %s", path);
   size_t at = 0;
   do {
-    if (z.avail_in == 0 && at < length) {
-      const size_t some = length - at < BLOCK ? length - at : BLOCK;
-      z.next_in = (Bytef *)(uintptr_t)(data + at);
-      z.avail_in = (uInt)some;
-      at += some;
-    }
-    z.next_out = block;
-    z.avail_out = sizeof block;
+    give_blocks(&z, data, length, &at, block);
     status = inflate(&z, Z_NO_FLUSH);
     tws_text_add_bytes(out, (const char *)block, sizeof block - z.avail_out);
   } while (status == Z_OK && out->length <= most && !out->failed);
