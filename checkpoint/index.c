@@ -291,7 +291,8 @@ static tws_code read_fused(const reader *r, const cJSON *item, tws_param *param)
   return sum == all ? TWS_OK : bad(r, list, "the rows do not add up");
 }
 
-/* Reads the number of groups that the rows of a fused tensor are distributed over. */
+/* Reads the number of groups of heads over which the rows of a fused tensor are distributed: each group has its
+ * queries, keys and values next to each other. */
 static tws_code read_groups(const reader *r, const cJSON *item, tws_param *param) {
   const cJSON *found = cJSON_GetObjectItemCaseSensitive(item, "groups");
   if (!found) return TWS_OK;

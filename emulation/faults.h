@@ -10,7 +10,8 @@
 
 typedef struct tws_occurrence {
   const tws_fault_event *event;
-  int first, last; /* range of places of ranks, or of nodes */
+  int first,
+      last; /* the slots of ranks that the event hits (node x slots + index on the node), or the nodes, both included */
   double from_s, until_s;
   uint64_t draw; /* random number from which further properties of the occurrence are drawn */
   int done;      /* 1: an event that happens once has happened */
@@ -18,7 +19,7 @@ typedef struct tws_occurrence {
 
 typedef struct tws_faults {
   const tws_scenario *scenario;
-  int nodes, slots;       /* slots: places per node */
+  int nodes, slots;       /* slots: ranks that a node has room for */
   tws_occurrence *all;    /* occurrences, sorted by from_s */
   int count, over;        /* count: number of occurrences; the first `over` of them have ended */
   int jitters, slows;     /* 1: there are jitter events; 1: there are events that reduce a speed */

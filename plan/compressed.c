@@ -93,7 +93,7 @@ void tws_compressed_begin(tws_lower *l) {
 
 /* ---- the average ---- */
 
-/* Buffers of one average of all tensors of a class. */
+/* Buffers of one average of all tensors of a ZeRO class. */
 typedef struct exchange {
   uint64_t tensors;
   uint32_t group;
@@ -222,7 +222,7 @@ static void mask(tws_lower *l, const tws_compressed_tensor *t, tws_operand avera
   }
 }
 
-/* Emits the average of all tensors of a class. */
+/* Emits the average of all tensors of a ZeRO class. */
 static void average_class(tws_lower *l, const tws_zero_class *of, source_of source, sink_of sink) {
   const tws_compressed *c = &l->compressed;
   uint64_t tensors = 0, elements = 0;
@@ -258,7 +258,7 @@ static void average_class(tws_lower *l, const tws_zero_class *of, source_of sour
   }
 }
 
-/* ---- updates of a class: all its elements at once ---- */
+/* ---- updates of a ZeRO class: all its elements at once ---- */
 
 /* Returns a range of the state: elements that are at `at` in the flat order of stage 0. */
 static tws_operand of_state(uint32_t buffer, uint64_t at, uint64_t count, uint32_t access) {

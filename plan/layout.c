@@ -276,8 +276,9 @@ static int by_beginning(const void *left, const void *right) {
   return a->begin < b->begin ? -1 : a->begin > b->begin;
 }
 
-/* Lists, by address, where the buffers that begin during this buffer's life were one period earlier; returns their
- * number. */
+/* Lists the address ranges that other buffers will need during this buffer's life, sorted by address, and returns their
+ * number. A micro-batch repeats the operations of the micro-batch before, and a buffer gets the address of the same
+ * buffer there if that is free; so the ranges are the former addresses of the buffers that begin during this life. */
 static size_t find_kept_free(layout *l, uint32_t buffer) {
   const uint32_t begin = begin_of(l, buffer);
   size_t count = 0;

@@ -75,7 +75,7 @@ typedef struct tws_bucket {
  * class has its own range in the flat buffers. Dense parameters are one class, over all ranks with different samples or
  * tokens; experts are another, over the ranks that hold the same experts. Each parameter group has classes of its own.
  * */
-enum { TWS_ZERO_CLASSES = 8 + 2 * TWS_PARAM_GROUPS }; /* largest number of classes */
+enum { TWS_ZERO_CLASSES = 8 + 2 * TWS_PARAM_GROUPS }; /* largest number of ZeRO classes */
 typedef enum tws_frozen { TWS_TRAINED, TWS_FROZEN, TWS_FROZEN_QUANTIZED } tws_frozen;
 typedef struct tws_zero_class {
   tws_axes axes;
@@ -147,9 +147,9 @@ typedef struct tws_zero {
   uint32_t group; /* index of the plan's group of these ranks */
   tws_zero_groups groups;
   tws_zero_class *classes;
-  /* numbers of all classes and of trained ones, which come first; quantized ones come last */
+  /* numbers of all ZeRO classes and of trained ones, which come first; quantized ones come last */
   uint32_t class_count, trained_count;
-  uint8_t *class_of;    /* per parameter: index of its class */
+  uint8_t *class_of;    /* per parameter: index of its ZeRO class */
   int flat_gradients;   /* 1: all gradients are in one buffer (stages 0 and 1, or a single rank) */
   tws_dtype grad_dtype; /* type in which backward kernels write gradients */
   /* per parameter: offset in elements in the flat buffer (stages 0-2), or of its shard (stage 3) */
@@ -200,7 +200,7 @@ static inline tws_operand tws_hyper_of(uint32_t hyper, int param_group) {
 static inline const tws_zero_class *tws_zero_class_of(const tws_zero *z, uint32_t param) {
   return &z->classes[z->class_of[param]];
 }
-/* Returns the offset, among stored elements, of the first element of a class that this rank updates. */
+/* Returns the offset, among stored elements, of the first element of a ZeRO class that this rank updates. */
 static inline uint64_t tws_zero_kept_first(const tws_zero *z, const tws_zero_class *c) {
   return c->stored + (z->stage == 1 || z->stage == 2 ? c->partition * (uint64_t)c->index : 0);
 }
@@ -263,7 +263,7 @@ typedef struct tws_columns_segment {
 /* All columns that the device updates. */
 typedef struct tws_columns {
   int on;
-  tws_columns_segment *segments; /* one for each trained parameter that has selected columns, ordered by class */
+  tws_columns_segment *segments; /* one for each trained parameter that has selected columns, ordered by ZeRO class */
   uint32_t count;
   uint64_t listed, normed, compact_elements;
   uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
@@ -276,7 +276,7 @@ typedef struct tws_columns {
 /* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c). */
 typedef struct tws_compressed_tensor {
   uint32_t param;
-  const tws_zero_class *of; /* the class of the parameter */
+  const tws_zero_class *of; /* the ZeRO class of the parameter */
   uint64_t at, count;       /* index of its first element in the flat order, and number of its elements */
   uint64_t part;            /* elements of the part that one rank averages, with padding: a multiple of 8 */
   uint64_t worker, server;  /* offsets of its errors in the buffers of errors, in elements */
@@ -343,10 +343,11 @@ typedef struct tws_deferred {
   uint32_t module;
 } tws_deferred;
 
-/* Buffers of a value in 8-bit floating point, row-major and transposed; TWS_NONE: not built. */
+/* Buffers with an activation or weight quantized to 8-bit floating point: its largest absolute value, its scale, and
+ * the quantized elements in row-major and in transposed order. TWS_NONE: the buffer was not built. */
 typedef struct tws_codes {
   uint32_t amax, scale, rows, columns;
-  int recomputed; /* 1: the codes are computed in the backward pass, by recomputation */
+  int recomputed; /* 1: backward recomputes the value and quantizes it again: its 8-bit copies are not kept */
 } tws_codes;
 
 /* Where an activation checkpoint is: whole on the device; STORED on the host or partitioned among ranks; RETURNING: the
@@ -362,8 +363,8 @@ typedef struct tws_context {
   uint32_t *value_buffer;   /* per value: its current buffer, or TWS_NONE */
   uint32_t *value_gradient; /* per value: the buffer of its gradient, or TWS_NONE */
   uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads instead of the value */
-  tws_codes *codes;         /* per value: its buffers of 8-bit codes; NULL: no 8-bit matrix products */
-  uint8_t *location;        /* per value that is a checkpoint: tws_checkpoint_location */
+  tws_codes *codes;  /* per value: the buffers with its elements in 8-bit floating point; NULL: no 8-bit products */
+  uint8_t *location; /* per value that is a checkpoint: tws_checkpoint_location */
   tws_deferred *deferred;
   size_t deferred_capacity;
   uint32_t deferred_count;

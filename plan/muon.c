@@ -134,13 +134,13 @@ int tws_muon_orthogonalize(int64_t rows, int64_t columns, tws_muon_method method
   return o.count;
 }
 
-/* ---- the matrices of a class ---- */
+/* ---- the matrices of a ZeRO class ---- */
 
-/* A matrix of the class, and the part of it that this rank updates. */
+/* A matrix of the ZeRO class, and the part of it that this rank updates. */
 typedef struct matrix {
   const tws_zero_class *of;
   uint32_t param;
-  int number;            /* index among the class's matrices */
+  int number;            /* index among the matrices of the ZeRO class */
   uint64_t elements;     /* number of elements; stage 3: with the padding of the ranks' shards */
   uint64_t first, count; /* the part that this rank updates: its first element in the matrix, and number of elements */
   uint64_t at;           /* index of the part's first element in the flat order */

@@ -20,8 +20,8 @@ int tws_muon_orthogonalize(int64_t rows, int64_t columns, tws_muon_method method
                            tws_muon_operation list[TWS_MUON_MOST_OPERATIONS]);
 
 /* Emits the momentum and the orthogonalization of all matrices of a ZeRO class, and calls `update` with each part of a
- * matrix that this rank updates. at: index of the part's first element in the flat order. Every rank of the class calls
- * this function, since a matrix that is partitioned is gathered on the ranks that make it orthogonal. */
+ * matrix that this rank updates. at: index of the part's first element in the flat order. Every rank of the ZeRO class
+ * calls this function, since a matrix that is partitioned is gathered on the ranks that make it orthogonal. */
 typedef void (*tws_muon_update)(tws_lower *l, const tws_zero_class *c, uint64_t at, tws_operand change);
 void tws_muon_lower(tws_lower *l, const tws_zero_class *c, tws_muon_update update);
 

@@ -115,7 +115,8 @@ static void add_squares_on_host(tws_lower *l, int copies, uint64_t first, uint64
   add_squares(l, copies, first, count, 1);
 }
 
-/* ---- the update of this rank's elements, in runs of the flat order ---- */
+/* ---- the update of this rank's elements, in runs ----
+ * A run is a range of adjacent elements of the flat order of parameters that one operation updates. */
 
 typedef struct run {
   const tws_zero_class *of;
@@ -318,12 +319,12 @@ static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *
   return z->stage == 3 ? element + z->part[param] * tws_zero_class_of(z, param)->index : element;
 }
 
-/* Returns 1 if Muon updates the parameters of a class. */
+/* Returns 1 if Muon updates the parameters of a ZeRO class. */
 static int is_muon_class(const tws_lower *l, const tws_zero_class *c) {
   return tws_config_is_muon_group(l->config, c->param_group);
 }
 
-/* Adds the runs of a class to the list and returns its new length. A new run begins at a new sub-group, if the
+/* Adds the runs of a ZeRO class to the list and returns its new length. A new run begins at a new sub-group, if the
  * elements' numbers are not consecutive (for the random bits of rounding), and at each parameter if the optimizer needs
  * whole parameters. Padding belongs to the last run. before: per parameter of the whole network, number of elements of
  * earlier parameters. */
@@ -361,7 +362,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
   return count;
 }
 
-/* Lists the runs of all classes; NULL *list: no memory. */
+/* Lists the runs of all ZeRO classes in *list and returns their number; NULL *list: no memory. */
 static int list_runs(tws_lower *l, run **list) {
   const tws_network *whole = l->b.plan->network;
   const int *group_of = sub_groups(l);

@@ -302,7 +302,8 @@ typedef struct tws_plan {
   uint64_t arena_bytes[TWS_TIER_COUNT];
   /* indices of buffers that engines use; TWS_NONE: the plan has no such buffer */
   uint32_t parameters, master, gradients;
-  uint32_t optimizer_state[TWS_OPTIMIZER_STATES]; /* per optimizer state, in the order of config/optimizers.def */
+  /* indices of the buffers of the optimizer states, in the order of config/optimizers.def */
+  uint32_t optimizer_state[TWS_OPTIMIZER_STATES];
   int optimizer_states;
   /* per network input: a buffer, [accumulation step][row on this rank] */
   uint32_t input[TWS_NETWORK_INPUTS];

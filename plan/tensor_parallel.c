@@ -54,7 +54,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const uint32_t m = consumer[value];
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
-    if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few classes are not split */
+    if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few labels are not split */
     /* the few features inside an adapter are not split */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
     /* the layer is split by the words of the vocabulary */
@@ -120,7 +120,8 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
     blocks[0] = blocks[1] = (int64_t)(queries ? reader->heads : reader->kv_heads) * reader->head_size;
     return queries ? 1 : 2;
   }
-  if (reader && reader->heads > 0) { /* queries, keys and values; of positions only those that are used */
+  /* queries, keys and values; of relative positions only the parts that this attention reads */
+  if (reader && reader->heads > 0) {
     const int positions = reader->type == TWS_MODULE_DISENTANGLED && reader->in[1] == m->out[0];
     blocks[0] = (int64_t)reader->heads * reader->head_size;
     blocks[1] = blocks[2] = (int64_t)reader->kv_heads * reader->head_size;

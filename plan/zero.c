@@ -32,8 +32,8 @@ static void *scratch(tws_lower *l, size_t count, size_t bytes) {
 
 /* ---- storage ---- */
 
-/* Sets the offsets of a class's parameters, and appends those where a parameter or the class's padding begins to
- * `starts`. Returns the new number of starts. */
+/* Sets the offsets of the parameters of a ZeRO class, and appends those where a parameter or the class's padding begins
+ * to `starts`. Returns the new number of starts. */
 static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
   tws_zero *z = &l->zero;
   for (uint32_t i = c->first; i < c->end; i++) {
@@ -303,7 +303,7 @@ static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand 
 }
 
 /* Reduces each owner's slices to this rank only (use_multi_rank_bucket_allreduce false). All ranges are in one buffer;
- * flat[]: offset of each range in its class. */
+ * flat[]: offset of each range in its ZeRO class. */
 static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
                              int count, tws_dtype dtype) {
   tws_operand *mine = l->zero.room.others;
@@ -389,8 +389,8 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
   }
 }
 
-/* Reduces ranges of gradients over the ranks of a class. If they are reduced in another type, `ranges` is replaced by
- * the ranges of the sums in this type; but if the gradients are in one flat buffer, the sums are cast back into it.
+/* Reduces ranges of gradients over the ranks of a ZeRO class. If they are reduced in another type, `ranges` is replaced
+ * by the ranges of the sums in this type; but if the gradients are in one flat buffer, the sums are cast back into it.
  * `ranges` has room for 2 x count operands. */
 static void reduce_gradients(tws_lower *l, const tws_zero_class *c, tws_operand *ranges, const uint64_t *flat,
                              int count) {

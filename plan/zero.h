@@ -6,7 +6,9 @@
 #include <string.h>
 #include "plan/lower.h"
 
-/* zero_classes.c: fills tws_zero.classes and class_of, except for the ranges of classes in buffers. */
+/* zero_classes.c: divides the parameters into ZeRO classes, whose members are partitioned among the same ranks, and
+ * fills tws_zero.classes and tws_zero.class_of. The offsets of the classes in buffers are set later, when these are
+ * laid out. */
 void tws_zero_make_classes(tws_lower *l);
 
 /* Returns the number of elements of a parameter on this rank; 0 if only other pipeline stages use it. */

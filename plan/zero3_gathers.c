@@ -100,7 +100,7 @@ static int gathered_alike(const tws_zero *z, uint32_t p, uint32_t q) {
          tws_secondary_has(z, p) == tws_secondary_has(z, q);
 }
 
-/* Returns 1 if all classes have the same ranks, so that there is one class apart from frozen parameters. */
+/* Returns 1 if all ZeRO classes have the same ranks, so that there is one class apart from frozen parameters. */
 static int are_of_same_ranks(const tws_zero *z) {
   for (uint32_t k = 1; k < z->class_count; k++)
     if (z->classes[k].axes != z->classes[0].axes) return 0;

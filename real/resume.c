@@ -28,7 +28,8 @@ static int same_shape(const tws_training *t, const tws_param *a, const tws_param
 
 static tws_code check_model(const tws_training *t, tws_error *err) {
   const tws_saved_index *x = t->resumed;
-  const tws_network *network = t->options->plan.network; /* inference runs a network with other inputs */
+  /* the network of the job: that of a plan for inference has other inputs, such as the cache */
+  const tws_network *network = t->options->plan.network;
   char what[512], model[24];
   for (uint32_t i = 0; i < network->param_count; i++) {
     const tws_param *p = &network->params[i];

@@ -203,8 +203,9 @@ static int within_factor(double factor, double most) {
   return factor <= slack && factor >= 1 / slack;
 }
 
-/* Returns 1 if the job is the published run itself: the same software, machine, model and batch, and the step that is
- * predicted for the run; a simulated step is a little longer. */
+/* Returns 1 if the job is the published run itself: the same software, machine, model and batch, and a predicted step
+ * that differs by at most 2 % from what estimate predicts for the run, since simulate predicts slightly longer steps.
+ * */
 static int is_run(const tws_evidence_key *job, const tws_evidence_run *run, const tws_evidence *e) {
   return !e->other_runtime && !e->other_gpu && job->gpus == run->key.gpus && job->stage == run->key.stage &&
          within_factor(e->parameters_factor, 1) && within_factor(job->tokens / run->key.tokens, 1) &&

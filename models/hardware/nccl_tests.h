@@ -20,8 +20,9 @@ tws_code tws_nccl_tests_read(const char *text, const char *name, tws_nccl_log *o
  * of ranks. *out is the new profile's JSON, which the caller deletes. */
 tws_code tws_nccl_tests_into(const tws_nccl_log *log, const char *name, const char *profile, cJSON **out,
                              tws_error *err);
-/* Adds the log, as tws_nccl_tests_into() does, to the JSON object of a profile that has been checked; `by` names the
- * tool in the profile's provenance ("nccl-tests"). */
+/* Writes the log to the JSON object of a profile that is known to be valid, in place of its table of that collective
+ * and number of ranks. The profile's provenance says which tool measured it (by: "nccl-tests") and in which log (name).
+ * */
 void tws_nccl_tests_add(const tws_nccl_log *log, const char *by, const char *name, cJSON *root);
 
 #endif

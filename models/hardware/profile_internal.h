@@ -123,15 +123,16 @@ tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
  * is neither a built-in hardware profile". */
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 
-/* Returns the factor by which a tile of tm x tn outputs takes longer than its products alone; feed: the cost of reading
- * a tile's operands. */
+/* Returns the factor by which a tile of tm x tn outputs of a matrix product takes longer than its multiplications
+ * alone, since its operands have to be read: 1 + feed (1 / tm + 1 / tn). feed: time for reading one operand of a row or
+ * column, in units of the time of one multiplication. */
 static inline double tws_profile_tiled(double tm, double tn, double feed) {
   return 1 + feed * (1 / tm + 1 / tn);
 }
 static inline double tws_profile_scale(const tws_profile *profile, tws_scale scale) {
   return profile->scale[scale] > 0 ? profile->scale[scale] : 1;
 }
-#define TWS_TILE_FEED 15.0 /* the `feed` of tiles on tensor cores (tws_profile_tiled()) */
+#define TWS_TILE_FEED 15.0 /* `feed` of tws_profile_tiled() on tensor cores, fitted */
 
 /* Returns the peak flop/s of the matrix products of a work in the profile's narrow type (set in runtime.c); 0: the
  * products have the type of the work. */

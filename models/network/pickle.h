@@ -33,7 +33,7 @@ typedef struct tws_pickle_value tws_pickle_value;
 struct tws_pickle_value {
   tws_pickle_kind kind;
   uint32_t count;   /* number of items, or of a tensor's dimensions */
-  const char *text; /* a string without NUL; of a storage: its key */
+  const char *text; /* text of a string, ended by a zero byte and with none inside; of a storage: its key */
   union {
     int64_t integer; /* value of an INTEGER or BOOL (0 or 1); number of elements of a storage */
     double number;
