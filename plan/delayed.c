@@ -10,7 +10,7 @@
  * change nothing. The program APPLY runs only the first and the last part, after which no update is pending. */
 #include "plan/offload.h"
 
-static uint32_t scalars(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
+uint32_t tws_delayed_scalar(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
   const tws_state_entry entry = {.name = name,
                                  .tier = (uint8_t)l->offload.tier,
                                  .dtype = (uint8_t)dtype,
@@ -27,7 +27,6 @@ static uint32_t scalars(tws_lower *l, const char *name, tws_dtype dtype, uint64_
 void tws_delayed_begin(tws_lower *l, uint64_t kept) {
   tws_delayed *d = &l->offload.delayed;
   d->on = l->config->delayed_update && l->offload.optimizer;
-  d->last = &d->first;
   if (!d->on) return;
   d->gradients = tws_offload_waiting_gradients(l, TWS_DELAYED_GRADIENTS, l->config->accumulation_dtype, kept);
   tws_delayed_scalars(l, "delayed hyperparameters", "delayed metrics");
@@ -35,8 +34,8 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept) {
 
 void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics) {
   tws_delayed *d = &l->offload.delayed;
-  d->hyper = scalars(l, hyper, TWS_F32, tws_hyper_count(l->config));
-  d->metrics = scalars(l, metrics, TWS_F64, TWS_METRIC_COUNT);
+  d->hyper = tws_delayed_scalar(l, hyper, TWS_F32, tws_hyper_count(l->config));
+  d->metrics = tws_delayed_scalar(l, metrics, TWS_F64, TWS_METRIC_COUNT);
 }
 
 void tws_delayed_update(tws_lower *l) {
@@ -82,7 +81,6 @@ void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to) {
   tws_deferred_copy *held = tws_lower_memory(l, 1, sizeof *held);
   if (!held) return;
   from.access = TWS_READ;
-  *held = (tws_deferred_copy){.from = from, .to = to};
-  *d->last = held;
-  d->last = &held->next;
+  *held = (tws_deferred_copy){.from = from, .to = to, .next = d->first};
+  d->first = held;
 }

@@ -243,7 +243,7 @@ typedef struct tws_deferred_copy {
 typedef struct tws_delayed {
   int on;
   uint32_t gradients, hyper, metrics; /* plan buffers that are entries of the state */
-  tws_deferred_copy *first, **last;
+  tws_deferred_copy *first;
 } tws_delayed;
 
 /* The part of a matrix that this rank updates, and the columns of it that the device updates (plan/zenflow.c). A vector
@@ -268,6 +268,9 @@ typedef struct tws_columns {
   uint64_t listed, normed, compact_elements;
   uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
   uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
+  /* buffers of the last step's gradients, which the host has not accumulated yet, and of that step's metrics, whose
+   * clipping coefficient multiplies them; it is 0 if no gradients are staged */
+  uint32_t staged, staged_metrics;
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
   uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */

@@ -430,8 +430,15 @@ void tws_offload_end(tws_lower *l) {
 void tws_offload_store(tws_lower *l) {
   tws_offload *o = &l->offload;
   for (const tws_deferred_copy *held = o->delayed.first; held; held = held->next) {
-    o->from = held->from;
-    o->to = held->to;
-    copy_updated(l);
+    for (uint64_t left = held->from.count; left > 0 && l->b.failed == TWS_OK;) {
+      const uint64_t count = left < TWS_OFFLOAD_RANGE ? left : TWS_OFFLOAD_RANGE;
+      left -= count;
+      o->from = held->from;
+      o->to = held->to;
+      o->from.offset += left;
+      o->to.offset += left;
+      o->from.count = o->to.count = count;
+      copy_updated(l);
+    }
   }
 }

@@ -9,6 +9,10 @@
  * this number of elements consists of whole disk blocks. */
 enum { TWS_DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
 
+/* Largest number of elements that one copy between device and host transfers where the order of copies matters, so that
+ * a copy waits for few other operations. */
+enum { TWS_OFFLOAD_RANGE = 1 << 25 };
+
 /* Called when groups and stages are known, before parameters are laid out. */
 void tws_offload_begin(tws_lower *l);
 /* Returns a new buffer in the tier of offloaded buffers. */
@@ -72,8 +76,13 @@ void tws_delayed_clear(tws_lower *l);
 /* Parts of these that ZenFlow uses too: add the state entries of the scalars of a delayed update; emit an update that
  * reads these gradients and scalars, and defers the copies of updated weights. */
 void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics);
+/* Adds the state entry of `elements` scalars on the host that every rank has and a later step reads. Returns its
+ * buffer. */
+uint32_t tws_delayed_scalar(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 void tws_delayed_run(tws_lower *l, uint32_t gradients);
-/* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called. */
+/* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called, which emits the deferred copies,
+ * the last ones first: a copy waits for the last operation that reads the weights, and backward passes begin with the
+ * last layers. */
 void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to);
 void tws_offload_store(tws_lower *l);
 

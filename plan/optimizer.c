@@ -447,14 +447,15 @@ void tws_lower_step(tws_lower *l) {
   tws_zero_pad_gradients(l);
   tws_exchange_partial_gradients(l);
   tws_offload_rest_of_gradients(l);
+  tws_zenflow_stage(l);
   tws_zero_kept_runs(l, copies_of, add_squares_on_device);
-  tws_offload_squares_begin(l);
+  if (!l->columns.on) tws_offload_squares_begin(l);
   tws_zero_kept_runs(l, copies_of, add_squares_on_host);
   tws_offload_squares_end(l);
   share_metrics(l);
   tws_router_balance(l);
   clip(l);
-  tws_offload_scalars(l);
+  if (!l->columns.on) tws_offload_scalars(l);
   if (tws_gradients_stay_local(l)) {
     tws_compressed_update(l);
   } else if (l->columns.on) {

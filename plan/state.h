@@ -36,6 +36,8 @@ typedef enum tws_elements {
 /* The name of the state entry that holds the gradients that a step leaves for the next step (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
 #define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
+#define TWS_ZENFLOW_STAGED "staged gradients"
+#define TWS_ZENFLOW_STAGED_METRICS "staged metrics"
 /* The names of the state entries for the scalars of the host's update that an OVERLAP computes (plan/zenflow.c). */
 #define TWS_OVERLAPPED_HYPER "overlapped hyperparameters"
 #define TWS_OVERLAPPED_METRICS "overlapped metrics"

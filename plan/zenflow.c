@@ -2,12 +2,15 @@
  * updates the other columns every few steps, with the mean of the gradients since its last update.
  *
  *   TRAIN    gradients stay on the device until the optimizer phase. Those of the device's columns are packed, their
- *            master weights and states are updated, and the weights are written back to their columns. All gradients,
- *            with this step's clipping, are copied to the host and accumulated there.
+ *            master weights and states are updated, and the weights are written back to their columns. All gradients
+ *            are copied to the host, where they are staged: the clipping coefficient is known only at the end of the
+ *            step, so the next program accumulates them, multiplied by it, while the device runs the forward pass. The
+ *            copies begin with the last parameters, whose gradients are complete first, and overlap with the backward
+ *            pass.
  *
- *   APPLY    after the last step of an interval: the host's update, as in offload.c, with a clipping coefficient of 1 /
- *            steps, which turns sums of gradients into their mean. Then the weights of the device's columns are written
- *            back, and the sums are reset.
+ *   APPLY    after the last step of an interval: the staged gradients are accumulated, then the host's update, as in
+ *            offload.c, with a clipping coefficient of 1 / steps, which turns sums of gradients into their mean. Then
+ *            the weights of the device's columns are written back, and the sums are reset.
  *
  *   SELECT   an APPLY followed by the selection of columns: those with the largest sums over the rows of a matrix of
  *            |sum of gradients|, added over all ranks that have a part of it, so that the selection does not depend on
@@ -18,9 +21,9 @@
  *
  *   OVERLAP, OVERLAP_SELECT   with overlap_step, in place of the TRAIN after an interval: the host's part of the APPLY
  *            or SELECT runs on the host's cores during the passes of this step, from its sums, which are reset before
- *            the gradients of this step are added to them. After the backward pass the updated weights are copied to
- *            the device, then the columns of the device are updated. So the weights of the other columns are one step
- *            late. The hyperparameters and the coefficient of the late update are entries of the state, as in
+ *            the gradients of this step are added to them. The updated weights of a layer are copied to the device
+ *            after the layer's backward pass, those of the last layers first; then the columns of the device are
+ *            updated. So the weights of the other columns are one step late. The hyperparameters and the coefficient of the late update are entries of the state, as in
  *            delayed.c; a coefficient of 0 updates nothing.
  *
  * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
@@ -34,8 +37,6 @@
 
 #include "plan/offload.h"
 #include "plan/zero.h"
-
-enum { CHUNK = 1 << 25 }; /* largest number of elements of gradients that one copy transfers */
 
 /* ---- parts of matrices and numbers of selected columns ---- */
 
@@ -109,6 +110,8 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   if (!z->on) return;
   list_pieces(l);
   z->accumulated = tws_offload_waiting_gradients(l, TWS_ZENFLOW_GRADIENTS, TWS_F32, kept);
+  z->staged = tws_offload_waiting_gradients(l, TWS_ZENFLOW_STAGED, l->config->accumulation_dtype, kept);
+  z->staged_metrics = tws_delayed_scalar(l, TWS_ZENFLOW_STAGED_METRICS, TWS_F64, TWS_METRIC_COUNT);
   z->late_norms = TWS_NONE;
   if (l->config->zenflow.overlap_step) tws_delayed_scalars(l, TWS_OVERLAPPED_HYPER, TWS_OVERLAPPED_METRICS);
   if (z->listed == 0) return;
@@ -204,23 +207,40 @@ static void update_columns(tws_lower *l) {
   put_weights(l, weights);
 }
 
-/* Copies gradients of a ZeRO class to the host and accumulates them there, in ranges, so that one range is accumulated
- * while the next is copied. */
-static void accumulate(tws_lower *l, const tws_zero_class *c) {
+/* Copies this step's gradients to the host in ranges, the last ones first. A copy waits for the last gradient of its
+ * range, and for the host to have accumulated what is staged there. */
+void tws_zenflow_stage(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  if (!z->on) return;
+  for (uint32_t k = l->zero.trained_count; k-- > 0;) {
+    const tws_zero_class *c = &l->zero.classes[k];
+    const uint64_t first = tws_zero_kept_first(&l->zero, c);
+    for (uint64_t left = c->partition; left > 0 && l->b.failed == TWS_OK;) {
+      const uint64_t count = left < TWS_OFFLOAD_RANGE ? left : TWS_OFFLOAD_RANGE;
+      left -= count;
+      tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, gradients_of(l, first + left, c->kept + left, count),
+                       tws_write(z->staged, c->kept + left, count));
+    }
+  }
+}
+
+/* Adds the staged gradients of the previous step to the sums, on the host. */
+static void accumulate_staged(tws_lower *l) {
+  const tws_columns *z = &l->columns;
   const tws_dtype type = l->config->accumulation_dtype;
-  const uint64_t first = tws_zero_kept_first(&l->zero, c);
-  for (uint64_t done = 0; done < c->partition && l->b.failed == TWS_OK;) {
-    const uint64_t left = c->partition - done, count = left < CHUNK ? left : CHUNK;
-    const uint32_t arrived = tws_offload_buffer(l, "arriving gradients", TWS_CATEGORY_BUCKET, type, count);
-    tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, gradients_of(l, first + done, c->kept + done, count),
-                     tws_write(arrived, 0, count));
-    tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE_CLIPPED, type, 0);
-    work.dtype2 = TWS_F32;
-    work.d[0] = (int64_t)count;
-    const tws_operand operands[3] = {tws_read(arrived, 0, count), tws_all(&l->b, l->offload.metrics, TWS_READ),
-                                     tws_update(l->columns.accumulated, c->kept + done, count)};
-    tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
-    done += count;
+  for (uint32_t k = l->zero.trained_count; k-- > 0;) {
+    const tws_zero_class *c = &l->zero.classes[k];
+    for (uint64_t left = c->partition; left > 0 && l->b.failed == TWS_OK;) {
+      const uint64_t count = left < TWS_OFFLOAD_RANGE ? left : TWS_OFFLOAD_RANGE;
+      left -= count;
+      tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE_CLIPPED, type, 0);
+      work.dtype2 = TWS_F32;
+      work.d[0] = (int64_t)count;
+      const tws_operand operands[3] = {tws_read(z->staged, c->kept + left, count),
+                                       tws_all(&l->b, z->staged_metrics, TWS_READ),
+                                       tws_update(z->accumulated, c->kept + left, count)};
+      tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
+    }
   }
 }
 
@@ -234,7 +254,8 @@ void tws_zenflow_step(tws_lower *l) {
     choose(l, l->columns.late_norms);
     bring_up_to_date(l);
   }
-  for (uint32_t k = 0; k < l->zero.trained_count; k++) accumulate(l, &l->zero.classes[k]);
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_all(&l->b, l->b.plan->metrics, TWS_READ),
+                   tws_all(&l->b, l->columns.staged_metrics, TWS_WRITE));
 }
 
 /* ---- the host's update ---- */
@@ -355,6 +376,11 @@ static void bring_up_to_date(tws_lower *l) {
 
 static void end_interval(tws_lower *l, int selects) {
   begin_host(l);
+  accumulate_staged(l);
+  /* no gradients are staged any more; the engine has set all metrics but the clipping coefficient to 0 */
+  if (l->b.failed == TWS_OK)
+    tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, TWS_METRIC_LOSS, 1),
+                     tws_write(l->columns.staged_metrics, TWS_METRIC_CLIP, 1));
   update_on_host(l);
   if (selects) {
     if (l->columns.listed > 0 && l->b.failed == TWS_OK) choose(l, find_norms(l));
@@ -378,13 +404,18 @@ void tws_zenflow_sync(tws_lower *l) {
 }
 
 void tws_zenflow_late(tws_lower *l) {
-  if (!l->columns.on || !tws_program_overlaps(l->b.plan->program)) return;
+  const tws_program program = (tws_program)l->b.plan->program;
+  if (!l->columns.on || l->extent.evaluates) return;
   const tws_phase phase = l->b.phase;
-  tws_delayed_run(l, l->columns.accumulated);
   l->b.phase = TWS_PHASE_STEP;
-  if (l->b.plan->program == TWS_PROGRAM_OVERLAP_SELECT && l->columns.listed > 0 && l->b.failed == TWS_OK)
-    l->columns.late_norms = find_norms(l);
-  begin_anew(l);
+  accumulate_staged(l);
+  if (tws_program_overlaps(program)) {
+    tws_delayed_run(l, l->columns.accumulated);
+    l->b.phase = TWS_PHASE_STEP;
+    if (program == TWS_PROGRAM_OVERLAP_SELECT && l->columns.listed > 0 && l->b.failed == TWS_OK)
+      l->columns.late_norms = find_norms(l);
+    begin_anew(l);
+  }
   l->b.plan->previous_step_ops = l->b.plan->op_count;
   l->b.phase = phase;
 }
