@@ -482,6 +482,46 @@ START_TEST(scores_and_added_bytes_cost_their_traffic) {
 }
 END_TEST
 
+/* Megatron-Core applies biases of experts and clamps of their gate in operations of PyTorch (counted in
+ * docs/accuracy.md): bytes an element, and in each forward of the gate a wait of half a millisecond for the host. */
+START_TEST(biased_experts_cost_their_operations) {
+  static const struct {
+    tws_kernel kernel;
+    int64_t d[6];
+    double elements, bytes, waits_s;
+  } cases[] = {{TWS_KERNEL_SWIGLU, {8192, 2880}, 8192.0 * 2880, 16, 0.5e-3},
+               {TWS_KERNEL_SWIGLU_GRAD, {8192, 2880}, 8192.0 * 2880, 20, 0},
+               {TWS_KERNEL_COMBINE, {8192, 2880, 128, 1, 64}, 128.0 * 64 * 2880, 28, 0},
+               {TWS_KERNEL_COMBINE_GRAD, {8192, 2880, 128, 1, 64}, 128.0 * 64 * 2880, 40, 0},
+               {TWS_KERNEL_DISPATCH, {8192, 2880, 128, 1, 64}, 0, 0, 0}};
+  tws_error err = {0};
+  tws_profile *plain, *biased, *graphs;
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &plain, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_load("h100-sxm", &biased, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_load("gb300", &graphs, &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(plain, tws_runtime_find("nemo"), &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(biased, tws_runtime_find("nemo"), &err), TWS_OK);
+  ck_assert_int_eq(tws_profile_set_runtime(graphs, tws_runtime_find("nemo-graphs"), &err), TWS_OK);
+  tws_profile_bias_experts(biased);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_work work = {.code = (uint8_t)cases[i].kernel, .dtype = TWS_BF16, .dtype2 = TWS_BF16};
+    memcpy(work.d, cases[i].d, sizeof cases[i].d);
+    const double more = tws_kernel_seconds(biased, &work, 1, 1) - tws_kernel_seconds(plain, &work, 1, 1);
+    const double moved = cases[i].bytes * cases[i].elements / (0.76 * tws_profile_bandwidth(biased));
+    ck_assert_msg(fabs(more - moved - cases[i].waits_s) < 1e-9, "%s: %g s, not %g and %g",
+                  tws_kernel_name(cases[i].kernel), more, moved, cases[i].waits_s);
+  }
+  /* a step that is one CUDA graph does not wait for the host */
+  tws_work gate = {.code = TWS_KERNEL_SWIGLU, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 2880}};
+  const double before = tws_kernel_seconds(graphs, &gate, 1, 1);
+  tws_profile_bias_experts(graphs);
+  ck_assert_double_lt(tws_kernel_seconds(graphs, &gate, 1, 1) - before, 0.2e-3);
+  tws_profile_destroy(plain);
+  tws_profile_destroy(biased);
+  tws_profile_destroy(graphs);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("runtimes");
   TCase *tests = tcase_create("runtimes");
@@ -498,6 +538,7 @@ int main(void) {
   tcase_add_test(tests, alternating_launches_add_up);
   tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
   tcase_add_test(tests, experts_cost_what_software_makes_of_them);
+  tcase_add_test(tests, biased_experts_cost_their_operations);
   tcase_add_test(tests, batched_products_cost_what_was_measured);
   tcase_add_test(tests, unfused_software_runs_two_kernels);
   tcase_add_test(tests, scores_and_added_bytes_cost_their_traffic);

@@ -78,6 +78,7 @@ static tws_code apply_software(const tws_case *one, tws_profile *profile, tws_er
   if (tws_case_fact_flag(one, "selective")) tws_profile_recompute_scores(profile);
   if (tws_case_flag(one->row, "parallel", "ep_overlap")) tws_profile_overlap_experts(profile);
   if (tws_case_fact_flag(one, "issues_in_turns")) tws_profile_issue_in_turns(profile);
+  if (tws_case_fact_flag(one, "biased_experts")) tws_profile_bias_experts(profile);
   if (tws_case_fact_flag(one, "keeps_masks")) tws_profile_keep_masks(profile);
   return TWS_OK;
 }

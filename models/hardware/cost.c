@@ -394,6 +394,7 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
 static double routed_seconds(const tws_profile *profile, const tws_work *work, double bandwidth) {
   const tws_runtime *runtime = tws_profile_runtime(profile);
   const int code = work->code, begins = code == TWS_KERNEL_DISPATCH || code == TWS_KERNEL_COMBINE_GRAD;
+  if (code == TWS_KERNEL_SWIGLU) return profile->gate_s;
   if (!begins && code != TWS_KERNEL_COMBINE && code != TWS_KERNEL_DISPATCH_GRAD) return 0;
   const int narrow = tws_profile_matmul_peak(profile, work) > 0;
   return runtime->routed_bytes[narrow] * tws_work_elements(work) / bandwidth + (begins ? runtime->route_s : 0);

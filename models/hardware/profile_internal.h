@@ -101,6 +101,7 @@ struct tws_profile {
   int experts_overlap;   /* 1: tws_profile_overlap_experts() was called */
   int issued_in_turns;   /* 1: tws_profile_issue_in_turns() was called */
   int one_hot_experts;   /* as in tws_runtime */
+  double gate_s;         /* seconds that the device waits for the host in each forward of an expert's gate */
   /* bytes per element that the software moves in addition to a kernel's operands */
   double added_bytes[TWS_KERNEL_COUNT];
   tws_family *families;

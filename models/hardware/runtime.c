@@ -429,7 +429,10 @@ enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
  * six passes. Eager: operations that PyTorch runs one after another and that are one kernel here: RMSNorm in float32 by
  * square, mean, product, cast and weight, as many backward; rotation in float32 with casts; silu and its product
  * separately; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its
- * gradient separately. */
+ * gradient separately. Biased experts (Megatron-Core's TEGroupedMLP and fused_bias_geglu.py since 0.14): both halves of
+ * a gate's input are clamped and joined again (8 bytes each way for each of the two, 10 backward); each output of an
+ * expert gets its bias times the float32 weight of the token, expert by expert, and all are joined in float32 and cast
+ * (28 bytes), and backward has the gradients of bias and weight from float32 products (40). */
 static const struct {
   tws_passes of;
   tws_kernel kernel;
@@ -453,7 +456,11 @@ static const struct {
                     {TWS_PASSES_EAGER, TWS_KERNEL_SWIGLU_GRAD, 8},
                     {TWS_PASSES_EAGER, TWS_KERNEL_ATTENTION, 4},
                     {TWS_PASSES_EAGER, TWS_KERNEL_ATTENTION_GRAD, 8},
-                    {TWS_PASSES_LOSS, TWS_KERNEL_CROSS_ENTROPY, 22}};
+                    {TWS_PASSES_LOSS, TWS_KERNEL_CROSS_ENTROPY, 22},
+                    {TWS_PASSES_BIASED_EXPERTS, TWS_KERNEL_SWIGLU, 16},
+                    {TWS_PASSES_BIASED_EXPERTS, TWS_KERNEL_SWIGLU_GRAD, 20},
+                    {TWS_PASSES_BIASED_EXPERTS, TWS_KERNEL_COMBINE, 28},
+                    {TWS_PASSES_BIASED_EXPERTS, TWS_KERNEL_COMBINE_GRAD, 40}};
 
 const char *tws_generation_name(int generation) {
   static const char *const names[] = {"none", "volta", "ampere", "hopper", "blackwell"};
@@ -499,6 +506,11 @@ static void set_attention(tws_profile *p, const tws_runtime *runtime) {
   if (runtime->flash[p->generation] > 0) p->attention_efficiency = runtime->flash[p->generation];
 }
 
+static void add_passes(tws_profile *profile, unsigned passes) {
+  for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
+    if (added_passes[i].of & passes) profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
+}
+
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err) {
   if (runtime != &runtimes[0] && profile->backend == TWS_BACKEND_HOST)
     return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
@@ -520,10 +532,13 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
   profile->hand_over_s = runtime->hand_over_s;
   profile->expert_op_s = runtime->expert_op_s;
   profile->one_hot_experts = runtime->one_hot_experts;
-  for (size_t i = 0; i < sizeof added_passes / sizeof *added_passes; i++)
-    if (added_passes[i].of & runtime->added_passes)
-      profile->added_bytes[added_passes[i].kernel] = added_passes[i].bytes;
+  add_passes(profile, runtime->added_passes);
   return TWS_OK;
+}
+
+void tws_profile_bias_experts(tws_profile *profile) {
+  add_passes(profile, TWS_PASSES_BIASED_EXPERTS);
+  profile->gate_s = tws_profile_runtime(profile)->route_s;
 }
 
 const tws_runtime *tws_profile_runtime(const tws_profile *profile) {

@@ -34,7 +34,9 @@ typedef enum tws_passes {
   TWS_PASSES_NORMS = 4,    /* the passes of norms without fusion */
   TWS_PASSES_LOSS = 8,     /* logits are cast to float32; their softmax and its gradient are separate kernels */
   /* the passes of Hugging Face's modules and optimizer of 2021 that Megatron-LM does not have */
-  TWS_PASSES_TRANSFORMERS = 16
+  TWS_PASSES_TRANSFORMERS = 16,
+  /* the passes of experts that have biases and a clamped gate (GPT-OSS) in Megatron-Core: operations of PyTorch */
+  TWS_PASSES_BIASED_EXPERTS = 32
 } tws_passes;
 
 /* Activation memory that software without fused operations keeps for backward in addition to a plan's, in bytes per
@@ -166,6 +168,10 @@ void tws_profile_overlap_experts(tws_profile *profile);
  * launches never run ahead, so the host's time and the device's are added. */
 void tws_profile_issue_in_turns(tws_profile *profile);
 int tws_profile_issues_in_turns(const tws_profile *profile);
+/* States that experts have biases and a clamped gate, which Megatron-Core applies in operations of PyTorch: they move
+ * the bytes of TWS_PASSES_BIASED_EXPERTS, and each forward of the gate waits for the host as routing does (route_s).
+ * To be called after tws_profile_set_runtime(). */
+void tws_profile_bias_experts(tws_profile *profile);
 /* Lets backward recompute the scores of unfused attention (selective recomputation of Korthikanti et al., 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
