@@ -20,6 +20,11 @@ static tws_code check_sizes(const tws_plan_request *base, tws_serving_sizes size
   return TWS_OK;
 }
 
+void tws_serving_drop_nothing(tws_config *config) {
+  config->expert_dropless = 1;
+  config->expert_bound = 1e6; /* a rank has room for all routes that it can receive */
+}
+
 /* Returns the configuration of a program: that of the base without what concerns training alone. */
 static tws_config config_of(const tws_config *base, tws_program program, tws_serving_sizes sizes) {
   tws_config c = *base;
@@ -36,6 +41,7 @@ static tws_config config_of(const tws_config *base, tws_program program, tws_ser
     c.quantization.block = sizes.block > 0 ? sizes.block : 64;
     c.quantization.scale_block = 0;
   }
+  tws_serving_drop_nothing(&c);
   c.delayed_update = 0;
   memset(&c.zenflow, 0, sizeof c.zenflow);
   return c;

@@ -35,6 +35,10 @@ typedef struct tws_serving {
 tws_code tws_serving_make(const tws_plan_request *base, tws_serving_sizes sizes, tws_serving *out, tws_error *err);
 void tws_serving_close(tws_serving *serving);
 
+/* Lets the experts of a configuration process every token: which tokens an expert would have no slot for depends on the
+ * other texts of a batch, on which a text must not depend. */
+void tws_serving_drop_nothing(tws_config *config);
+
 /* Builds the plans of both programs of a rank over one state, which the first plan owns: destroy the second one
  * first. */
 tws_code tws_serving_plans(const tws_serving *serving, int rank, tws_plan *out[TWS_SERVING_PROGRAMS], tws_error *err);

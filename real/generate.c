@@ -9,6 +9,7 @@
 #include "checkpoint/read.h"
 #include "models/network/serving.h"
 #include "plan/hyper.h"
+#include "plan/serving.h"
 #include "real/objective.h"
 #include "real/sample.h"
 #include "real/train_internal.h"
@@ -17,6 +18,7 @@ typedef struct generator {
   tws_training t;
   const tws_generate_options *options;
   tws_generate_result *result;
+  tws_config config;        /* the configuration of the options, with experts that drop no tokens */
   uint32_t loss_op, scores; /* loss_op: the operation that reads the scores; scores: the buffer that contains them */
   uint64_t first;           /* element of the buffer at which the scores of the wanted token begin */
   int64_t padded, last;     /* padded: number of scores of a token; last: the token whose scores are wanted */
@@ -53,6 +55,9 @@ static tws_code build_program(generator *g, tws_error *err) {
                     "%s sees all tokens of a text at once", request.network->name);
   request.program = TWS_PROGRAM_EVALUATE;
   request.parameters_only = 1;
+  g->config = *request.config;
+  tws_serving_drop_nothing(&g->config);
+  request.config = &g->config;
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->counters = &t->plan->state->counters;
   t->programs[0] = t->plan;
