@@ -8,6 +8,7 @@
 #include "job/inference.h"
 #include "job/modules.h"
 #include "launch/launch.h"
+#include "models/quantized.h"
 #include "tokens/tokenizer.h"
 
 typedef struct options {
@@ -21,11 +22,6 @@ typedef struct options {
 } options;
 
 typedef tws_token_list tokens;
-
-/* Returns the bits of a type of --weights; -1: it is none. */
-static int weight_bits(const char *name) {
-  return !name ? 0 : strcmp(name, "int8") == 0 ? 8 : strcmp(name, "nf4") == 0 ? 4 : -1;
-}
 
 /* A prompt, and what is generated after it. */
 typedef struct continuation {
@@ -360,7 +356,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                         .count = o->tokens,
                                         .batch = o->batch,
                                         .cache = !o->no_cache,
-                                        .weight_bits = weight_bits(o->weights),
+                                        .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
                                         .sampling = {.temperature = o->temperature,
                                                      .top_k = o->top_k,
                                                      .top_p = o->top_p,
@@ -396,8 +392,9 @@ static tws_code check_job(const options *o, tws_error *err) {
   for (int i = 0; i < o->stop.count; i++)
     if (!o->stop.item[i][0])
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
-  if (weight_bits(o->weights) < 0)
-    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "generate: no type of weights is \"%.40s\"", o->weights);
+  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
+    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "generate: no type of weights is \"%.40s\"",
+                    o->weights);
   if (o->weights && o->resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
@@ -410,7 +407,7 @@ static tws_code check_job(const options *o, tws_error *err) {
 static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
   tws_inference inference;
   tws_code code = tws_inference_read(&o->job, &inference, err);
-  if (code == TWS_OK && inference.weight_bits && !o->weights) o->weights = inference.weight_bits == 4 ? "nf4" : "int8";
+  if (code == TWS_OK && inference.weight_codes && !o->weights) o->weights = tws_code_type_name(inference.weight_codes);
   if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
   if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
   tws_text_free(&inference.notes);
@@ -508,7 +505,7 @@ static const tws_option table[] = {
                "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
     TWS_STRING("weights", 0, "TYPE", options, weights,
-               "int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+               TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_OPTIONS_END};
 

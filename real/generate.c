@@ -228,7 +228,7 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
   *result = (tws_generate_result){0};
   TWS_TRY(check_options(options, err));
   const int keeps = keeps_cache(options);
-  if (options->weight_bits > 0 && !keeps)
+  if (options->weight_codes > 0 && !keeps)
     return tws_fail(err, TWS_UNSUPPORTED,
                     "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
                     "weights of few bits need a cache of keys and values");

@@ -43,7 +43,7 @@ static tws_code build_programs(server *s, tws_error *err) {
   s->config = *o->plan.config;
   s->config.micro_batch_size = s->config.train_batch_size = s->batch;
   request.config = &s->config;
-  const tws_serving_sizes sizes = {.prompt = s->longest, .text = s->longest + o->count, .weight_bits = o->weight_bits};
+  const tws_serving_sizes sizes = {.prompt = s->longest, .text = s->longest + o->count, .weight_codes = o->weight_codes};
   TWS_TRY(tws_serving_make(&request, sizes, &s->serving, err));
   TWS_TRY(tws_serving_plans(&s->serving, s->t.rank, s->plan, err));
   s->t.plan = s->plan[0];
