@@ -185,8 +185,8 @@ typedef struct tws_generate_options {
    * its text, which is the only way for texts that are longer than that */
   int cache;
   int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: they have none */
-  /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the second
-   * one on. Only with a cache; `count` and `sampling` have no effect */
+  /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
+   * second one on. Only with a cache; `count` and `sampling` have no effect */
   int scores;
   tws_sampling sampling;
   uint64_t seed; /* seed of the random choices of tokens of the first text; each further text has the next seed */
