@@ -10,6 +10,7 @@
 #include "base/checksum.h"
 #include "base/number.h"
 #include "checkpoint/folder.h"
+#include "models/quantized.h"
 
 enum { SHAPE_DIMS = sizeof((tws_param *)0)->shape / sizeof(int64_t) };
 
@@ -125,7 +126,7 @@ void tws_saved_write(const tws_saved_index *x, tws_text *out) {
     if (p->shape[0] > 0) tws_text_add(out, "]");
     if (p->experts > 0) tws_text_add(out, ",\"experts\":%d", (int)p->experts);
     if (p->frozen) tws_text_add(out, ",\"frozen\":true");
-    if (p->bits) tws_text_add(out, ",\"bits\":%d", p->bits);
+    if (p->code_type) tws_text_add(out, ",\"bits\":%d", tws_code_bits(p->code_type));
     tws_text_add(out, "}");
   }
   tws_text_add(out, "],\n\"files\":[");
@@ -331,7 +332,7 @@ static tws_code read_params(const reader *r) {
     TWS_TRY(read_shape(r, item, param));
     int64_t bits = 0;
     if (cJSON_HasObjectItem(item, "bits")) TWS_TRY(read_count(r, item, "bits", 4, 8, &bits));
-    param->bits = (uint8_t)bits;
+    param->code_type = (uint8_t)bits;
     param->frozen = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(item, "frozen")) != 0;
     param++;
   }

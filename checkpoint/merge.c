@@ -314,7 +314,7 @@ void tws_adapter_rounding(const tws_saved_index *index, tws_text *out) {
   if (!arena || tws_saved_names(index, arena, &tensors, &count, NULL) != TWS_OK) out->failed = 1;
   tws_text_add(out, "{\n  \"weights\": [");
   for (uint32_t i = 0; i < count && !out->failed; i++) {
-    const int of = index->params[tensors[i].param].bits;
+    const int of = index->params[tensors[i].param].code_type;
     if (of == 0) continue;
     tws_text_add(out, "%s\n    \"%s\"", bits ? "," : "", tensors[i].name);
     bits = of;

@@ -19,6 +19,7 @@
 #include "compat/deepspeed_memory.h"
 #include "job/inference.h"
 #include "job/measured.h"
+#include "models/quantized.h"
 
 enum { defaults_of_texts = 512 }; /* tokens of prompts and of outputs */
 
@@ -400,13 +401,13 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
     return tws_fail(err, TWS_USAGE, "leave out --program, --ledger-csv, --compat, --export and --measured",
                     "--serve predicts both programs of inference");
   TWS_TRY(tws_server_parse(o->software, &request.server, err));
-  if (o->weights && strcmp(o->weights, "int8") != 0 && strcmp(o->weights, "nf4") != 0)
-    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "--weights: no type is \"%.40s\"", o->weights);
+  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
+    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "--weights: no type is \"%.40s\"", o->weights);
   if (o->cache && strcmp(o->cache, "fp8") != 0)
     return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
                     o->cache);
   request.cache_bits = o->cache ? 8 : 0;
-  request.weight_bits = !o->weights ? 0 : strcmp(o->weights, "int8") == 0 ? 8 : 4;
+  request.weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
   tws_job *job;
   tws_job_spec spec = o->job;
   tws_inference inference;
@@ -414,7 +415,7 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
   if (read == TWS_OK && inference.notes.data) tws_say(cli, "%s", inference.notes.data);
   tws_text_free(&inference.notes);
   TWS_TRY(read);
-  if (!o->weights && inference.weight_bits) request.weight_bits = inference.weight_bits;
+  if (!o->weights && inference.weight_codes) request.weight_codes = inference.weight_codes;
   if (inference.most_tokens && request.prompt + request.output > inference.most_tokens)
     return tws_fail(err, TWS_INVALID, "use a larger max_out_tokens, or fewer --prompt-tokens and --output-tokens",
                     "max_out_tokens is %lld, and texts have %lld + %lld tokens", (long long)inference.most_tokens,
@@ -489,7 +490,7 @@ static const tws_option table[] = {
     TWS_STRING("software", 0, "NAME", options, software,
                "--serve: twinspeed, deepspeed-inference, vllm, tensorrt-llm or llama.cpp"),
     TWS_STRING("weights", 0, "TYPE", options, weights,
-               "--serve: int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+               "--serve: " TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_STRING("cache", 0, "TYPE", options, cache, "--serve: fp8: keys and values in 8 bits"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),

@@ -1,5 +1,6 @@
 /* twinspeed generate: continues a text with a trained model. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/json.h"
@@ -8,6 +9,7 @@
 #include "job/inference.h"
 #include "job/modules.h"
 #include "launch/launch.h"
+#include "models/quantized.h"
 #include "tokens/tokenizer.h"
 
 typedef struct options {
@@ -16,16 +18,11 @@ typedef struct options {
   tws_strings stop;
   int64_t tokens, top_k, batch;
   double temperature, top_p, min_p, repetition;
-  int no_cache;
+  int no_cache, score; /* score: the prompts' tokens are scored, and none are generated */
   const char *weights;
 } options;
 
 typedef tws_token_list tokens;
-
-/* Returns the bits of a type of --weights; -1: it is none. */
-static int weight_bits(const char *name) {
-  return !name ? 0 : strcmp(name, "int8") == 0 ? 8 : strcmp(name, "nf4") == 0 ? 4 : -1;
-}
 
 /* A prompt, and what is generated after it. */
 typedef struct continuation {
@@ -217,6 +214,7 @@ static int on_token(void *user, int64_t number, int32_t token, double log_probab
   continuation *x = &p->texts->items[number];
   tws_token_add(&x->made, token, NULL);
   cJSON_AddItemToArray(x->log_probabilities, cJSON_CreateNumber(log_probability));
+  if (p->options->score) return 0;
   if (!p->cli->json && !p->options->prompts) print_token(p, token);
   return x->stopped = has_stopped(p, &x->made);
 }
@@ -224,7 +222,7 @@ static int on_token(void *user, int64_t number, int32_t token, double log_probab
 /* Prints the prompt; with a tokenizer, in decoded form. */
 static tws_code start_text(printer *p, const options *o, tws_error *err) {
   const tokens *prompt = &p->texts->items[0].prompt;
-  if (!p->tokenizer || p->ids || p->cli->json || o->prompts) return TWS_OK;
+  if (!p->tokenizer || p->ids || p->cli->json || o->prompts || o->score) return TWS_OK;
   p->prompt = NULL;
   for (size_t i = 0; i < prompt->count; i++) TWS_TRY(tws_token_add(&p->all, prompt->id[i], err));
   if (o->prompt) return print_text(p, 0, err);
@@ -263,6 +261,18 @@ static tws_code add_text_members(const printer *p, continuation *x, cJSON *objec
   return TWS_OK;
 }
 
+/* Returns the perplexity of the scored tokens of all texts, and their number. */
+static double perplexity_of(const texts *all, int64_t *count) {
+  double sum = 0;
+  const cJSON *number;
+  *count = 0;
+  for (size_t i = 0; i < all->count; i++) cJSON_ArrayForEach(number, all->items[i].log_probabilities) {
+      sum += number->valuedouble;
+      ++*count;
+    }
+  return exp(-sum / (double)*count);
+}
+
 static void add_result_members(cJSON *root, const tws_generate_result *r) {
   cJSON_AddBoolToObject(root, "cache", r->cache_bytes > 0);
   cJSON_AddNumberToObject(root, "forward_tokens", (double)r->forward_tokens);
@@ -279,6 +289,11 @@ static tws_code print_json(const printer *p, const tws_generate_result *result, 
   cJSON *root = cJSON_CreateObject(), *list = p->options->prompts ? cJSON_CreateArray() : NULL;
   tws_code code = TWS_OK;
   cJSON_AddStringToObject(root, "schema", "twinspeed-generation-1");
+  if (p->options->score) {
+    int64_t count;
+    cJSON_AddNumberToObject(root, "perplexity", perplexity_of(p->texts, &count));
+    cJSON_AddNumberToObject(root, "scored_tokens", (double)count);
+  }
   if (list) cJSON_AddItemToObject(root, "texts", list);
   for (size_t i = 0; i < p->texts->count && code == TWS_OK; i++) {
     cJSON *object = list ? cJSON_CreateObject() : root;
@@ -311,6 +326,12 @@ static tws_code print_texts(const printer *p, tws_error *err) {
 
 static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *err) {
   if (p->cli->json) return print_json(p, r, err);
+  if (p->options->score) {
+    int64_t count;
+    const double perplexity = perplexity_of(p->texts, &count);
+    tws_out("perplexity %.6g of %lld tokens\n", perplexity, (long long)count);
+    return TWS_OK;
+  }
   if (p->options->prompts) TWS_TRY(print_texts(p, err));
   if (!p->options->prompts && !p->ids) {
     if (p->tokenizer) TWS_TRY(print_text(p, 1, err));
@@ -345,7 +366,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                .options = o,
                .texts = all,
                .ids = o->prompt_ids != NULL,
-               .prompt = cli->json ? NULL : o->prompt,
+               .prompt = cli->json || o->score ? NULL : o->prompt,
                .tokenizer = tokenizer};
   tws_prompt *prompts = tws_calloc(all->count, sizeof *prompts);
   if (!prompts) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -360,7 +381,8 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                         .count = o->tokens,
                                         .batch = o->batch,
                                         .cache = !o->no_cache,
-                                        .weight_bits = weight_bits(o->weights),
+                                        .scores = o->score,
+                                        .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
                                         .sampling = {.temperature = o->temperature,
                                                      .top_k = o->top_k,
                                                      .top_p = o->top_p,
@@ -396,11 +418,14 @@ static tws_code check_job(const options *o, tws_error *err) {
   for (int i = 0; i < o->stop.count; i++)
     if (!o->stop.item[i][0])
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
-  if (weight_bits(o->weights) < 0)
-    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "generate: no type of weights is \"%.40s\"", o->weights);
+  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
+    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "generate: no type of weights is \"%.40s\"",
+                    o->weights);
   if (o->weights && o->resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
+  if (o->score && o->no_cache)
+    return tws_fail(err, TWS_USAGE, "leave out --no-cache", "generate: --score needs a cache of keys and values");
   if (o->tag && !o->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;
@@ -410,7 +435,7 @@ static tws_code check_job(const options *o, tws_error *err) {
 static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
   tws_inference inference;
   tws_code code = tws_inference_read(&o->job, &inference, err);
-  if (code == TWS_OK && inference.weight_bits && !o->weights) o->weights = inference.weight_bits == 4 ? "nf4" : "int8";
+  if (code == TWS_OK && inference.weight_codes && !o->weights) o->weights = tws_code_type_name(inference.weight_codes);
   if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
   if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
   tws_text_free(&inference.notes);
@@ -446,6 +471,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec 
   arguments[count++] = tws_arena_printf(arena, "--min-p=%.17g", o->min_p);
   arguments[count++] = tws_arena_printf(arena, "--repetition-penalty=%.17g", o->repetition);
   if (o->no_cache) arguments[count++] = "--no-cache";
+  if (o->score) arguments[count++] = "--score";
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
   if (cli->verbose) arguments[count++] = "--verbose";
@@ -508,8 +534,10 @@ static const tws_option table[] = {
                "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
     TWS_STRING("weights", 0, "TYPE", options, weights,
-               "int8 or nf4: linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+               TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
+    TWS_FLAG("score", 0, options, score,
+             "generate nothing: print the perplexity of the prompts, each without its first token"),
     TWS_OPTIONS_END};
 
 static const options defaults = {

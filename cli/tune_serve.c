@@ -6,12 +6,12 @@
 
 static tws_code read_request(const tws_tune_serve_options *o, tws_serve_request *request, tws_error *err) {
   *request = (tws_serve_request){.prompt = o->prompt, .output = o->output};
-  if (o->weights && strcmp(o->weights, "int8") != 0 && strcmp(o->weights, "nf4") != 0)
-    return tws_fail(err, TWS_USAGE, "--weights int8 or nf4", "--weights: no type is \"%.40s\"", o->weights);
+  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
+    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "--weights: no type is \"%.40s\"", o->weights);
   if (o->cache && strcmp(o->cache, "fp8") != 0)
     return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
                     o->cache);
-  request->weight_bits = !o->weights ? 0 : strcmp(o->weights, "int8") == 0 ? 8 : 4;
+  request->weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
   request->cache_bits = o->cache ? 8 : 0;
   return tws_server_parse(o->software, &request->server, err);
 }

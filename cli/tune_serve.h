@@ -4,6 +4,7 @@
 
 #include "autotune/serving.h"
 #include "cli/cli.h"
+#include "models/quantized.h"
 
 typedef struct tws_tune_serve_options {
   int serve;
@@ -23,7 +24,7 @@ typedef struct tws_tune_serve_options {
       TWS_NUMBER("token-within", 0, "SECONDS", type, field.token_s, 1e-6, 1e9,                             \
                  "--serve: limit of the time between two tokens"),                                         \
       TWS_STRING("software", 0, "NAME", type, field.software, "--serve: as that of estimate --serve"),     \
-      TWS_STRING("weights", 0, "TYPE", type, field.weights, "--serve: int8 or nf4"),                       \
+      TWS_STRING("weights", 0, "TYPE", type, field.weights, "--serve: " TWS_CODE_TYPES),                   \
       TWS_STRING("cache", 0, "TYPE", type, field.cache, "--serve: fp8")
 
 tws_code tws_tune_serve(tws_cli *cli, const tws_job_spec *spec, const tws_tune_serve_options *o, tws_error *err);

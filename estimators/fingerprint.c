@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "estimators/estimators.h"
+#include "models/quantized.h"
 
 /* Returns a hash of the model as its file describes it, without the rows that pad the vocabulary. */
 uint64_t tws_network_fingerprint(const tws_network *n) {
@@ -28,7 +29,7 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     hash = tws_fingerprint_text(hash, p->name);
     hash = tws_fingerprint_integer(hash, p->rows == n->padded_vocabulary ? n->vocabulary : p->rows);
     hash = tws_fingerprint_integer(hash, p->columns);
-    if (p->frozen) hash = tws_fingerprint_text(hash, p->bits == 8 ? "int8" : p->bits == 4 ? "nf4" : "frozen");
+    if (p->frozen) hash = tws_fingerprint_text(hash, p->code_type ? tws_code_type_name(p->code_type) : "frozen");
   }
   return hash;
 }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/json.h"
+#include "models/quantized.h"
 
 /* Keys without effect, and why. A key of a section is explained with its section. */
 static const struct {
@@ -94,7 +95,7 @@ static tws_code read_type(const tws_json *json, const cJSON *item, tws_job_spec 
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     if (strcasecmp(name, types[i].theirs) != 0) continue;
     if (strcmp(types[i].ours, "int8") == 0)
-      out->weight_bits = 8;
+      out->weight_codes = TWS_CODES_INT8;
     else if (!spec->dtype)
       spec->dtype = types[i].ours;
     return TWS_OK;
@@ -123,8 +124,9 @@ static tws_code read_ranks(const tws_json *json, const cJSON *root, tws_job_spec
 
 /* Reads quant.weight; activations are not quantized. */
 static tws_code read_quantization(const tws_json *json, const cJSON *quant, tws_inference *out, tws_error *err) {
-  int enabled = 1;
+  int enabled = 1, symmetric = 1;
   int64_t bits = 8;
+  const char *type = "symmetric";
   if (!quant || cJSON_IsNull(quant)) return TWS_OK;
   if (!cJSON_IsObject(quant)) return tws_json_fail(json, quant, err, "{\"enabled\": true}", "a section is an object");
   TWS_TRY(tws_json_bool(json, quant, "enabled", 0, 1, &enabled, err));
@@ -133,17 +135,23 @@ static tws_code read_quantization(const tws_json *json, const cJSON *quant, tws_
     int each = 1;
     TWS_TRY(tws_json_bool(json, weight, "enabled", 0, 1, &each, err));
     TWS_TRY(tws_json_int(json, weight, "num_bits", 0, 1, 32, 8, &bits, err));
+    TWS_TRY(tws_json_string(json, weight, "q_type", 0, "symmetric", &type, err));
+    symmetric = strcmp(type, "asymmetric") != 0;
+    if (symmetric && strcmp(type, "symmetric") != 0)
+      return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(weight, "q_type"), err, "symmetric or asymmetric",
+                           "\"quant.weight.q_type\" is \"%.40s\"", type);
     enabled &= each;
   }
   if (!enabled) return TWS_OK;
   if (bits != 4 && bits != 8)
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(weight, "num_bits"), err, "weights have 4 or 8 bits",
                          "\"quant.weight.num_bits\" is %lld", (long long)bits);
-  out->weight_bits = (int)bits;
+  if (bits == 8) out->weight_codes = symmetric ? TWS_CODES_INT8 : TWS_CODES_INT8_ASYMMETRIC;
+  if (bits == 4) out->weight_codes = symmetric ? TWS_CODES_INT4 : TWS_CODES_INT4_ASYMMETRIC;
   tws_text_add(&out->notes,
-               "quant: weights of linear layers have %d bits with a scale for 64 of a row; activations and "
-               "queries are not quantized\n",
-               (int)bits);
+               "quant: weights of linear layers are %s with a scale for 64 of a row; activations and queries are not "
+               "quantized\n",
+               tws_code_type_name(out->weight_codes));
   return TWS_OK;
 }
 

@@ -7,7 +7,7 @@
 
 typedef struct tws_inference {
   int given;           /* 1: the job's configuration file was one of DeepSpeed's inference engine */
-  int weight_bits;     /* quant: 4 or 8; 0: weights have the job's type */
+  int weight_codes;    /* quant: type of codes (tws_code_type); 0: weights have the job's type */
   int64_t most_tokens; /* max_out_tokens: tokens of a prompt and its output together; 0: no limit */
   tws_text notes;      /* a line for each key that has no effect, with the reason; the caller frees it */
 } tws_inference;

@@ -86,7 +86,7 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
   TWS_TRY(tws_serving_make(&base,
                            (tws_serving_sizes){.prompt = request->prompt,
                                                .text = request->prompt + request->output,
-                                               .weight_bits = request->weight_bits,
+                                               .weight_codes = request->weight_codes,
                                                .cache_bits = request->cache_bits},
                            &serving, err));
   const double software_s = request->server->pass_s + request->server->text_s * (double)each;

@@ -9,7 +9,7 @@
 
 typedef struct tws_serve_request {
   int64_t prompt, output;   /* tokens of each prompt, and generated ones */
-  int weight_bits;          /* 4 or 8: weights of linear layers are codes of this size; 0: they are of the job's type */
+  int weight_codes;         /* type of codes of linear layers' weights (tws_code_type); 0: they are of the job's type */
   int cache_bits;           /* 8: keys and values are cached in 8 bits; 0: in the job's type */
   const tws_server *server; /* the software; its figures are in the job's profile already */
   int finds_batch;          /* 1: also search the largest batch */

@@ -54,7 +54,7 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
 static int is_kept_anyway(const tws_network *network, const tws_module *m) {
   if (network->modules[network->values[m->in[0]].producer].type == TWS_MODULE_ATTENTION) return 1;
   for (const tws_module *other = m; other-- > network->modules && other->layer == m->layer;)
-    if (other->type == TWS_MODULE_LINEAR && other->in[0] == m->in[0] && network->params[other->param[0]].bits > 0)
+    if (other->type == TWS_MODULE_LINEAR && other->in[0] == m->in[0] && network->params[other->param[0]].code_type > 0)
       return 1;
   return 0;
 }
@@ -75,7 +75,7 @@ static double kept_bytes(const tws_network *network, const tws_module *m, const 
     case TWS_MODULE_GELU_EXACT:
       return keeps->gelu_tensors[1] * number * (double)m->out_features;
     case TWS_MODULE_LINEAR:
-      if (network->params[m->param[0]].bits == 0 || is_kept_anyway(network, m)) return 0;
+      if (network->params[m->param[0]].code_type == 0 || is_kept_anyway(network, m)) return 0;
       return keeps->quantized_input * (double)m->in_features;
     case TWS_MODULE_LOW_RANK:
       return keeps->adapter_output * (double)network->params[m->param[0]].rows;

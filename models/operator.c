@@ -1,6 +1,7 @@
 /* The table of operators, which is included four times: as texts and constants, as flops, as bytes, and as a list of
  * operands. */
 #include "models/operator.h"
+#include "models/quantized.h"
 #include "models/routing.h"
 
 #include <math.h>
@@ -141,6 +142,14 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define ELEMENTS(...) (__VA_ARGS__)
 #define flag(name) ((work->flags & TWS_##name) != 0)
 #define EIGHT(type) (flag(FP8) ? TWS_##type : dtype)
+
+/* Return the bits of a code, and the values of a block of codes (models/quantized.h). */
+static inline double code_bits(double type) {
+  return tws_code_bits((int)type);
+}
+static inline double code_scales(double type) {
+  return tws_code_scales((int)type);
+}
 
 static inline double least_of(double a, double b) {
   return a < b ? a : b;

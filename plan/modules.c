@@ -4,6 +4,7 @@
 
 #include "models/network/module.h"
 #include "models/operator.h"
+#include "models/quantized.h"
 #include "models/zigzag.h"
 #include "plan/lower.h"
 
@@ -129,7 +130,7 @@ static int forward_coded(tws_lower *l, const tws_module *m) {
                        operands + 1);
   int n = 3;
   work.d[3] = q->block;
-  work.d[4] = q->bits;
+  work.d[4] = q->type;
   if (tws_local_of(l, m)->skips_vector) work.flags &= ~(uint32_t)TWS_BIAS;
   if (work.flags & TWS_BIAS) operands[n++] = tws_zero_param(l, m->param[1]);
   operands[n++] = tws_value_write(l, m->out[0]);

@@ -242,7 +242,7 @@ typedef struct tws_quantized {
   /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from this mean;
    * TWS_NONE: scales are float32 */
   uint32_t means;
-  int bits;      /* number of bits of a code, 4 or 8; 0: there are no quantized parameters */
+  int type;      /* of codes (tws_code_type); 0: there are no quantized parameters */
   int64_t block; /* number of elements that share a scale */
   int64_t group; /* number of blocks in a group; 0: scales are float32 */
 } tws_quantized;
@@ -361,7 +361,7 @@ tws_code tws_plan_lower(const tws_plan_request *request, tws_plan **out, tws_err
 tws_code tws_plan_depend(const tws_plan_request *request, tws_plan **out, tws_error *err);
 void tws_plan_destroy(tws_plan *plan);
 static inline int tws_shard_is_quantized(const tws_plan *plan, const tws_shard *shard) {
-  return plan->quantized.bits > 0 && shard->storage_offset >= plan->quantized.first;
+  return plan->quantized.type > 0 && shard->storage_offset >= plan->quantized.first;
 }
 /* Returns `most` (at least one unit) rounded down to a multiple of the unit of quantized elements. */
 static inline uint64_t tws_quantized_chunk(const tws_plan *plan, uint64_t most) {

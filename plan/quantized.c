@@ -10,7 +10,7 @@
 #include "plan/zero.h"
 
 int tws_is_quantized(const tws_lower *l, uint32_t param) {
-  return l->network->params[param].bits > 0;
+  return l->network->params[param].code_type > 0;
 }
 
 static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t common, tws_error *err) {
@@ -77,7 +77,7 @@ tws_code tws_quantized_begin(tws_lower *l) {
     if (!tws_is_quantized(l, p)) continue;
     common = tws_common_divisor(param->columns, common);
     if (!odd && (param->columns % block != 0 || block % 2 != 0)) odd = param;
-    q->bits = param->bits;
+    q->type = param->code_type;
     q->block = block;
     q->group = l->config->quantization.scale_block;
   }
@@ -100,13 +100,13 @@ void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements) {
                            .category = TWS_CATEGORY_PARAMETER,
                            .role = TWS_ELEMENTS_NONE,
                            .initial = TWS_INITIAL_QUANTIZED,
-                           .elements = tws_code_bytes(elements, q->bits)};
-  if (q->bits == 0) return;
+                           .elements = tws_code_bytes(elements, q->type)};
+  if (q->type == TWS_CODES_NONE) return;
   q->first = first;
   q->codes = tws_builder_state(&l->b, &entry);
   entry.name = "scales of quantized parameters";
   entry.dtype = q->group > 0 ? TWS_U8 : TWS_F32;
-  entry.elements = elements / (uint64_t)q->block;
+  entry.elements = elements / (uint64_t)q->block * (uint64_t)tws_code_scales(q->type);
   q->scales = tws_builder_state(&l->b, &entry);
   if (q->group == 0) return;
   entry.name = "means of quantized scales";
@@ -120,8 +120,9 @@ void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements) {
 static int parts_of(const tws_quantized *q, const uint32_t *buffers, uint64_t offset, uint64_t count,
                     tws_operand *out) {
   const uint64_t block = (uint64_t)q->block, unit = (uint64_t)tws_quantized_unit(q);
-  out[0] = tws_read(buffers[0], tws_code_bytes(offset, q->bits), tws_code_bytes(count, q->bits));
-  out[1] = tws_read(buffers[1], offset / block, count / block);
+  const uint64_t each = (uint64_t)tws_code_scales(q->type);
+  out[0] = tws_read(buffers[0], tws_code_bytes(offset, q->type), tws_code_bytes(count, q->type));
+  out[1] = tws_read(buffers[1], offset / block * each, count / block * each);
   if (q->group > 0) out[2] = tws_read(buffers[2], 2 * offset / unit, 2 * count / unit);
   return q->group > 0 ? 3 : 2;
 }
@@ -143,7 +144,7 @@ tws_operand tws_dequantized(tws_lower *l, uint32_t param) {
   operands[parts] = tws_lower_scratch(l, "dequantized weight", l->config->dtype, count);
   work.d[0] = (int64_t)count;
   work.d[1] = q->block;
-  work.d[2] = q->bits;
+  work.d[2] = q->type;
   work.d[3] = q->group;
   tws_lower_compute(l, &work, operands, parts + 1);
   operands[parts].access = TWS_READ;

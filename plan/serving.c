@@ -1,4 +1,5 @@
 #include "plan/serving.h"
+#include "models/quantized.h"
 
 #include <string.h>
 
@@ -20,6 +21,11 @@ static tws_code check_sizes(const tws_plan_request *base, tws_serving_sizes size
   return TWS_OK;
 }
 
+void tws_serving_drop_nothing(tws_config *config) {
+  config->expert_dropless = 1;
+  config->expert_bound = 1e6; /* a rank has room for all routes that it can receive */
+}
+
 /* Returns the configuration of a program: that of the base without what concerns training alone. */
 static tws_config config_of(const tws_config *base, tws_program program, tws_serving_sizes sizes) {
   tws_config c = *base;
@@ -31,11 +37,11 @@ static tws_config config_of(const tws_config *base, tws_program program, tws_ser
   c.loss_tiles = c.mlp_tiles = 1;
   c.dropout = 0;
   c.cache_bits = sizes.cache_bits;
-  if (sizes.weight_bits > 0) {
-    c.quantization.type = sizes.weight_bits == 4 ? TWS_QUANTIZATION_NF4 : TWS_QUANTIZATION_INT8;
+  if (sizes.weight_codes != TWS_CODES_NONE) {
     c.quantization.block = sizes.block > 0 ? sizes.block : 64;
     c.quantization.scale_block = 0;
   }
+  tws_serving_drop_nothing(&c);
   c.delayed_update = 0;
   memset(&c.zenflow, 0, sizeof c.zenflow);
   return c;
@@ -46,7 +52,7 @@ tws_code tws_serving_make(const tws_plan_request *base, tws_serving_sizes sizes,
   TWS_TRY(check_sizes(base, sizes, err));
   for (int i = 0; i < TWS_SERVING_PROGRAMS; i++) {
     const tws_serving_part part = programs[i] == TWS_PROGRAM_DECODE ? TWS_SERVING_TOKENS : TWS_SERVING_PROMPTS;
-    const tws_code code = tws_network_serve(base->network, part, sizes.weight_bits, &out->network[i], err);
+    const tws_code code = tws_network_serve(base->network, part, sizes.weight_codes, &out->network[i], err);
     if (code != TWS_OK) {
       tws_serving_close(out);
       return code;

@@ -11,9 +11,7 @@
 /* Sizes of a batch of texts. */
 typedef struct tws_serving_sizes {
   int64_t prompt; /* tokens of the longest prompt */
-  /* 4 (nf4) or 8: linear layers' weights are codes of this size with a scale for each `block` of a row; 0: they are
-   * not */
-  int weight_bits;
+  int weight_codes; /* type of codes of linear layers' weights, of which `block` of a row share a scale; 0: none */
   int cache_bits; /* 8: keys and values are cached in 8 bits, for predictions alone; 0: in the activations' type */
   int64_t block; /* 0: 64 */
   int64_t text;  /* tokens of a whole text, with those that are generated: positions of the cache */
@@ -34,6 +32,10 @@ typedef struct tws_serving {
  * than the model's positions. On failure *out needs no close. */
 tws_code tws_serving_make(const tws_plan_request *base, tws_serving_sizes sizes, tws_serving *out, tws_error *err);
 void tws_serving_close(tws_serving *serving);
+
+/* Lets the experts of a configuration process every token: which tokens an expert would have no slot for depends on the
+ * other texts of a batch, on which a text must not depend. */
+void tws_serving_drop_nothing(tws_config *config);
 
 /* Builds the plans of both programs of a rank over one state, which the first plan owns: destroy the second one
  * first. */

@@ -1,5 +1,6 @@
 #include "plan/shard.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/sequence_rules.h"
@@ -275,11 +276,26 @@ static void slice_experts(maker *k, const tws_module *m, uint32_t p, int placed,
   k->slices[p] = slice;
 }
 
+/* Fails if the tensor ranks do not divide each block of a module's outputs. */
+static void check_blocks(maker *k, const tws_module *m, const int64_t *blocks, int count) {
+  for (int i = 0; i < count && k->failed == TWS_OK; i++) {
+    int legal = k->tensor - 1;
+    char hint[96];
+    if (blocks[i] % k->tensor == 0) continue;
+    while (blocks[i] % legal) legal--;
+    snprintf(hint, sizeof hint, "the nearest smaller degree that is legal for this layer is %d", legal);
+    k->failed =
+        tws_fail(k->err, TWS_INVALID, hint, "tensor parallelism over %d ranks does not divide the %lld features of %s",
+                 k->tensor, (long long)blocks[i], m->name);
+  }
+}
+
 static void place_params(maker *k, const tws_module *m, tws_placement input) {
   const tws_axis_rule rule = rule_of(k, TWS_AXIS_MODEL, m);
   int64_t blocks[3];
   const int count =
       k->split == TWS_SPLIT_COLUMN ? tws_tensor_parallel_blocks(k->whole, k->consumer, k->origin, blocks) : 0;
+  if (m->type == TWS_MODULE_LINEAR) check_blocks(k, m, blocks, count);
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     if (m->param[i] == TWS_NONE) continue;
     const int placed = i ? rule.vector : rule.weight;

@@ -74,7 +74,7 @@ static void add_tiles(const tws_lower *l, uint32_t weight, tws_param *params, tw
                         .module = params[weight].module,
                         .frozen = params[weight].frozen,
                         .param_group = params[weight].param_group,
-                        .bits = params[weight].bits};
+                        .code_type = params[weight].code_type};
     placed[tiles->first + i] = placed[weight];
     l->tiling.weight_of[tiles->first + i] = weight;
   }

@@ -279,8 +279,8 @@ static void describe_training(const tws_training *t, tws_saved_index *x) {
   x->client_state = t->client_state;
   x->lora_r = config->lora.r;
   x->lora_scale = tws_lora_scale(config);
-  x->block = t->plan->quantized.bits > 0 ? t->plan->quantized.block : 0;
-  x->scale_block = t->plan->quantized.bits > 0 ? t->plan->quantized.group : 0;
+  x->block = t->plan->quantized.type > 0 ? t->plan->quantized.block : 0;
+  x->scale_block = t->plan->quantized.type > 0 ? t->plan->quantized.group : 0;
 }
 
 static void describe_state(const tws_training *t, tws_saved_index *x) {

@@ -9,6 +9,7 @@
 #include "checkpoint/read.h"
 #include "models/network/serving.h"
 #include "plan/hyper.h"
+#include "plan/serving.h"
 #include "real/objective.h"
 #include "real/sample.h"
 #include "real/train_internal.h"
@@ -17,6 +18,7 @@ typedef struct generator {
   tws_training t;
   const tws_generate_options *options;
   tws_generate_result *result;
+  tws_config config;        /* the configuration of the options, with experts that drop no tokens */
   uint32_t loss_op, scores; /* loss_op: the operation that reads the scores; scores: the buffer that contains them */
   uint64_t first;           /* element of the buffer at which the scores of the wanted token begin */
   int64_t padded, last;     /* padded: number of scores of a token; last: the token whose scores are wanted */
@@ -53,6 +55,9 @@ static tws_code build_program(generator *g, tws_error *err) {
                     "%s sees all tokens of a text at once", request.network->name);
   request.program = TWS_PROGRAM_EVALUATE;
   request.parameters_only = 1;
+  g->config = *request.config;
+  tws_serving_drop_nothing(&g->config);
+  request.config = &g->config;
   TWS_TRY(tws_plan_build(&request, &t->plan, err));
   t->counters = &t->plan->state->counters;
   t->programs[0] = t->plan;
@@ -168,6 +173,10 @@ static tws_code check_prompt(const tws_generate_options *o, int64_t number, tws_
   const tws_prompt *prompt = &o->prompts[number];
   char which[32] = "";
   if (o->prompt_count > 1) snprintf(which, sizeof which, " %lld", (long long)number + 1);
+  if (o->scores && prompt->count < 2)
+    return tws_fail(err, TWS_USAGE, "give texts of at least two tokens",
+                    "the text%s has %lld tokens: of the first one there is no probability", which,
+                    (long long)prompt->count);
   if (prompt->count < 1) return tws_fail(err, TWS_USAGE, "give at least one token", "the prompt%s is empty", which);
   for (int64_t i = 0; i < prompt->count; i++)
     if (prompt->token[i] < 0 || prompt->token[i] >= vocabulary)
@@ -200,10 +209,10 @@ static int keeps_cache(const tws_generate_options *o) {
     tws_log_write(o->log, TWS_LOG_INFO, "without a cache of keys and values: %s: %s", module, reason);
     return 0;
   }
-  if (longest + o->count <= o->plan.config->sequence_length) return 1;
+  if (longest + (o->scores ? 0 : o->count) <= o->plan.config->sequence_length) return 1;
   tws_log_write(o->log, TWS_LOG_INFO,
                 "without a cache of keys and values: texts of up to %lld tokens exceed the context of %lld (--seq)",
-                (long long)(longest + o->count), (long long)o->plan.config->sequence_length);
+                (long long)(longest + (o->scores ? 0 : o->count)), (long long)o->plan.config->sequence_length);
   return 0;
 }
 
@@ -223,10 +232,13 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
   *result = (tws_generate_result){0};
   TWS_TRY(check_options(options, err));
   const int keeps = keeps_cache(options);
-  if (options->weight_bits > 0 && !keeps)
+  if (options->weight_codes > 0 && !keeps)
     return tws_fail(err, TWS_UNSUPPORTED,
                     "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
                     "weights of few bits need a cache of keys and values");
+  if (options->scores && !keeps)
+    return tws_fail(err, TWS_UNSUPPORTED, "shorter texts, or a larger --seq",
+                    "texts are scored with a cache of keys and values");
   if (!keeps && tws_mpi_world(NULL) > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "use one rank, or texts within the context (--seq)",
                     "without a cache of keys and values tokens are generated on one rank");

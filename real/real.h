@@ -184,7 +184,10 @@ typedef struct tws_generate_options {
   /* 1: keys and values of earlier tokens are kept; 0: each token is computed from the last sequence_length tokens of
    * its text, which is the only way for texts that are longer than that */
   int cache;
-  int weight_bits; /* with a cache: 4 (nf4) or 8: weights of linear layers are codes of this size; 0: they are not */
+  int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: they have none */
+  /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
+   * second one on. Only with a cache; `count` and `sampling` have no effect */
+  int scores;
   tws_sampling sampling;
   uint64_t seed; /* seed of the random choices of tokens of the first text; each further text has the next seed */
   /* Receives each token of text number `prompt`; returns 1 if the text ends with it. Called on rank 0. */

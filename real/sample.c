@@ -15,6 +15,12 @@ static double log_sum(const float *scores, int32_t count, float most) {
   return (double)most + log(sum);
 }
 
+double tws_log_probability(const float *scores, int32_t count, int32_t token) {
+  float largest = scores[0];
+  for (int32_t i = 1; i < count; i++) largest = scores[i] > largest ? scores[i] : largest;
+  return (double)scores[token] - log_sum(scores, count, largest);
+}
+
 /* Returns the score of a token after the repetition penalty. */
 static float penalized(const float *scores, int32_t i, const tws_sampling *how, const uint8_t *seen) {
   if (!seen || !seen[i] || how->repetition <= 0) return scores[i];

@@ -25,4 +25,7 @@ typedef struct tws_candidate {
 int32_t tws_sample(const float *scores, int32_t count, const tws_sampling *how, const uint8_t *seen, double uniform,
                    tws_candidate *room, double *log_probability);
 
+/* Returns the natural logarithm of the probability of a token. */
+double tws_log_probability(const float *scores, int32_t count, int32_t token);
+
 #endif

@@ -37,13 +37,21 @@ typedef struct server {
   int32_t *input; /* room for any input of a program */
 } server;
 
+/* Returns the number of a prompt's tokens that the prefill processes: all, but one of a text whose tokens are
+ * scored. */
+static int64_t prefilled(const tws_generate_options *o, int64_t prompt) {
+  return o->scores ? 1 : o->prompts[prompt].count;
+}
+
 static tws_code build_programs(server *s, tws_error *err) {
   const tws_generate_options *o = s->options;
+  const int64_t prompt = o->scores ? 1 : s->longest;
   tws_plan_request request = o->plan;
   s->config = *o->plan.config;
   s->config.micro_batch_size = s->config.train_batch_size = s->batch;
   request.config = &s->config;
-  const tws_serving_sizes sizes = {.prompt = s->longest, .text = s->longest + o->count, .weight_bits = o->weight_bits};
+  const tws_serving_sizes sizes = {
+      .prompt = prompt, .text = s->longest + (o->scores ? 0 : o->count), .weight_codes = o->weight_codes};
   TWS_TRY(tws_serving_make(&request, sizes, &s->serving, err));
   TWS_TRY(tws_serving_plans(&s->serving, s->t.rank, s->plan, err));
   s->t.plan = s->plan[0];
@@ -100,7 +108,10 @@ static void fill_input(const server *s, tws_input_content content, int64_t rows)
   for (int64_t b = 0; b < s->batch; b++) {
     const text *x = &s->texts[b];
     const tws_prompt *prompt = x->prompt < 0 ? NULL : &s->options->prompts[x->prompt];
-    const int64_t start = x->processed, count = x->ended ? 0 : x->generated > 0 ? 1 : prompt ? prompt->count : 0;
+    const int64_t start = x->processed, count = x->ended           ? 0
+                                                : x->generated > 0 ? 1
+                                                : prompt           ? prefilled(s->options, x->prompt)
+                                                                   : 0;
     switch (content) {
       case TWS_INPUT_TOKENS:
         if (x->generated > 0)
@@ -163,7 +174,7 @@ static tws_code run_program(server *s, int program, double *seconds, tws_error *
   for (int64_t b = 0; b < s->batch; b++) {
     text *x = &s->texts[b];
     if (x->ended) continue;
-    const int64_t count = x->generated > 0 ? 1 : s->options->prompts[x->prompt].count;
+    const int64_t count = x->generated > 0 ? 1 : prefilled(s->options, x->prompt);
     x->processed += count;
     s->result->forward_tokens += count;
   }
@@ -179,23 +190,36 @@ static const float *scores_of(const server *s, int64_t b) {
   return s->one;
 }
 
+/* Chooses the next token of a text from its scores, or takes it from the text whose tokens are scored. Returns 1 if it
+ * is the text's last one by the options. */
+static int choose_token(const server *s, text *x, const float *scores, double *log_probability) {
+  const tws_generate_options *o = s->options;
+  const int32_t vocabulary = (int32_t)s->plan[0]->network->vocabulary;
+  if (o->scores) {
+    const tws_prompt *prompt = &o->prompts[x->prompt];
+    x->last = prompt->token[++x->generated];
+    *log_probability = tws_log_probability(scores, vocabulary, x->last);
+    return x->generated + 1 == prompt->count;
+  }
+  const double uniform =
+      tws_random_uniform(o->seed + (uint64_t)x->prompt, UINT64_C(0x67656e6572617465), (uint64_t)x->generated);
+  x->last = tws_sample(scores, vocabulary, &o->sampling, x->seen, uniform, s->room, log_probability);
+  return ++x->generated == o->count;
+}
+
 /* Chooses the next token of each text from its scores, on rank 0. */
 static tws_code choose_tokens(server *s, tws_error *err) {
   const tws_generate_options *o = s->options;
-  const int32_t vocabulary = (int32_t)s->plan[0]->network->vocabulary;
   for (int64_t b = 0; b < s->batch; b++) {
     text *x = &s->texts[b];
     if (x->ended) continue;
     double log_probability = 0;
-    const double uniform =
-        tws_random_uniform(o->seed + (uint64_t)x->prompt, UINT64_C(0x67656e6572617465), (uint64_t)x->generated);
-    x->last = tws_sample(scores_of(s, b), vocabulary, &o->sampling, x->seen, uniform, s->room, &log_probability);
+    const int last = choose_token(s, x, scores_of(s, b), &log_probability);
     if (!isfinite(log_probability))
       return tws_fail(err, TWS_INVALID, "are these the weights of this model?", "the model's scores are no numbers");
-    x->generated++;
-    s->result->generated_tokens++;
+    s->result->generated_tokens += !o->scores;
     if (x->seen) x->seen[x->last] = 1;
-    x->ended = o->on_token(o->user, x->prompt, x->last, log_probability) || x->generated == o->count;
+    x->ended = o->on_token(o->user, x->prompt, x->last, log_probability) || last;
   }
   return TWS_OK;
 }

@@ -73,7 +73,7 @@ tws_code tws_training_put_quantized(tws_training *t, uint64_t offset, const floa
   uint8_t *codes = tws_calloc(parts[0].count + 1, 1);
   tws_code code = scales && codes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory to quantize weights with");
   if (code == TWS_OK) {
-    tws_quantize(values, count, q->block, q->bits, codes, scales);
+    tws_quantize(values, count, q->block, q->type, codes, scales);
     code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, q->codes, parts[0].offset, codes, parts[0].count, err);
   }
   if (code == TWS_OK) code = put_scales(t, scales, parts, err);

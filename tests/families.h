@@ -3,6 +3,7 @@
 #ifndef TESTS_FAMILIES_H
 #define TESTS_FAMILIES_H
 
+#include "checkpoint/slice.h"
 #include "models/network/huggingface.h"
 #include "tests/hand_network.h"
 #include "tests/members.h"
@@ -63,8 +64,14 @@ static inline int is_weight(const char *name) {
   return length > 6 && strcmp(name + length - 6, "weight") == 0;
 }
 
+/* The value of a tensor's element, given the tensor's index in its golden list; weights of norms are around 1, all
+ * others around 0. `width`: the difference of the largest and the smallest value. */
+static inline float weight_of(const char *name, int dims, uint64_t element, uint64_t index, double width) {
+  return (float)((word_of(element, index) / 0x1p24 - 0.5) * width + (dims == 1 && is_weight(name)));
+}
+
 /* Number `index` of the golden tensors, of this name and shape. */
-static inline void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *golden) {
+static inline void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *golden, double width) {
   const cJSON *shape;
   uint64_t index = 0;
   cJSON_ArrayForEach(shape, golden) {
@@ -80,13 +87,49 @@ static inline void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSO
   int64_t *row_in = rows_by_file(t);
   for (int64_t i = 0; i < rows * columns; i++) {
     job->weights[job->first[t->param] + element_of(t, row_in, i / columns, i % columns)] =
-        (float)((word_of((uint64_t)i, index) / 0x1p24 - 0.5) / 5 + (dims == 1 && is_weight(t->name)));
+        weight_of(t->name, dims, (uint64_t)i, index, width);
   }
   free(row_in);
 }
 
 static inline void fill(hand_job *job, const tensors *t, const cJSON *family) {
-  for (uint32_t i = 0; i < t->count; i++) fill_tensor(job, &t->list[i], member(family, "tensors"));
+  for (uint32_t i = 0; i < t->count; i++) fill_tensor(job, &t->list[i], member(family, "tensors"), 0.2);
+}
+
+/* ---- the weights of a rank ---- */
+
+static inline uint32_t buffer_named(const tws_plan *plan, const char *name) {
+  uint32_t b = 0;
+  while (b < plan->buffer_count && strcmp(plan->buffers[b].name, name) != 0) b++;
+  return b;
+}
+
+/* Writes the segments of the job's weights that the rank of the plan has to its executor, in whatever precision they
+ * are, and the running statistics that a job begins with. */
+static inline tws_code put_rank_weights(const hand_job *job, const tws_plan *plan, tws_executor *x, tws_error *why) {
+  tws_arena *arena = tws_arena_create();
+  tws_piece *held = NULL;
+  uint32_t count = 0;
+  tws_code code = tws_pieces_of(plan, arena, &held, &count, why);
+  for (uint32_t i = 0; i < count && code == TWS_OK; i++) {
+    const tws_state_entry *entry = &plan->state->entries[held[i].entry];
+    if (held[i].param == TWS_NONE || entry->initial != TWS_INITIAL_PARAMETER) continue;
+    float *values = calloc(held[i].count + 1, sizeof *values);
+    for (uint64_t k = 0; k < held[i].count; k++) {
+      uint64_t run;
+      values[k] =
+          job->weights[job->first[held[i].param] + tws_param_slice_whole(&held[i].slice, held[i].first + k, &run)];
+    }
+    code = tws_executor_put(x, 0, buffer_named(plan, entry->name), held[i].at, values, held[i].count, why);
+    free(values);
+  }
+  tws_arena_destroy(arena);
+  if (code != TWS_OK || plan->running == TWS_NONE) return code;
+  float *tables = calloc(plan->buffers[plan->running].elements, sizeof *tables);
+  tws_init_running(plan, tables);
+  code = tws_executor_put(x, 0, plan->running, 0, tables, plan->buffers[plan->running].elements, why);
+  free(tables);
+  return code;
 }
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "models/operator.h"
+#include "models/quantized.h"
 
 typedef struct test_case {
   tws_kernel kernel;
@@ -113,6 +114,9 @@ static const test_case table[] = {
     CASE(CODED_LINEAR, {1, 96, 128, 64, 8}, {0}, 0, F),
     CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than are computed at once */
     CASE(CODED_LINEAR, {3, 70, 1400, 140, 4}, {0}, 0, B),
+    CASE(CODED_LINEAR, {2, 33, 192, 64, TWS_CODES_INT4}, {0}, TWS_BIAS, F),
+    CASE(CODED_LINEAR, {5, 17, 130, 26, TWS_CODES_INT4_ASYMMETRIC}, {0}, 0, B),
+    CASE(CODED_LINEAR, {1, 40, 128, 64, TWS_CODES_INT8_ASYMMETRIC}, {0}, 0, F),
     CASE(LINEAR, {1, 1, 1}, {0}, TWS_BIAS, F),
     CASE(LINEAR, {7, 13, 5}, {0}, 0, F),
     CASE(LINEAR, {64, 96, 80}, {0}, TWS_BIAS, F),
@@ -667,6 +671,9 @@ static const test_case table[] = {
     CASE(DEQUANTIZE, {64 * 75, 64, 4}, {0}, 0, F),
     CASE(DEQUANTIZE, {64 * 75, 64, 8}, {0}, 0, B),
     CASE(DEQUANTIZE, {3 * 602, 602, 4}, {0}, 0, B),
+    CASE(DEQUANTIZE, {64 * 75, 64, TWS_CODES_INT4}, {0}, 0, F),
+    CASE(DEQUANTIZE, {64 * 75, 64, TWS_CODES_INT4_ASYMMETRIC}, {0}, 0, B),
+    CASE(DEQUANTIZE, {3 * 602, 602, TWS_CODES_INT8_ASYMMETRIC}, {0}, 0, H),
     CASE(DEQUANTIZE, {3 * 602, 602, 8}, {0}, 0, H),
     CASE(DEQUANTIZE_TWICE, {2, 2, 8, 1}, {0}, 0, F),
     CASE(DEQUANTIZE_TWICE, {64 * 75, 64, 4, 25}, {0}, 0, F),

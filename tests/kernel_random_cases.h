@@ -6,6 +6,9 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
   return low + (int64_t)(tws_random_uniform(7, seed, index) * (double)(high - low + 1));
 }
 
+static const int code_types[] = {TWS_CODES_NF4, TWS_CODES_INT8, TWS_CODES_INT4, TWS_CODES_INT4_ASYMMETRIC,
+                                 TWS_CODES_INT8_ASYMMETRIC};
+
 static test_case random_case(int number) {
   const uint64_t s = 1000 + (uint64_t)number;
   test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
@@ -180,7 +183,7 @@ static test_case random_case(int number) {
       if (c.kernel == TWS_KERNEL_PART) c.flags = 0;
       break;
     case TWS_KERNEL_CODED_LINEAR:
-      c.d[3] = 2 * draw(s, 20, 1, 40), c.d[2] = c.d[3] * draw(s, 21, 1, 9), c.d[4] = 4 * draw(s, 22, 1, 2);
+      c.d[3] = 2 * draw(s, 20, 1, 40), c.d[2] = c.d[3] * draw(s, 21, 1, 9), c.d[4] = code_types[draw(s, 22, 0, 4)];
       c.flags &= TWS_BIAS, c.dtype2 = c.dtype;
       break;
     case TWS_KERNEL_CACHE_WRITE:
@@ -195,7 +198,7 @@ static test_case random_case(int number) {
       c.flags = (uint32_t)draw(s, 28, 0, 1) * TWS_ALIBI, c.f[1] = (double)draw(s, 29, 0, 1) * 12;
       break;
     case TWS_KERNEL_DEQUANTIZE:
-      c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = 4 * draw(s, 21, 1, 2);
+      c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = code_types[draw(s, 21, 0, 4)];
       break;
     case TWS_KERNEL_DEQUANTIZE_TWICE:
       c.d[1] = 2 * draw(s, 20, 1, 40), c.d[2] = 4 * draw(s, 21, 1, 2), c.d[3] = draw(s, 22, 1, 70);

@@ -30,13 +30,33 @@ static inline int oracle_signed(int byte) {
   return byte > 127 ? byte - 256 : byte;
 }
 
+/* The number of codes' element i in units of the scale. Types: 4 nf4, 8 int8, 20 int4, 36 and 40 with a minimum. */
+static inline double oracle_code(const double *codes, int64_t i, int64_t type) {
+  static double level[16];
+  const int byte = (int)codes[type % 16 == 8 ? i : i / 2], half = i % 2 ? byte % 16 : byte / 16;
+  for (int k = 0; k < 16 && level[15] == 0; ++k) level[k] = oracle_level(k);
+  switch (type) {
+    case 8:
+      return oracle_signed(byte);
+    case 40:
+      return byte;
+    case 20:
+      return (half - 8) / 8.0;
+    case 36:
+      return half;
+    default:
+      return level[half];
+  }
+}
+
 static inline void oracle_dequantize(const tws_work *w, double **o) {
   const int twice = w->code == TWS_KERNEL_DEQUANTIZE_TWICE;
-  double level[16];
-  for (int i = 0; i < 16; ++i) level[i] = oracle_level(i);
   for (int64_t i = 0; i < w->d[0]; ++i) {
-    const int byte = (int)o[0][w->d[2] == 8 ? i : i / 2];
-    const double code = w->d[2] == 8 ? oracle_signed(byte) : level[i % 2 ? byte % 16 : byte / 16];
+    const double code = oracle_code(o[0], i, w->d[2]);
+    if (w->d[2] >= 32) {
+      o[2][i] = code * o[1][i / w->d[1] * 2] + o[1][i / w->d[1] * 2 + 1];
+      continue;
+    }
     const double kept = o[1][i / w->d[1]], *means = twice ? o[2] + i / (w->d[1] * w->d[3]) * 2 : NULL;
     o[2 + twice][i] = code * (twice ? means[0] + means[1] * oracle_signed((int)kept) : kept);
   }
@@ -90,15 +110,14 @@ static inline void oracle_quantize_parts(const tws_work *w, double **o) {
 
 static inline void oracle_coded_linear(const tws_work *w, double **o) {
   const int64_t out = w->d[1], in = w->d[2], biased = (w->flags & TWS_BIAS) != 0;
-  double level[16];
-  for (int i = 0; i < 16; ++i) level[i] = oracle_level(i);
+  const int has_minimum = w->d[4] >= 32;
   for (int64_t t = 0; t < w->d[0]; ++t)
     for (int64_t row = 0; row < out; ++row) {
       double sum = biased ? o[3][row] : 0;
       for (int64_t c = 0; c < in; ++c) {
-        const int64_t i = row * in + c, byte = (int64_t)o[1][w->d[4] == 8 ? i : i / 2];
-        const double code = w->d[4] == 8 ? oracle_signed((int)byte) : level[i % 2 ? byte % 16 : byte / 16];
-        sum += code * o[2][i / w->d[3]] * o[0][t * in + c];
+        const int64_t i = row * in + c, block = i / w->d[3];
+        const double *scale = o[2] + block * (1 + has_minimum);
+        sum += (oracle_code(o[1], i, w->d[4]) * scale[0] + (has_minimum ? scale[1] : 0)) * o[0][t * in + c];
       }
       o[3 + biased][t * out + row] = sum;
     }

@@ -305,41 +305,6 @@ typedef struct rank_run {
   tws_error err;
 } rank_run;
 
-static uint32_t buffer_named(const tws_plan *plan, const char *name) {
-  uint32_t b = 0;
-  while (b < plan->buffer_count && strcmp(plan->buffers[b].name, name) != 0) b++;
-  return b;
-}
-
-/* This rank's segments of the parameters, in whatever precision they are. */
-static tws_code put_weights(const rank_run *r, tws_executor *x, tws_error *why) {
-  const tws_plan *plan = r->plan;
-  tws_arena *arena = tws_arena_create();
-  tws_piece *held = NULL;
-  uint32_t count = 0;
-  tws_code code = tws_pieces_of(plan, arena, &held, &count, why);
-  for (uint32_t i = 0; i < count && code == TWS_OK; i++) {
-    const tws_state_entry *entry = &plan->state->entries[held[i].entry];
-    if (held[i].param == TWS_NONE || entry->initial != TWS_INITIAL_PARAMETER) continue;
-    float *values = calloc(held[i].count + 1, sizeof *values);
-    for (uint64_t k = 0; k < held[i].count; k++) {
-      uint64_t run;
-      values[k] = r->weights->weights[r->weights->first[held[i].param] +
-                                      tws_param_slice_whole(&held[i].slice, held[i].first + k, &run)];
-    }
-    code = tws_executor_put(x, 0, buffer_named(plan, entry->name), held[i].at, values, held[i].count, why);
-    free(values);
-  }
-  tws_arena_destroy(arena);
-  if (code == TWS_OK && plan->running != TWS_NONE) {
-    float tables[MOST_NUMBERS];
-    ck_assert_uint_le(plan->buffers[plan->running].elements, MOST_NUMBERS);
-    tws_init_running(plan, tables);
-    code = tws_executor_put(x, 0, plan->running, 0, tables, plan->buffers[plan->running].elements, why);
-  }
-  return code;
-}
-
 /* A rank's samples and tokens of the whole batch, `each` of a sample, micro-batch after micro-batch. Numbers of rows
  * count from the first of a micro-batch. */
 static void own_tokens(const tws_plan *plan, int ring, const tws_network_input *input, int each, const int32_t *all,
@@ -396,7 +361,7 @@ static void *run_rank(void *raw) {
                                     .comm = &comm};
   if (r->code == TWS_OK) r->code = tws_executor_create(&setup, &x, &r->err);
   if (r->code == TWS_OK) r->code = check_allocated(r->plan, x, &r->err);
-  if (r->code == TWS_OK) r->code = put_weights(r, x, &r->err);
+  if (r->code == TWS_OK) r->code = put_rank_weights(r->weights, r->plan, x, &r->err);
   for (int step = 0; step < DIVIDED_STEPS && r->code == TWS_OK; step++) r->code = rank_step(r, x, step, &r->err);
   tws_executor_destroy(x);
   if (backend) tws_host_backend()->destroy(backend);

@@ -231,6 +231,58 @@ START_TEST(weights_of_few_bits) {
 }
 END_TEST
 
+/* Returns the answer of scoring texts that the training saw, with weights of a type. */
+static cJSON *scored(const char *how) {
+  char path[64];
+  snprintf(path, sizeof path, "%s/scored", folder);
+  command_result r = twinspeed(
+      "generate -m tiny-gpt2 --quiet --threads 1 --json --score --prompts %s --seq 64 --init-from %s/all.safetensors "
+      "%s",
+      path, folder, how);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-generation-1");
+  command_free(&r);
+  return json;
+}
+
+/* Perplexity with weights of few bits is that of float32 within 1 % (8 bits) and 5 % (4 bits), by groups of 64; a linear
+ * weight takes the bits of its code and 32 bits, or 64 with a minimum, for each group. */
+START_TEST(perplexity_of_few_bits) {
+  static const struct {
+    const char *type;
+    double within, bits;
+  } types[] = {{"int8", 0.01, 8 + 32 / 64.0},
+               {"int8-asymmetric", 0.01, 8 + 64 / 64.0},
+               {"int4", 0.05, 4 + 32 / 64.0},
+               {"int4-asymmetric", 0.05, 4 + 64 / 64.0},
+               {"nf4", 0.05, 4 + 32 / 64.0}};
+  char path[64], how[64];
+  snprintf(path, sizeof path, "%s/scored", folder);
+  write_text(path,
+             "\"And the evening and the morning were the first day.\"\n\"the face of the waters\"\n[116, 104, 101]\n");
+  cJSON *whole = scored(""), *alone = scored("--batch 1"), *ranks = scored("--tp 2");
+  const double perplexity = number(whole, "perplexity"), bytes = number(whole, "allocated_bytes");
+  ck_assert_double_eq(number(whole, "scored_tokens"), 50 + 21 + 2);
+  ck_assert_double_eq(number(whole, "forward_tokens"), 50 + 21 + 2);
+  ck_assert_double_gt(perplexity, 2);
+  ck_assert_double_lt(perplexity, 256);
+  ck_assert_double_eq_tol(number(alone, "perplexity"), perplexity, 1e-4 * perplexity);
+  ck_assert_double_eq_tol(number(ranks, "perplexity"), perplexity, 1e-4 * perplexity);
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    snprintf(how, sizeof how, "--weights %s", types[i].type);
+    cJSON *coded = scored(how);
+    const double got = number(coded, "perplexity"), saved = bytes - number(coded, "allocated_bytes");
+    ck_assert_msg(fabs(got / perplexity - 1) < types[i].within && got != perplexity, "%s: %g, not %g", types[i].type,
+                  got, perplexity);
+    const double elements = saved * 8 / (32 - types[i].bits); /* of coded weights: 12 hidden^2 for each layer */
+    ck_assert_msg(fmod(elements, 12 * 64 * 64) == 0, "%s: %.0f weights", types[i].type, elements);
+    ck_assert_double_eq(number(coded, "predicted_bytes"), number(coded, "allocated_bytes"));
+    cJSON_Delete(coded);
+  }
+  cJSON_Delete(whole), cJSON_Delete(alone), cJSON_Delete(ranks);
+}
+END_TEST
+
 static void refused(int status, const char *words, const char *rest) {
   command_result r = twinspeed("generate -m tiny-gpt2 --quiet %s", rest);
   assert_one_error(&r, status, rest);
@@ -250,6 +302,8 @@ START_TEST(refusals) {
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
   refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
   refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
+  refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
+  refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
   refused(4, "No such file", "--init-from x --prompts /no/where");
   char path[64], line[128];
@@ -275,6 +329,7 @@ int main(void) {
   tcase_add_test(tests, generation_continues_the_prompt);
   tcase_add_test(tests, prompts_of_a_file);
   tcase_add_test(tests, weights_of_few_bits);
+  tcase_add_test(tests, perplexity_of_few_bits);
   tcase_add_test(tests, ranks_agree);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);

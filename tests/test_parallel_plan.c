@@ -174,14 +174,14 @@ static void group_scales(const tws_network *network, tws_config *c, tws_topology
     ck_assert_msg(strstr(err.message, "scale_block_size") && strstr(err.hint, "nearest"), "%s", err.message);
   }
   ck_assert_int_gt(c->quantization.scale_block, 0);
-  if (plan->quantized.bits > 0) ck_assert_int_eq(plan->quantized.group, c->quantization.scale_block);
+  if (plan->quantized.type > 0) ck_assert_int_eq(plan->quantized.group, c->quantization.scale_block);
   tws_plan_destroy(plan);
 }
 
 /* Frozen parameters stay as they are: no operation writes them. */
 static void check_frozen(const tws_plan *plan, uint64_t seed) {
   const tws_quantized *q = &plan->quantized;
-  for (uint32_t i = 0; i < plan->operand_count && q->bits > 0; i++) {
+  for (uint32_t i = 0; i < plan->operand_count && q->type > 0; i++) {
     const tws_operand *o = &plan->operands[i];
     ck_assert_msg((o->buffer != q->codes && o->buffer != q->scales && o->buffer != q->means) || o->access == TWS_READ,
                   "seed %d: %s is written", (int)seed, plan->buffers[o->buffer].name);

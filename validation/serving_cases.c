@@ -68,7 +68,7 @@ static tws_code read_row(served_row *r, tws_error *err) {
   if (!*r->cluster) return lacks(err, "no cluster of the device", gpu);
   if (!weights) return lacks(err, "no such type of weights", type);
   r->dtype = text_of(weights, "dtype");
-  r->request.weight_bits = tws_case_int(weights, NULL, "bits");
+  r->request.weight_codes = tws_case_int(weights, NULL, "bits");
   const char *cache = tws_case_text(row, "config", "kv_dtype");
   r->request.cache_bits = strcmp(cache, "fp8") == 0 || strcmp(cache, "int8") == 0 ? 8 : 0;
   r->narrow = tws_case_flag(weights, NULL, "narrow_products");
@@ -120,7 +120,7 @@ static tws_code load_machine(const served_row *r, tws_job_parts_given *parts, tw
 static tws_code load_job(served_row *r, tws_job **out, tws_error *err) {
   tws_job_parts_given parts = {0};
   tws_code code = load_network(r, &parts.network, err);
-  if (code == TWS_OK && r->request.weight_bits > 0 && tws_network_has_experts(parts.network))
+  if (code == TWS_OK && r->request.weight_codes > 0 && tws_network_has_experts(parts.network))
     code = lacks(err, "weights of experts have no few bits here", "");
   if (code == TWS_OK) code = load_machine(r, &parts, err);
   if (code == TWS_OK && r->narrow && tws_profile_set_matmul(parts.profile, TWS_MATMUL_MXFP8, NULL) != TWS_OK)

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "models/network/huggingface.h"
+#include "models/quantized.h"
 
 int64_t tws_network_trained(const tws_network *network) {
   int64_t count = 0;
@@ -411,7 +412,7 @@ static tws_code quantize(tws_network *network, const tws_config *config, tws_are
   static const char key[] = "twinspeed.frozen_quantization.skip_modules";
   adapter a = {.net = network, .config = config, .scratch = scratch, .err = err};
   const tws_quantization type = tws_config_frozen_type(config);
-  const uint8_t bits = type == TWS_QUANTIZATION_NF4 ? 4 : 8;
+  const uint8_t codes = type == TWS_QUANTIZATION_NF4 ? TWS_CODES_NF4 : TWS_CODES_INT8;
   uint8_t *weights = tws_arena_alloc(scratch, network->param_count + 1u, 1);
   int count = 0, skipped;
   if (type == TWS_QUANTIZATION_NONE) return TWS_OK;
@@ -422,7 +423,7 @@ static tws_code quantize(tws_network *network, const tws_config *config, tws_are
     if (!weights[p]) continue;
     TWS_TRY(is_skipped(&a, &network->params[p], &skipped));
     if (skipped || !network->params[p].frozen) continue;
-    network->params[p].bits = bits;
+    network->params[p].code_type = codes;
     count++;
   }
   TWS_TRY(check_fitted(&a.targets, key, "name linear layers, such as lm_head", err));

@@ -124,7 +124,7 @@ typedef struct tws_param {
   int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
   uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
   uint8_t param_group; /* its parameter group (config/ds_config.h) */
-  uint8_t bits;        /* bits per element of a quantized frozen parameter (models/quantized.h): 4 or 8; 0: none */
+  uint8_t code_type;   /* of a quantized frozen parameter (tws_code_type); 0: it is not quantized */
   tws_axes own_along;  /* axes along which each rank has a different parameter of this shape (experts) */
 } tws_param;
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "models/kernel.h"
+#include "models/quantized.h"
 
 const char *tws_network_unserved(const tws_network *network, const char **module) {
   *module = network->name;
@@ -101,22 +102,22 @@ static tws_code copy_network(const tws_network *from, tws_network **out, tws_err
   return TWS_OK;
 }
 
-/* Gives the weights that only linear layers of the network's layers have this number of bits. */
-static void code_weights(tws_network *n, uint8_t bits) {
+/* Gives the weights that only linear layers of the network's layers have codes of this type. */
+static void code_weights(tws_network *n, uint8_t type) {
   for (uint32_t i = 0; i < n->module_count; i++) {
     const tws_module *m = &n->modules[i];
     if (m->type != TWS_MODULE_LINEAR || m->layer < 0) continue;
-    n->params[m->param[0]].bits = bits;
+    n->params[m->param[0]].code_type = type;
     n->params[m->param[0]].frozen = 1;
   }
   for (uint32_t i = 0; i < n->module_count; i++)
     for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
       const uint32_t p = n->modules[i].param[k];
-      if (p != TWS_NONE && (k > 0 || n->modules[i].type != TWS_MODULE_LINEAR)) n->params[p].bits = 0;
+      if (p != TWS_NONE && (k > 0 || n->modules[i].type != TWS_MODULE_LINEAR)) n->params[p].code_type = 0;
     }
 }
 
-tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_bits, tws_network **out,
+tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_codes, tws_network **out,
                            tws_error *err) {
   const char *module, *reason = tws_network_unserved(network, &module);
   uint32_t loss = 0;
@@ -138,7 +139,7 @@ tws_code tws_network_serve(const tws_network *network, tws_serving_part part, in
   *targets = (tws_network_input){.name = "lengths", .content = TWS_INPUT_LENGTHS, .dim = {SAMPLES}, .dims = 1};
   n->modules[loss].input[0] = TWS_NONE;
   add_input(n, "starts", TWS_INPUT_STARTS, 0, 1);
-  if (weight_bits > 0) code_weights(n, (uint8_t)weight_bits);
+  if (weight_codes != TWS_CODES_NONE) code_weights(n, (uint8_t)weight_codes);
   if (part == TWS_SERVING_TOKENS)
     place_tokens(n);
   else

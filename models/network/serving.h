@@ -18,10 +18,10 @@ const char *tws_network_unserved(const tws_network *network, const char **module
  * same order. Its inputs are tokens, TWS_INPUT_STARTS (the position of a sample's first token) and TWS_INPUT_LENGTHS
  * (the number of its tokens); of PROMPTS also TWS_INPUT_ROWS (the row of each sample's last token); of TOKENS also
  * TWS_INPUT_DOCUMENTS, if positions are rotary, with minus the token's position as the first token. Networks with a
- * table of positions have TWS_INPUT_POSITIONS. Fails with TWS_UNSUPPORTED if tws_network_unserved(). weight_bits: 4
- * or 8: bits of the weights of linear layers, except the head's and shared ones; 0: they are as in the training. The
- * caller destroys *out. */
-tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_bits, tws_network **out,
+ * table of positions have TWS_INPUT_POSITIONS. Fails with TWS_UNSUPPORTED if tws_network_unserved(). weight_codes:
+ * the type of codes (tws_code_type) of the weights of linear layers, except the head's and shared ones; 0: they are as
+ * in the training. The caller destroys *out. */
+tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_codes, tws_network **out,
                            tws_error *err);
 
 #endif
