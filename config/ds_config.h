@@ -270,6 +270,7 @@ typedef struct tws_config {
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
   tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
+  int tensorboard_images; /* 1: TensorBoard's events have figures of the loss and of memory, too */
   tws_wandb_section wandb;
   tws_comet_section comet;
   tws_config_format format; /* format of the file that was loaded, from tws_config_format_of() */

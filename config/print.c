@@ -338,8 +338,10 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
-/* Returns the reason if the key gives the communication type that is not in use, or NULL. */
+/* Returns the reason if the key gives the communication type that is not in use or figures of no monitor, or NULL. */
 static const char *idle_type(const tws_config *c, const char *path) {
+  if (c->tensorboard_images && !c->tensorboard.enabled && strcmp(path, "twinspeed.tensorboard_images") == 0)
+    return "it needs tensorboard.enabled";
   if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
     return "it needs sequence_parallel_size above 1";
   if (c->sequence_ranks > 1 && c->sequence_communication && strcmp(path, "communication_data_type") == 0)
