@@ -44,14 +44,9 @@ cJSON *tws_tune_variant_json(const tws_variant *variant) {
   return json;
 }
 
-/* Removes train_batch_size from a configuration for DeepSpeed whose ranks share a model. DeepSpeed counts all ranks as
- * replicas unless a model states otherwise (runtime/config.py), and asserts that the batch is micro batch x
- * accumulation x replicas; the other two keys determine it. */
-static tws_code leave_batch(const tws_job *job, tws_config *config, tws_error *err) {
-  const char *family = tws_runtime_family(tws_profile_runtime(job->profile), job->backend);
-  if (!strstr(family, "DeepSpeed") || tws_config_model_ranks(config) < 2 || tws_config_is_elastic(config))
-    return TWS_OK;
-  return tws_config_set(config, "train_batch_size", "null", err);
+/* Returns 1 if the searched runtime is DeepSpeed, which reads the configurations that searches write. */
+static int is_deepspeeds(const tws_job *job) {
+  return strstr(tws_runtime_family(tws_profile_runtime(job->profile), job->backend), "DeepSpeed") != NULL;
 }
 
 tws_code tws_tune_write_config(const tws_tune_request *request, const tws_variant *variant, const char *path,
@@ -59,8 +54,7 @@ tws_code tws_tune_write_config(const tws_tune_request *request, const tws_varian
   tws_config *config;
   tws_text text = {0};
   TWS_TRY(tws_variant_config(request->job->config, request->job->network, variant, &config, err));
-  tws_code code = leave_batch(request->job, config, err);
-  if (code == TWS_OK) code = tws_config_print_given(config, &text, err);
+  tws_code code = tws_config_print_given(config, is_deepspeeds(request->job), &text, err);
   tws_config_destroy(config);
   if (code == TWS_OK && text.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for a configuration");
   if (code == TWS_OK) code = tws_write_file(path, text.data, text.length, err);

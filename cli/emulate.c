@@ -198,6 +198,8 @@ static tws_code emulate_job(session *s, const tws_job *job, tws_error *err) {
   if (code == TWS_OK) code = tws_sim_load(&request.sim, err);
   if (code == TWS_OK) code = tws_real_load(&request.real, err);
   const tws_plan_request of_rank = tws_job_request(job, 0);
+  char plots[512];
+  request.watching.plots = tws_plots_path(plots, sizeof plots);
   request.watching.peak_flops = tws_peak_flops(&of_rank, &job->machine);
   if (code == TWS_OK) code = open_csv(s, err);
   if (code == TWS_OK) {

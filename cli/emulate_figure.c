@@ -22,10 +22,8 @@ static tws_code draw(const tws_emulation *r, const tws_plot_series *series, int 
   if (!bands) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a figure");
   for (int i = 0; i < r->span_count; i++)
     bands[i] = (tws_plot_band){(int)r->spans[i].kind, r->spans[i].from_s, r->spans[i].to_s};
-  const char *given = getenv("TWINSPEED_PLOTS");
-  const tws_code code =
-      tws_plot_run(given ? given : tws_data_path("plots", scripts, sizeof scripts), series, count, bands, r->span_count,
-                   r->marks, r->mark_count, kinds, TWS_SPAN_COUNT, title, out, err);
+  const tws_code code = tws_plot_run(tws_plots_path(scripts, sizeof scripts), series, count, bands, r->span_count,
+                                     r->marks, r->mark_count, kinds, TWS_SPAN_COUNT, title, out, err);
   tws_free(bands);
   return code;
 }

@@ -136,14 +136,13 @@ static void print_limits(const tws_optimizer_comparison *all, const tws_knee_swe
 static tws_code draw(const tws_optimizer_comparison *all, const tws_job *job, const char *out, tws_error *err) {
   tws_plot_speedup points[TWS_KNEE_POINTS];
   char scripts[512], title[160];
-  const char *given = getenv("TWINSPEED_PLOTS"), *const names[2] = {all->optimizer[1].name, all->optimizer[2].name};
+  const char *const names[2] = {all->optimizer[1].name, all->optimizer[2].name};
   for (int i = 0; i < all->count; i++) {
     points[i].bits_per_s = all->value[i];
     for (int k = 0; k < 2; k++) points[i].speedup[k] = all->optimizer[1 + k].speedup[i];
   }
   snprintf(title, sizeof title, "%.60s, %d ranks, %s steps", job->network->name, job->ranks, tws_thousands(all->steps));
-  return tws_plot_speedups(given ? given : tws_data_path("plots", scripts, sizeof scripts), points, all->count, names,
-                           title, out, err);
+  return tws_plot_speedups(tws_plots_path(scripts, sizeof scripts), points, all->count, names, title, out, err);
 }
 
 tws_code tws_optimizers_run(const tws_cli *cli, tws_job *job, const tws_knee_sweep *sweep, int64_t steps,

@@ -116,7 +116,7 @@ static tws_code print_json(const tws_results *r, tws_error *err) {
 
 static tws_code plot_results(const tws_cli *cli, const tws_results *r, const char *folder, tws_error *err) {
   char scripts[4096], path[4096];
-  if (!*tws_data_path("plots", scripts, (int)sizeof scripts))
+  if (!*tws_plots_path(scripts, (int)sizeof scripts))
     return tws_fail(err, TWS_ENVIRONMENT, "install the program with make install", "the figure scripts are not there");
   if (mkdir(folder, 0777) != 0 && errno != EEXIST)
     return tws_fail(err, TWS_IO, "choose another folder", "%s: %s", folder, strerror(errno));

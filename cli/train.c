@@ -378,6 +378,8 @@ static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_er
                                .on_hang = report_hang,
                                .user = &p,
                                .log = &cli->log};
+  char plots[512];
+  request.watching.plots = tws_plots_path(plots, sizeof plots);
   request.watching.peak_flops = tws_peak_flops(&request.plan, &job->machine);
   request.activity = tws_worker_activity(&request.activity_bytes);
   if (o->guard.inside) {

@@ -23,15 +23,6 @@ typedef struct report {
   tws_validation of_job;
 } report;
 
-const char *tws_validate_scripts(char *buffer, int size) {
-  const char *set = getenv("TWINSPEED_PLOTS");
-  if (set && *set) {
-    snprintf(buffer, (size_t)size, "%s", set);
-    return buffer;
-  }
-  return tws_data_path("plots", buffer, size);
-}
-
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err) {
   if (code == TWS_OK)
     tws_say(cli, "figure: %s", path);
@@ -147,7 +138,7 @@ static tws_code write_files(const tws_cli *cli, const tws_validate_options *o, c
   char scripts[4096];
   if (mkdir(o->figures, 0777) != 0 && errno != EEXIST)
     return tws_fail(err, TWS_IO, NULL, "%s: %s", o->figures, strerror(errno));
-  tws_validate_scripts(scripts, (int)sizeof scripts);
+  tws_plots_path(scripts, (int)sizeof scripts);
   draw_timeline(cli, o, r, scripts);
   draw_memory(cli, o, r, scripts);
   return TWS_OK;

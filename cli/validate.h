@@ -24,7 +24,5 @@ tws_code tws_validate_measured(const tws_cli *cli, const tws_validate_options *o
 /* Prints "plot: gnuplot is not installed", or the path of the figure; a missing figure is never an error of the
  * subcommand. */
 void tws_validate_figure_note(const tws_cli *cli, tws_code code, const char *path, const tws_error *err);
-/* Returns the folder of the gnuplot scripts; "": it is not found. */
-const char *tws_validate_scripts(char *buffer, int size);
 
 #endif

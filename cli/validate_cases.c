@@ -274,7 +274,7 @@ static tws_code draw_scatter(const tws_cli *cli, const cases_report *r, tws_erro
     points[count++] =
         (tws_plot_point){one->of->group, one->measured_s, one->measured_s, one->measured_s, one->predicted_s};
   }
-  tws_validate_scripts(scripts, (int)sizeof scripts);
+  tws_plots_path(scripts, (int)sizeof scripts);
   snprintf(title, sizeof title, "%d published runs: predicted against measured", count);
   for (int i = 0; i < 2 && count; i++) {
     tws_error why = {0};

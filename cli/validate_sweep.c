@@ -107,7 +107,7 @@ static tws_code draw_sweep(const tws_cli *cli, const tws_validate_options *o, co
   tws_result_title(s->job->network->name, model, sizeof model);
   snprintf(title, sizeof title, "%s on this machine: predicted against measured step time, median error %.1f %%", model,
            s->median_error * 100);
-  tws_validate_scripts(scripts, (int)sizeof scripts);
+  tws_plots_path(scripts, (int)sizeof scripts);
   for (int i = 0; i < 2; i++) {
     tws_error local = {0};
     snprintf(path, sizeof path, "%s/accuracy.%s", o->figures, i ? "svg" : "png");

@@ -270,6 +270,7 @@ typedef struct tws_config {
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
   tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
+  int tensorboard_images; /* 1: TensorBoard's events have figures of the loss and of memory, too */
   tws_wandb_section wandb;
   tws_comet_section comet;
   tws_config_format format; /* format of the file that was loaded, from tws_config_format_of() */
@@ -465,8 +466,9 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
  * its value is not the default, and for each unknown key. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
 /* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
- * that the user chose. */
-tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err);
+ * that the user chose. for_deepspeed: 1 if DeepSpeed itself is to read them; the section elasticity, which it refuses
+ * since 0.19.8, is then replaced by the batch that it chose, for which the configuration has to be resolved. */
+tws_code tws_config_print_given(const tws_config *config, int for_deepspeed, tws_text *out, tws_error *err);
 /* Computes a hash of the effective values of all keys that change what is computed; equal values give equal hashes. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);

@@ -271,12 +271,27 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   return finish_text(&b, out, err);
 }
 
-tws_code tws_config_print_given(const tws_config *config, tws_text *out, tws_error *err) {
+/* Puts what DeepSpeed's classes accept (0.19.8, runtime/config.py) in the place of what they refuse: the batch that
+ * elasticity chose for the configuration's ranks in the place of its section, and no train_batch_size where ranks
+ * share a model: without other knowledge DeepSpeed counts all ranks as replicas, and asserts that the batch is that of
+ * all. */
+static void settle_for_deepspeed(builder *b, const tws_config *config) {
+  if (tws_config_is_elastic(config)) {
+    put_at(b, "train_batch_size", integer_item(config->train_batch_size));
+    put_at(b, "train_micro_batch_size_per_gpu", integer_item(config->micro_batch_size));
+    put_at(b, "gradient_accumulation_steps", integer_item(config->accumulation_steps));
+  }
+  drop_at(b, "elasticity");
+  if (tws_config_model_ranks(config) > 1) drop_at(b, "train_batch_size");
+}
+
+tws_code tws_config_print_given(const tws_config *config, int for_deepspeed, tws_text *out, tws_error *err) {
   builder b = {.root = cJSON_Duplicate(config->store->origin->json->root, 1)};
   if (!b.root) return tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
   canonical_names(&b);
   put_overrides(&b, config->store);
   round_counts(&b);
+  if (for_deepspeed) settle_for_deepspeed(&b, config);
   return finish_text(&b, out, err);
 }
 
@@ -323,8 +338,10 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
-/* Returns the reason if the key gives the communication type that is not in use, or NULL. */
+/* Returns the reason if the key gives the communication type that is not in use or figures of no monitor, or NULL. */
 static const char *idle_type(const tws_config *c, const char *path) {
+  if (c->tensorboard_images && !c->tensorboard.enabled && strcmp(path, "twinspeed.tensorboard_images") == 0)
+    return "it needs tensorboard.enabled";
   if (c->sequence_ranks < 2 && c->sequence_communication && strcmp(path, "seq_parallel_communication_data_type") == 0)
     return "it needs sequence_parallel_size above 1";
   if (c->sequence_ranks > 1 && c->sequence_communication && strcmp(path, "communication_data_type") == 0)

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "emulation/interleave.h"
 #include "emulation/state.h"
+#include "estimators/monitored.h"
 
 static const char *const span_names[] = {
 #define X(name, text) text,
@@ -302,7 +303,7 @@ static tws_code start_telling(tws_emulator *e, const tws_train_options *options,
                                .continues = options->resume != NULL,
                                .samples = e->api->first_step(e->ranks) * config->train_batch_size};
   e->began_s = tws_wall_s();
-  return tws_monitor_open(config, &run, &e->monitor, err);
+  return tws_monitored_open(config, &run, e->plans[TWS_PROGRAM_TRAIN][0], options->watching.plots, &e->monitor, err);
 }
 
 static tws_code run_attempt(tws_emulator *e, const tws_train_options *options, tws_error *err) {

@@ -103,7 +103,8 @@ static void add_sbatch(const tws_job *job, tws_config_format format, const char 
   tws_text_free(&line);
 }
 
-static void add_left(const tws_settings *settings, tws_config_format format, tws_text *out) {
+/* Names the settings of the job that a file of this format cannot state. */
+static void add_left(const tws_job *job, const tws_settings *settings, tws_config_format format, tws_text *out) {
   static const char *const usual[] = {"1", "0", "none", "auto", "false"};
   for (int i = 0; i < TWS_SETTING_COUNT; i++) {
     const char *value = settings->text[i];
@@ -112,6 +113,11 @@ static void add_left(const tws_settings *settings, tws_config_format format, tws
     if (!plain && !tws_format_holds(format, settings, (tws_setting)i))
       tws_text_add(out, "%s%s %s", out->length ? ", " : "", tws_setting_words((tws_setting)i), value);
   }
+  /* none of these programs has an elastic batch: DeepSpeed 0.19.8 refuses the section */
+  if (tws_config_is_elastic(job->config))
+    tws_text_add(out, "%selasticity (its batch of %lld for %d ranks %s)", out->length ? ", " : "",
+                 (long long)job->config->train_batch_size, job->ranks,
+                 tws_format_holds(format, settings, TWS_SETTING_MICRO) ? "is in the file" : "has to be given");
 }
 
 /* Checks the written file by the software's own rules; fails with TWS_INVALID. */
@@ -160,7 +166,7 @@ tws_code tws_job_export(const tws_job *job, const char *format, const char *path
   TWS_TRY(check_rules(job, out, err));
   add_launcher(job, out->format, path, 0, &out->launch);
   add_sbatch(job, out->format, path, &out->sbatch);
-  add_left(&settings, out->format, &out->left);
+  add_left(job, &settings, out->format, &out->left);
   const int failed = out->launch.failed || out->sbatch.failed || out->left.failed;
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for the export") : TWS_OK;
 }

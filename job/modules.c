@@ -72,6 +72,13 @@ const char *tws_data_path(const char *name, char *buffer, int size) {
   return buffer;
 }
 
+const char *tws_plots_path(char *buffer, int size) {
+  const char *given = getenv("TWINSPEED_PLOTS");
+  if (!given || !*given) return tws_data_path("plots", buffer, size);
+  snprintf(buffer, (size_t)size, "%s", given);
+  return buffer;
+}
+
 /* Loads the unwinder. C++ libraries of modules throw and catch exceptions if memory is exhausted. glibc loads libgcc at
  * the first exception, and aborts the process if there is no memory for that, so it is loaded in advance. */
 static void load_unwinder(void) {

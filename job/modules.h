@@ -16,5 +16,8 @@ const char *tws_module_path(const char *file, char *buffer, int size);
 /* Returns the path of a file or folder of the program's data, such as "plots", which it writes to `buffer`: in
  * scenarios/ of the source tree of the build, or in the folder of the installation; "" if neither has it. */
 const char *tws_data_path(const char *name, char *buffer, int size);
+/* Returns the folder of the scripts of figures: what the environment's TWINSPEED_PLOTS says, else that of the
+ * program's data; "": it is not found. */
+const char *tws_plots_path(char *buffer, int size);
 
 #endif

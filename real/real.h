@@ -94,6 +94,7 @@ typedef struct tws_comm_ops {
  * and the peak FLOP/s for computing MFU. */
 typedef struct tws_watching {
   const char *lines_path, *prometheus_path; /* paths of the two files; NULL: the file is not written */
+  const char *plots;                        /* folder of the scripts of TensorBoard's figures; NULL: not known */
   double peak_flops;                        /* peak FLOP/s of all devices of the job; 0: not known */
 } tws_watching;
 

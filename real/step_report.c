@@ -1,7 +1,7 @@
 /* Fills reports of steps, and passes them to the monitors. */
 #include "base/memory.h"
+#include "estimators/monitored.h"
 #include "real/train_internal.h"
-#include "traces/monitor.h"
 
 tws_code tws_training_keep_times(tws_training *t, tws_error *err) {
   if (!t->phase_times) t->phase_times = tws_calloc((size_t)tws_training_most_ops(t) + 1, 2 * sizeof *t->phase_times);
@@ -54,5 +54,5 @@ tws_code tws_step_report_open(tws_training *t, tws_error *err) {
                                .prometheus_path = t->options->watching.prometheus_path,
                                .continues = t->resumed != NULL,
                                .samples = t->first_step * t->config->train_batch_size};
-  return tws_monitor_open(t->config, &run, &t->monitor, err);
+  return tws_monitored_open(t->config, &run, t->plan, t->options->watching.plots, &t->monitor, err);
 }

@@ -30,7 +30,7 @@ static tws_text notes_of(const tws_config *c, int lines) {
 
 static tws_text printed(const tws_config *c, int given) {
   tws_text text = {0};
-  ck_assert_int_eq(given ? tws_config_print_given(c, &text, &err) : tws_config_print(c, 0, &text, &err), TWS_OK);
+  ck_assert_int_eq(given ? tws_config_print_given(c, 0, &text, &err) : tws_config_print(c, 0, &text, &err), TWS_OK);
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "plan/plan.h"
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
@@ -92,10 +93,14 @@ START_TEST(figures_are_drawn) {
   tws_timeline *both[] = {example("simulated", 2), example("measured", 2)};
   tws_plot_point points[] = {{"Z0 n1", 0.2, 0.19, 0.22, 0.21}, {"Z3 n2 'quoted'", 0.3, 0.29, 0.31, 0.2}};
   tws_text csv = {0};
-  tws_text_add(&csv, "op,phase,micro_batch,name,parameters,activations,total\n");
-  for (int i = 0; i < 50; i++)
-    tws_text_add(&csv, "%d,%s,0,x linear,%d,%d,%d\n", i, i < 30 ? "forward" : "step", 1 << 20, i << 16,
-                 (1 << 20) + (i << 16));
+  tws_text_add(&csv, "op,phase,micro_batch,name"); /* as many categories as a ledger has, and one more */
+  for (int c = 0; c <= TWS_CATEGORY_COUNT; c++) tws_text_add(&csv, ",category %d", c);
+  tws_text_add(&csv, ",total\n");
+  for (int i = 0; i < 50; i++) {
+    tws_text_add(&csv, "%d,%s,0,x linear", i, i < 30 ? "forward" : "step");
+    for (int c = 0; c <= TWS_CATEGORY_COUNT; c++) tws_text_add(&csv, ",%d", (1 << 20) + (i << 16));
+    tws_text_add(&csv, ",%d\n", (TWS_CATEGORY_COUNT + 1) * ((1 << 20) + (i << 16)));
+  }
   for (int i = 0; i < 2; i++) {
     char path[128];
     const char *end = i ? "svg" : "png";

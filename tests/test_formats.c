@@ -1,6 +1,7 @@
 /* Configurations of other programs: jobs that are written for them and read back are the same, files as people have
  * them are read, and what is written keeps the rules of DeepSpeed and Megatron. */
 #include <check.h>
+#include <ctype.h>
 #include <unistd.h>
 
 #include "compat/software_rules.h"
@@ -446,6 +447,50 @@ START_TEST(jobs_are_exported) {
 }
 END_TEST
 
+static void assert_file_is_deepspeeds(const char *path, int ranks, int batch) {
+  tws_error why = {0};
+  char *text = command_slurp(open(path, O_RDONLY));
+  cJSON *root = cJSON_Parse(text);
+  ck_assert_msg(root && tws_deepspeed_check(root, ranks, &why) == TWS_OK, "%s: %s\n%s", path, why.message, text);
+  ck_assert_int_eq(member(root, "train_batch_size")->valueint, batch);
+  ck_assert_int_eq(member(root, "train_micro_batch_size_per_gpu")->valueint *
+                       member(root, "gradient_accumulation_steps")->valueint * ranks,
+                   batch);
+  cJSON_Delete(root);
+  free(text);
+}
+
+/* A job whose batch elasticity chooses is exported with that batch; the section, which DeepSpeed refuses, is named. */
+START_TEST(elastic_jobs_are_exported_with_their_batch) {
+  static const char *const said[][2] = {{"deepspeed", "elasticity (its batch of 60 for 6 ranks is in the file)"},
+                                        {"megatron", "--global-batch-size 60"},
+                                        {"accelerate", "elasticity (its batch of 60 for 6 ranks has to be given)"}};
+  write_text(
+      in_folder("elastic.json"),
+      "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}, \"elasticity\": {\"enabled\": true,"
+      "\"max_train_batch_size\": 64, \"micro_batch_sizes\": [1, 2, 4], \"max_gpus\": 64, \"version\": 0.1}}");
+  for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+    command_result r = twinspeed("estimate -m gpt2 -c %s --cluster dgx-a100 -n 6 --seq 512 --force --export %s %s",
+                                 in_folder("elastic.json"), said[i][0], in_folder("exported"));
+    ck_assert_msg(r.status == 0, "%s: %s", said[i][0], r.err);
+    char *file = command_slurp(open(in_folder("exported"), O_RDONLY));
+    char *to = r.out;
+    for (const char *c = r.out; *c; c++) /* lines are wrapped anywhere */
+      if (!isspace((unsigned char)*c) || !isspace((unsigned char)c[1])) *to++ = isspace((unsigned char)*c) ? ' ' : *c;
+    *to = '\0';
+    ck_assert_msg(strstr(r.out, said[i][1]) || strstr(file, said[i][1]), "%s: %s%s", said[i][0], r.out, file);
+    if (i == 0) assert_file_is_deepspeeds(in_folder("exported"), 6, 60);
+    free(file);
+    command_free(&r);
+  }
+  command_result r = twinspeed("tune -m gpt2 -c %s --cluster dgx-a100 -n 6 --seq 512 --stages 1 -o %s -q",
+                               in_folder("elastic.json"), in_folder("elastic"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  assert_file_is_deepspeeds(in_folder("elastic/ds_config_optimal.json"), 6, 60);
+  command_free(&r);
+}
+END_TEST
+
 /* docs/recipes.md has a row for each setting, with the formats that hold it. */
 START_TEST(the_page_says_what_files_hold) {
   static const char *const samples[TWS_SETTING_COUNT] = {[TWS_SETTING_STAGE] = "3",
@@ -497,6 +542,7 @@ int main(void) {
   tcase_add_test(tcase, rules_refuse);
   tcase_add_test(tcase, the_page_says_what_files_hold);
   tcase_add_test(tcase, jobs_are_exported);
+  tcase_add_test(tcase, elastic_jobs_are_exported_with_their_batch);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

@@ -17,6 +17,7 @@
 #include "tests/suite.h"
 #include "traces/event_record.h"
 #include "traces/monitor.h"
+#include "traces/plot.h"
 #include "traces/wandb_record.h"
 
 static tws_error err;
@@ -63,6 +64,9 @@ static void golden_events(tws_text *out) {
   tws_event_scalar(out, "zero", 0.0f, 1700000001.5, 0);
   tws_event_scalar(out, "a/b", -1.5e-3f, 1700000001.5, INT64_C(1) << 40);
   tws_event_step(out, &whole_report);
+  text.length = 0;
+  tws_text_add_bytes(&text, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\2\0\0\1\x2c\x08\2\0\0\0\x66\x05\xf5\x81", 33);
+  tws_event_image(out, "loss", &text, 1700000003.5, 308);
   tws_text_free(&text);
 }
 
@@ -419,6 +423,50 @@ START_TEST(every_allocation_may_fail) {
 }
 END_TEST
 
+/* ---- figures ---- */
+
+/* Returns how often the bytes are in a file. */
+static int count_bytes(const char *path, const char *what, size_t size) {
+  size_t length;
+  int count = 0;
+  char *text = slurp(path, &length);
+  for (size_t i = 0; i + size <= length; i++) count += memcmp(text + i, what, size) == 0;
+  tws_free(text);
+  return count;
+}
+#define PNG "\x89PNG\r\n\x1a\n"
+
+/* Losses of more steps than a figure has points, without memory after the first; none for a run that failed. */
+START_TEST(figures_of_long_runs) {
+  char events[300];
+  snprintf(events, sizeof events, "%s", in_folder("events"));
+  const tws_monitor_images images = {.plots = TWS_SOURCE_DIR "/scenarios/plots",
+                                     .memory = {[TWS_TIER_DEVICE] = "op,phase,micro_batch,name,parameters,total\n"
+                                                                    "0,forward,0,x,1,1\n1,step,0,y,2,2\n"}};
+  const tws_monitor_setup setup = {.event_folder = events, .images = &images, .now_s = 1700000000};
+  for (int fails = 0; fails < 2 && tws_plot_available(); fails++) {
+    tws_sink *sink;
+    tws_step_report report = whole_report;
+    failing_allocator counter = {.countdown = -1};
+    ck_assert_msg(tws_event_sink_open(&setup, &sink, &err) == TWS_OK, "%s", err.message);
+    tws_set_allocator(&(tws_allocator){failing_resize, &counter});
+    for (; report.step < 10000 / (1 + 9 * fails); report.step++, report.samples += 8, report.loss *= 0.9999)
+      ck_assert_int_eq(sink->write(sink, &report, &err), TWS_OK);
+    tws_set_allocator(NULL);
+    ck_assert_int_eq(counter.calls, 0);
+    ck_assert_msg(sink->close(sink, fails ? TWS_RANK : TWS_OK, &err) == TWS_OK, "%s", err.message);
+    ck_assert_int_eq(count_bytes(event_file(events, fails), PNG, 8), fails ? 1 : 2);
+  }
+  char *path = strdup(getenv("PATH"));
+  tws_sink *sink;
+  setenv("PATH", folder, 1);
+  ck_assert_int_eq(tws_event_sink_open(&setup, &sink, &err), TWS_ENVIRONMENT);
+  ck_assert_msg(strstr(err.message, "twinspeed.tensorboard_images") != NULL, "%s", err.message);
+  setenv("PATH", path, 1);
+  free(path);
+}
+END_TEST
+
 /* ---- times of passes ---- */
 
 /* Two streams: what overlaps counts once in each pass. */
@@ -514,6 +562,18 @@ static double number_of_line(const char *path, int line, const char *name) {
   return number;
 }
 
+static const char *with_images(void) {
+  return tws_plot_available() ? " --set twinspeed.tensorboard_images=true" : "";
+}
+
+/* The events have the figures of memory and of losses of a run with_images(). */
+static void assert_images(const char *path) {
+  if (!tws_plot_available()) return;
+  ck_assert_int_eq(count_bytes(path, PNG, 8), 2);
+  ck_assert_int_eq(count_bytes(path, "memory of rank 0, device", 24), 1);
+  ck_assert_int_eq(count_bytes(path, "\x0a\4loss\x22", 7), 1);
+}
+
 #define RUN "train -m tiny-gpt2 -c %s --data %s -n 2 --threads 1 --quiet"
 
 /* Rank 0 alone writes; a resumed run appends to files, and begins another one of events. */
@@ -573,8 +633,8 @@ START_TEST(numbers_of_fp16_and_evaluations) {
   char logs[300], path[400];
   command_result r = twinspeed(
       "train -m tiny-gpt2 -c %s --data %s --eval-data %s --eval-every 2 --eval-steps 1 --quiet "
-      "--threads 1 --steps 3 --prometheus %s",
-      config_path, text_path, text_path, in_folder("half.prom"));
+      "--threads 1 --steps 3 --prometheus %s%s",
+      config_path, text_path, text_path, in_folder("half.prom"), with_images());
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   snprintf(logs, sizeof logs, "%s/out/ds_logs/train_bert", folder);
@@ -585,6 +645,7 @@ START_TEST(numbers_of_fp16_and_evaluations) {
   snprintf(path, sizeof path, "%s/Train_Samples_eval_loss.csv", logs);
   ck_assert_int_eq(count_lines(path, "\r\n"), 3);
   ck_assert_int_eq(count_lines(path, "\r\n16,"), 1);
+  assert_images(event_file(logs, 0));
 }
 END_TEST
 
@@ -693,8 +754,8 @@ START_TEST(emulated_runs) {
   snprintf(logs, sizeof logs, "%s/out/ds_logs/train_bert", folder);
   command_result r = twinspeed(
       "emulate -m tiny-gpt2 -c %s --cluster dgx-a100:2x2 --dtype fp32 --data %s --steps 3 "
-      "--quiet --json-lines %s",
-      config_path, text_path, lines);
+      "--quiet --json-lines %s%s",
+      config_path, text_path, lines, with_images());
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   r = twinspeed(
@@ -714,7 +775,8 @@ START_TEST(emulated_runs) {
   }
   const double passed = number_of_line(lines, 2, "time") - number_of_line(lines, 1, "time");
   ck_assert_double_eq_tol(1e3 * passed, number_of_line(lines, 2, "step_ms"), 2e-3);
-  ck_assert_int_eq(check_records(event_file(logs, 0)), 2 + 3);
+  ck_assert_int_eq(check_records(event_file(logs, 0)), 2 + 3 + 2 * tws_plot_available());
+  assert_images(event_file(logs, 0));
   ck_assert_int_eq(check_records(event_file(logs, 1)), 2 + 3);
 }
 END_TEST
@@ -724,6 +786,7 @@ int main(void) {
   TCase *tests = tcase_create("monitors");
   tcase_add_checked_fixture(tests, write_inputs, tidy_up);
   tcase_add_test(tests, events_are_those_of_tensorboard);
+  tcase_add_test(tests, figures_of_long_runs);
   tcase_add_test(tests, records_are_those_of_wandb);
   tcase_add_test(tests, archives_of_comet);
   tcase_add_test(tests, csv_files_have_one_heading);

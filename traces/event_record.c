@@ -101,6 +101,31 @@ void tws_event_text(tws_text *out, const char *tag, const char *text, double wal
   end_record(out, at);
 }
 
+static uint64_t big(const unsigned char *at) {
+  return (uint64_t)at[0] << 24 | (uint64_t)at[1] << 16 | (uint64_t)at[2] << 8 | at[3];
+}
+
+void tws_event_image(tws_text *out, const char *tag, const tws_text *png, double wall_time, int64_t step) {
+  /* a PNG has 8 bytes of signature, 8 of a chunk's head, then width, height, bits and the type of its pixels */
+  enum { WIDTH = 16, HEIGHT = 20, TYPE = 25, HEAD = 33, RGBA = 6 };
+  const unsigned char *b = (const unsigned char *)png->data;
+  if (png->length < HEAD || memcmp(b, "\x89PNG\r\n\x1a\n", 8) != 0) {
+    out->failed = 1;
+    return;
+  }
+  const size_t at = begin_event(out, wall_time, step), summary = tws_protobuf_begin(out), value = summary;
+  tws_protobuf_text(out, 1, tag);
+  const size_t image = tws_protobuf_begin(out);
+  tws_protobuf_integer(out, 1, big(b + HEIGHT));
+  tws_protobuf_integer(out, 2, big(b + WIDTH));
+  tws_protobuf_integer(out, 3, b[TYPE] == RGBA ? 4 : 3); /* channels */
+  tws_protobuf_bytes(out, 4, png->data, png->length);
+  tws_protobuf_end(out, 4, image);
+  tws_protobuf_end(out, 1, value);
+  tws_protobuf_end(out, 5, summary);
+  end_record(out, at);
+}
+
 void tws_event_start(tws_text *out, double wall_time, int64_t step) {
   enum { START = 1 };
   const size_t at = begin_event(out, wall_time, step), log = tws_protobuf_begin(out);

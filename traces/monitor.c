@@ -78,6 +78,7 @@ tws_code tws_monitor_open(const tws_config *config, const tws_monitor_run *run, 
                              .comet = config->comet.enabled ? &config->comet : NULL,
                              .lines_path = run->lines_path,
                              .prometheus_path = run->prometheus_path,
+                             .images = config->tensorboard_images ? run->images : NULL,
                              .continues = run->continues,
                              .samples = run->samples,
                              .now_s = tws_wall_s()};

@@ -18,6 +18,13 @@ struct tws_sink {
   tws_code (*close)(tws_sink *sink, tws_code ended, tws_error *err);
 };
 
+/* Data of the figures in TensorBoard's events. */
+typedef struct tws_monitor_images {
+  const char *plots; /* folder of gnuplot's scripts (scenarios/plots) */
+  /* memory of rank 0 over the operations of a step, as tws_ledger_csv() writes it, by tier; NULL: no figure of it */
+  const char *memory[TWS_TIER_COUNT];
+} tws_monitor_images;
+
 typedef struct tws_monitor_setup {
   const char *csv_folder;         /* folder for one file per number (DeepSpeed's csv_monitor); NULL: not written */
   const char *event_folder;       /* folder for TensorBoard's event files; NULL: not written */
@@ -28,8 +35,9 @@ typedef struct tws_monitor_setup {
   const char *configuration;      /* the configuration as JSON, for TensorBoard's text page and for Weights and Biases;
                                    * NULL: not written */
   int continues;                  /* 1: the run was resumed, and JSON lines are appended to an existing file */
-  int64_t samples;                /* samples consumed before the resumed checkpoint */
-  double now_s;                   /* current time, seconds since 1970 */
+  const tws_monitor_images *images; /* figures in TensorBoard's events; NULL: none */
+  int64_t samples;                  /* samples consumed before the resumed checkpoint */
+  double now_s;                     /* current time, seconds since 1970 */
 } tws_monitor_setup;
 
 /* ---- single sinks ---- */
@@ -51,6 +59,7 @@ typedef struct tws_monitor_run {
   const char *lines_path, *prometheus_path; /* as in tws_monitor_setup */
   int continues;
   int64_t samples;
+  const tws_monitor_images *images; /* used if the configuration asks for figures; NULL: there are none */
 } tws_monitor_run;
 /* Opens the sinks of the configuration's sections (tensorboard, csv_monitor, wandb, comet) and of the run. If no sink
  * is configured, *out is NULL and the result TWS_OK. */

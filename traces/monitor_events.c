@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/output_file.h"
+#include "traces/event_figures.h"
 #include "traces/event_record.h"
 #include "traces/monitor.h"
 
@@ -14,7 +15,8 @@ enum { PATH_SIZE = 4096, NAME_SIZE = 200, ROOM = 8192, TRIES = 1000 };
 typedef struct event_sink {
   tws_sink sink;
   int folder, fd;
-  tws_text bytes; /* the records of one step */
+  tws_text bytes;             /* the records of one step */
+  tws_event_figures *figures; /* NULL: no figures are asked for */
   char path[PATH_SIZE + NAME_SIZE];
 } event_sink;
 
@@ -28,15 +30,18 @@ static tws_code write_bytes(event_sink *s, tws_error *err) {
 static tws_code event_write(tws_sink *sink, const tws_step_report *report, tws_error *err) {
   event_sink *s = (event_sink *)sink;
   tws_event_step(&s->bytes, report);
+  tws_event_figures_add(s->figures, report);
   return write_bytes(s, err);
 }
 
 static tws_code event_close(tws_sink *sink, tws_code ended, tws_error *err) {
-  (void)ended;
   event_sink *s = (event_sink *)sink;
-  const tws_code code = s->fd >= 0 && close(s->fd) != 0 ? tws_output_failed(s->path, "write", err) : TWS_OK;
+  tws_code code = ended == TWS_OK ? tws_event_figures_losses(s->figures, &s->bytes, err) : TWS_OK;
+  if (code == TWS_OK && s->bytes.length > 0 && ended == TWS_OK) code = write_bytes(s, err);
+  if (s->fd >= 0 && close(s->fd) != 0 && code == TWS_OK) code = tws_output_failed(s->path, "write", err);
   if (s->folder >= 0) close(s->folder);
   tws_text_free(&s->bytes);
+  tws_free(s->figures);
   tws_free(s);
   return code;
 }
@@ -55,7 +60,7 @@ static tws_code make_file(event_sink *s, const char *folder, double now_s, tws_e
   }
 }
 
-/* Writes the first records: the version, and the configuration as a code block in Markdown. */
+/* Writes the first records: the version, the configuration as a code block in Markdown, and figures of memory. */
 static tws_code write_first(event_sink *s, const tws_monitor_setup *setup, tws_error *err) {
   tws_text text = {0};
   tws_event_version(&s->bytes, setup->now_s);
@@ -66,6 +71,7 @@ static tws_code write_first(event_sink *s, const tws_monitor_setup *setup, tws_e
     s->bytes.failed |= text.failed;
     tws_text_free(&text);
   }
+  TWS_TRY(tws_event_figures_open(setup, &s->bytes, &s->figures, err));
   const size_t used = s->bytes.length;
   /* reserves memory for the records of later steps */
   for (int i = 0; used < ROOM && i < ROOM; i += 64) tws_text_add(&s->bytes, "%64s", "");

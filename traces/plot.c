@@ -108,6 +108,14 @@ static void name_of_data(const char *out, char *file, size_t size) {
   snprintf(file, size, "%.*s.dat", (int)stem, out);
 }
 
+tws_code tws_plot_picture(const char *scripts, const char *script, const char *format, const tws_text *data,
+                          tws_text *settings, const char *title, tws_text *picture, tws_error *err) {
+  tws_plot_text(settings, "format", format);
+  tws_plot_text(settings, "title_text", title);
+  if (data->failed || settings->failed) return tws_fail(err, TWS_MEMORY, 0, "no memory for the figure \"%s\"", title);
+  return run_gnuplot(scripts, script, data, settings, picture, err);
+}
+
 tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, tws_text *settings, const char *title,
                        const char *out, tws_error *err) {
   char file[4200];
@@ -116,11 +124,8 @@ tws_code tws_plot_draw(const char *scripts, const char *script, tws_text *data, 
   const size_t length = strlen(out);
   const int other = stat(out, &status) == 0 && !S_ISREG(status.st_mode); /* a device: no data file is written */
   name_of_data(out, file, sizeof file);
-  tws_plot_text(settings, "format", length > 4 && strcmp(out + length - 4, ".svg") == 0 ? "svg" : "png");
-  tws_plot_text(settings, "title_text", title);
-  tws_code code = TWS_OK;
-  if (data->failed || settings->failed) code = tws_fail(err, TWS_MEMORY, 0, "no memory for the figure %s", out);
-  if (code == TWS_OK) code = run_gnuplot(scripts, script, data, settings, &picture, err);
+  const char *format = length > 4 && strcmp(out + length - 4, ".svg") == 0 ? "svg" : "png";
+  tws_code code = tws_plot_picture(scripts, script, format, data, settings, title, &picture, err);
   if (code == TWS_OK && !other) code = tws_write_file(file, data->data ? data->data : "", data->length, err);
   if (code == TWS_OK) code = tws_write_file(out, picture.data, picture.length, err);
   tws_text_free(&picture);
@@ -253,8 +258,9 @@ static int has_phase(const char *csv, const char *phase) {
   return 0;
 }
 
-tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err) {
-  tws_text data = {0}, settings = {0}, names = {0};
+/* Makes the data and the settings of the figure of memory; returns the number of categories. */
+static int prepare_memory(const char *csv, tws_text *data, tws_text *settings) {
+  tws_text names = {0};
   const char *end = strchr(csv, '\n'), *cell = csv;
   int column = 0, categories = 0;
   while (end && cell < end) {
@@ -268,20 +274,36 @@ tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title
     column++;
     cell = stop + 1;
   }
-  tws_plot_text(&settings, "names", names.data ? names.data : "");
-  settings.failed |= names.failed;
+  tws_plot_text(settings, "names", names.data ? names.data : "");
+  settings->failed |= names.failed;
   tws_text_free(&names);
-  tws_text_add(&settings, "categories = %d; phases = '", categories);
+  tws_text_add(settings, "categories = %d; phases = '", categories);
   static const char *const phases[] = {"forward", "backward", "recompute", "step"};
   for (int i = 0; i < 4; i++)
-    if (has_phase(csv, phases[i])) tws_text_add(&settings, "%s ", phases[i]);
-  tws_text_add(&settings, "'; ");
-  if (categories == 0) {
-    tws_text_free(&settings);
-    return tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", out);
-  }
-  tws_text_add_bytes(&data, csv, strlen(csv));
-  return tws_plot_draw(scripts, "memory.gp", &data, &settings, title, out, err);
+    if (has_phase(csv, phases[i])) tws_text_add(settings, "%s ", phases[i]);
+  tws_text_add(settings, "'; ");
+  tws_text_add_bytes(data, csv, strlen(csv));
+  return categories;
+}
+
+tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err) {
+  tws_text data = {0}, settings = {0};
+  if (prepare_memory(csv, &data, &settings) > 0)
+    return tws_plot_draw(scripts, "memory.gp", &data, &settings, title, out, err);
+  tws_text_free(&data);
+  tws_text_free(&settings);
+  return tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", out);
+}
+
+tws_code tws_plot_memory_png(const char *scripts, const char *csv, const char *title, tws_text *picture,
+                             tws_error *err) {
+  tws_text data = {0}, settings = {0};
+  const tws_code code = prepare_memory(csv, &data, &settings) > 0
+                            ? tws_plot_picture(scripts, "memory.gp", "png", &data, &settings, title, picture, err)
+                            : tws_fail(err, TWS_INVALID, 0, "%s: the ledger has no categories", title);
+  tws_text_free(&data);
+  tws_text_free(&settings);
+  return code;
 }
 
 /* ---- accuracy ---- */

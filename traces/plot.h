@@ -3,6 +3,7 @@
 #ifndef TWS_TRACES_PLOT_H
 #define TWS_TRACES_PLOT_H
 
+#include "base/memory.h"
 #include "base/status.h"
 #include "traces/marks.h"
 #include "traces/timeline.h"
@@ -20,6 +21,10 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
  * op,phase,micro_batch,name,<categories>,total */
 tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err);
 
+/* Draws the same as a PNG into *picture, which the caller frees, also after an error. */
+tws_code tws_plot_memory_png(const char *scripts, const char *csv, const char *title, tws_text *picture,
+                             tws_error *err);
+
 typedef struct tws_plot_point {
   const char *name;
   double measured_s, low_s, high_s; /* measured median and quartiles, seconds */
@@ -34,6 +39,10 @@ typedef struct tws_plot_series {
   const double *at_s, *value;
   int count;
 } tws_plot_series;
+/* Draws losses over the samples trained, which at_s has in place of seconds, as a PNG into *picture, which the caller
+ * frees, also after an error. At most two series. */
+tws_code tws_plot_losses_png(const char *scripts, const tws_plot_series *series, int count, const char *title,
+                             tws_text *picture, tws_error *err);
 /* An interval of time of one kind: `kind` is an index into the names that tws_plot_run() receives. */
 typedef struct tws_plot_band {
   int kind;

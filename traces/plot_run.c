@@ -10,6 +10,33 @@ static void end_block(tws_text *data, int any) {
   tws_text_add(data, any ? "\n\n" : "-1 -1\n\n\n");
 }
 
+/* Adds a block of "x value" for each series, and the names; returns the largest x. */
+static double add_series(const tws_plot_series *series, int count, tws_text *data, tws_text *settings) {
+  double longest = 0;
+  for (int i = 0; i < count; i++) {
+    for (int k = 0; k < series[i].count; k++) {
+      tws_text_add(data, "%.9g %.9g\n", series[i].at_s[k], series[i].value[k]);
+      if (series[i].at_s[k] > longest) longest = series[i].at_s[k];
+    }
+    end_block(data, series[i].count);
+    char name[32];
+    snprintf(name, sizeof name, "name%d", i + 1);
+    tws_plot_text(settings, name, series[i].name);
+  }
+  return longest;
+}
+
+tws_code tws_plot_losses_png(const char *scripts, const tws_plot_series *series, int count, const char *title,
+                             tws_text *picture, tws_error *err) {
+  tws_text data = {0}, settings = {0};
+  add_series(series, count, &data, &settings);
+  tws_text_add(&settings, "series = %d; ", count);
+  const tws_code code = tws_plot_picture(scripts, "loss.gp", "png", &data, &settings, title, picture, err);
+  tws_text_free(&data);
+  tws_text_free(&settings);
+  return code;
+}
+
 /* Adds the names of marks, at most as many as do not overlap. */
 static void add_marks(tws_text *settings, const tws_mark *marks, int count) {
   enum { NAMED = 12, MOST = 200 };
@@ -27,17 +54,7 @@ tws_code tws_plot_run(const char *scripts, const tws_plot_series *series, int co
                       int band_count, const tws_mark *marks, int mark_count, const char *const *kinds, int kind_count,
                       const char *title, const char *out, tws_error *err) {
   tws_text data = {0}, settings = {0};
-  double longest = 0;
-  for (int i = 0; i < count; i++) {
-    for (int k = 0; k < series[i].count; k++) {
-      tws_text_add(&data, "%.9g %.9g\n", series[i].at_s[k], series[i].value[k]);
-      if (series[i].at_s[k] > longest) longest = series[i].at_s[k];
-    }
-    end_block(&data, series[i].count);
-    char name[32];
-    snprintf(name, sizeof name, "name%d", i + 1);
-    tws_plot_text(&settings, name, series[i].name);
-  }
+  double longest = add_series(series, count, &data, &settings);
   add_marks(&settings, marks, mark_count);
   tws_text_add(&settings, "kinds = '");
   for (int kind = 0, shown = 0; kind < kind_count; kind++) {

@@ -50,14 +50,14 @@ void tws_protobuf_float(tws_text *out, int field, float value) {
   tws_text_add_bytes(out, bytes, sizeof bytes);
 }
 
-static void add_bytes(tws_text *out, int field, const char *bytes, size_t length) {
+void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length) {
   put_key(out, field, BYTES);
   put_varint(out, length);
   tws_text_add_bytes(out, bytes, length);
 }
 
 void tws_protobuf_text(tws_text *out, int field, const char *text) {
-  if (text) add_bytes(out, field, text, strlen(text));
+  if (text) tws_protobuf_bytes(out, field, text, strlen(text));
 }
 
 size_t tws_protobuf_begin(const tws_text *out) {

@@ -11,6 +11,8 @@
 void tws_protobuf_integer(tws_text *out, int field, uint64_t value);
 void tws_protobuf_double(tws_text *out, int field, double value);
 void tws_protobuf_float(tws_text *out, int field, float value);
+/* Appends a field of type bytes. */
+void tws_protobuf_bytes(tws_text *out, int field, const char *bytes, size_t length);
 /* Appends a field of type string; for NULL it appends nothing. */
 void tws_protobuf_text(tws_text *out, int field, const char *text);
 

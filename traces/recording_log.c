@@ -167,6 +167,8 @@ static int begins(const char *cell, size_t length, const char *word) {
 
 static int read_header(const char *line, columns *c) {
   int useful = 0;
+  /* the files of `train --csv`; in other programs' files `seconds` may be the time since the training began */
+  const int own = strncmp(line, "step,loss,lr,gradient_norm,seconds,", 35) == 0;
   c->name = c->memory = c->clock = -1;
   c->count = 0;
   while (*line && c->count < MOST_COLUMNS) {
@@ -176,7 +178,7 @@ static int read_header(const char *line, columns *c) {
     if (begins(cell, length, "name") || begins(cell, length, "gpu_name")) c->name = c->count;
     if (begins(cell, length, "memory.total")) c->memory = c->count;
     if (begins(cell, length, "clocks.current.sm") || begins(cell, length, "clocks.sm")) c->clock = c->count;
-    c->field[c->count] = field_of(cell, length);
+    c->field[c->count] = own && length == 7 && begins(cell, length, "seconds") ? STEP_S : field_of(cell, length);
     useful += c->field[c->count] >= 0 && c->field[c->count] <= STEPS_PER_S;
     c->count++;
     line += next;

@@ -7,15 +7,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "${1:-build}" && pwd)
 out=$build/text
 twinspeed=$build/twinspeed
+[ -x "$twinspeed" ] || twinspeed=twinspeed # a folder without a build: the program on PATH
 STEPS=${STEPS:-420}
 every=$((STEPS / 12))
 
 say() { printf '\n== %s\n' "$*"; }
 show() {
-  printf '$ twinspeed'
-  printf ' %s' "$@" | sed "s|$here/||g; s|$out/||g"
-  printf '\n'
-  "$twinspeed" "$@"
+  echo "+ twinspeed $*"
+  "$twinspeed" "$@" 2>&1
 }
 
 began=$(date +%s)
@@ -27,45 +26,46 @@ else
   command -v bible >/dev/null 2>&1 || { echo "the program bible is missing: ./install.sh" >&2; exit 4; }
   bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$out/text.txt"
 fi
-cp "$here/config.json" "$here/tokenizer.json" "$out"
+cp "$here/config.json" "$here/ds_config.json" "$here/tokenizer.json" "$out"
+cd "$out"
 
 say "Text to tokens, a twentieth of them for evaluation"
-show convert tokens "$out/text.txt" "$out/train.bin" --tokenizer "$out/tokenizer.json" --eval "$out/eval.bin" --eval-share 0.05
+show convert tokens text.txt train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share 0.05
 
 train() {
-  show train -m "$out/config.json" -c "$here/ds_config.json" --data "$out/train.bin" --steps "$STEPS" --save "$out/run" \
+  show train -m config.json -c ds_config.json --data train.bin --steps "$STEPS" --save run \
     --save-every "$every" --keep 2 "$@"
 }
 
 say "Training on two ranks, killed by force after a third of the way"
-train -n 2 --stage 2 --micro-batch 8 >"$out/killed.txt" 2>&1 &
+train -n 2 --stage 2 --micro-batch 8 >killed.txt 2>&1 &
 waited=0
-while [ ! -d "$out/run/global_step$((4 * every))" ]; do
+while [ ! -d "run/global_step$((4 * every))" ]; do
   sleep 0.2
   waited=$((waited + 1))
-  kill -0 $! 2>/dev/null && [ $waited -lt 3000 ] || { cat "$out/killed.txt"; exit 5; }
+  kill -0 $! 2>/dev/null && [ $waited -lt 3000 ] || { cat killed.txt; exit 5; }
 done
 pkill -KILL -P $! 2>/dev/null || true # the program, which the shell of train() waits for
 kill -KILL $! 2>/dev/null || true
 wait $! 2>/dev/null || true
-grep -v '^saved' "$out/killed.txt"
-echo "killed; there are: $(ls "$out/run" | tr '\n' ' ')"
+grep -v '^saved' killed.txt
+echo "killed; there are: $(ls run | tr '\n' ' ')"
 sleep 1 # its ranks notice and end
 
 say "It goes on from the last checkpoint, on one rank"
-train -n 1 --micro-batch 16 --resume "$out/run" --eval-data "$out/eval.bin" --eval-every $((4 * every))
+train -n 1 --micro-batch 16 --resume run --eval-data eval.bin --eval-every $((4 * every))
 
 say "The weights as one file with Hugging Face's names"
-show convert checkpoint "$out/run" "$out/model.safetensors"
+show convert checkpoint run model.safetensors
 
 say "What it writes"
-show generate -m "$out/config.json" --init-from "$out/model.safetensors" --tokenizer "$out/tokenizer.json" \
+show generate -m config.json --init-from model.safetensors --tokenizer tokenizer.json \
   --prompt 'And it came to pass' --tokens 60 --temperature 0.7 --top-k 40 --seed 3
 
 if [ -n "${PYTHON:-}" ]; then
   say "Hugging Face's own loader gives the same probabilities"
-  "$twinspeed" generate -m "$out/config.json" --init-from "$out/model.safetensors" --tokenizer "$out/tokenizer.json" \
-    --prompt 'And it came to pass' --tokens 40 --temperature 0 --json --quiet >"$out/greedy.json"
+  "$twinspeed" generate -m config.json --init-from model.safetensors --tokenizer tokenizer.json \
+    --prompt 'And it came to pass' --tokens 40 --temperature 0 --json --quiet >greedy.json
   "$PYTHON" "$here/../../bench/peer/huggingface_export.py" "$out"
 fi
-say "Done in $(($(date +%s) - began)) s; all of it is in $out"
+say "Done in $(($(date +%s) - began)) s; all of it is in the folder text"

@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   require(tws_config_no_effect(config, &text, &count, NULL) == TWS_OK);
   tws_text_free(&text);
-  require(tws_config_print_given(config, &text, NULL) == TWS_OK);
+  require(tws_config_print_given(config, 0, &text, NULL) == TWS_OK);
   require(tws_json_parse(text.data, text.length, "given", &json, NULL) == TWS_OK);
   tws_text_free(&text);
   tws_code code = tws_config_from_json(json, &again, &err);
