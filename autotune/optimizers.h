@@ -25,9 +25,9 @@ typedef struct tws_optimizer_comparison {
   int64_t steps, frozen_from; /* steps of the training; last step with uncompressed gradients */
 } tws_optimizer_comparison;
 
-/* Compares AdamW and all optimizers with phases (OneBitAdam, ...) in trainings of `steps` steps at stage 0. The configuration's freeze steps
- * hold if it names such an optimizer; otherwise a fifth of the steps are uncompressed. The job's cluster is restored
- * afterwards. Fails with TWS_INVALID if the job has a single replica or a ZeRO stage. */
+/* Compares AdamW and all optimizers with phases (OneBitAdam, ...) in trainings of `steps` steps at stage 0. The
+ * configuration's freeze steps hold if it names such an optimizer; otherwise a fifth of the steps are uncompressed. The
+ * job's cluster is restored afterwards. Fails with TWS_INVALID if the job has a single replica or a ZeRO stage. */
 tws_code tws_compare_optimizers(tws_job *job, const tws_knee_sweep *sweep, int64_t steps, tws_optimizer_comparison *out,
                                 tws_error *err);
 

@@ -24,7 +24,7 @@
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
  *   checkpoints.c  offloaded and partitioned activation checkpoints
  *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
- *   onebit_lamb.c  OneBitLamb's
+ *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   modules of a pipeline stage, order of micro-batches, messages between stages
  *   lower.c      scratch memory and communicators for all passes
