@@ -39,15 +39,17 @@ static double last_gain(const tws_optimizer_comparison *all, const tws_compared_
 
 tws_code tws_compare_optimizers(tws_job *job, const tws_knee_sweep *sweep, int64_t steps, tws_optimizer_comparison *out,
                                 tws_error *err) {
-  static const tws_optimizer optimizers[] = {TWS_OPTIMIZER_ADAMW, TWS_OPTIMIZER_ONEBIT_ADAM,
-                                             TWS_OPTIMIZER_ZERO_ONE_ADAM};
+  tws_optimizer optimizers[TWS_COMPARED_OPTIMIZERS] = {TWS_OPTIMIZER_ADAMW};
   const tws_cluster cluster = job->cluster;
   tws_code code = check(job, err);
   out->count = sweep->count;
+  out->optimizers = 1;
+  for (int o = 0; o < TWS_OPTIMIZER_COUNT && out->optimizers < TWS_COMPARED_OPTIMIZERS; o++)
+    if (tws_optimizer_of((tws_optimizer)o)->phases != TWS_PHASES_ONE) optimizers[out->optimizers++] = (tws_optimizer)o;
   out->steps = steps;
   for (int i = 0; i < sweep->count && code == TWS_OK; i++) {
     out->value[i] = tws_knee_set(&job->cluster, sweep, i);
-    for (int k = 0; k < TWS_COMPARED_OPTIMIZERS && code == TWS_OK; k++) {
+    for (int k = 0; k < out->optimizers && code == TWS_OK; k++) {
       const tws_config config = with_optimizer(job->config, optimizers[k], steps);
       tws_plan_request request = tws_job_request(job, 0);
       request.config = &config;
@@ -58,7 +60,7 @@ tws_code tws_compare_optimizers(tws_job *job, const tws_knee_sweep *sweep, int64
     }
   }
   job->cluster = cluster;
-  for (int k = 0; k < TWS_COMPARED_OPTIMIZERS && code == TWS_OK; k++)
+  for (int k = 0; k < out->optimizers && code == TWS_OK; k++)
     out->optimizer[k].pays_up_to = last_gain(out, &out->optimizer[k]);
   return code;
 }

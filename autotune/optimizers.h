@@ -6,7 +6,7 @@
 #include "autotune/knee.h"
 #include "estimators/run.h"
 
-enum { TWS_COMPARED_OPTIMIZERS = 3 };
+enum { TWS_COMPARED_OPTIMIZERS = 8 }; /* most optimizers that are compared */
 
 typedef struct tws_compared_optimizer {
   const char *name;                      /* word for optimizer.type */
@@ -20,13 +20,14 @@ typedef struct tws_compared_optimizer {
 typedef struct tws_optimizer_comparison {
   tws_compared_optimizer optimizer[TWS_COMPARED_OPTIMIZERS];
   double value[TWS_KNEE_POINTS]; /* values of the swept figure */
-  int count;
+  int count;      /* of values */
+  int optimizers; /* number of optimizers */
   int64_t steps, frozen_from; /* steps of the training; last step with uncompressed gradients */
 } tws_optimizer_comparison;
 
-/* Compares AdamW, OneBitAdam and ZeroOneAdam in trainings of `steps` steps at stage 0. The configuration's freeze steps
- * hold if it names such an optimizer; otherwise a fifth of the steps are uncompressed. The job's cluster is restored
- * afterwards. Fails with TWS_INVALID if the job has a single replica or a ZeRO stage. */
+/* Compares AdamW and all optimizers with phases (OneBitAdam, ...) in trainings of `steps` steps at stage 0. The
+ * configuration's freeze steps hold if it names such an optimizer; otherwise a fifth of the steps are uncompressed. The
+ * job's cluster is restored afterwards. Fails with TWS_INVALID if the job has a single replica or a ZeRO stage. */
 tws_code tws_compare_optimizers(tws_job *job, const tws_knee_sweep *sweep, int64_t steps, tws_optimizer_comparison *out,
                                 tws_error *err);
 

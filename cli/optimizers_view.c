@@ -45,7 +45,7 @@ static tws_code print_json(const tws_optimizer_comparison *all, const tws_knee_s
   cJSON_AddNumberToObject(json, "steps", (double)all->steps);
   cJSON_AddNumberToObject(json, "freeze_step", (double)all->frozen_from);
   cJSON *list = cJSON_AddArrayToObject(json, "optimizers");
-  for (int k = 0; k < TWS_COMPARED_OPTIMIZERS; k++) {
+  for (int k = 0; k < all->optimizers; k++) {
     const tws_compared_optimizer *o = &all->optimizer[k];
     cJSON *one = cJSON_CreateObject();
     cJSON_AddStringToObject(one, "type", o->name);
@@ -66,17 +66,24 @@ static const char *figure_cell(double value, const tws_knee_sweep *sweep) {
 
 static tws_code print_steps(const tws_cli *cli, const tws_optimizer_comparison *all, const tws_knee_sweep *sweep,
                             tws_error *err) {
+  const char *cells[2 * TWS_COMPARED_OPTIMIZERS] = {sweep->parameter};
   tws_table table;
-  tws_table_init(&table, 6);
-  tws_table_row(&table, (const char *[]){sweep->parameter, "AdamW", "OneBitAdam", "", "ZeroOneAdam", ""});
+  /* a column for AdamW, and for each of the others its time and how many times as fast it is */
+  tws_table_init(&table, 2 * all->optimizers);
+  for (int k = 0; k < all->optimizers; k++) {
+    cells[k > 0 ? 2 * k : 1] = all->optimizer[k].name;
+    if (k > 0) cells[2 * k + 1] = "";
+  }
+  tws_table_row(&table, cells);
   for (int i = 0; i < all->count; i++) {
     char step[TWS_COMPARED_OPTIMIZERS][32];
-    for (int k = 0; k < TWS_COMPARED_OPTIMIZERS; k++) {
+    cells[0] = figure_cell(all->value[i], sweep);
+    for (int k = 0; k < all->optimizers; k++) {
       tws_format_seconds(all->optimizer[k].run[i].mean_step_s, step[k], sizeof step[k]);
+      cells[k > 0 ? 2 * k : 1] = step[k];
+      if (k > 0) cells[2 * k + 1] = tws_cell("%.2fx", all->optimizer[k].speedup[i]);
     }
-    tws_table_row(&table, (const char *[]){figure_cell(all->value[i], sweep), step[0], step[1],
-                                           tws_cell("%.2fx", all->optimizer[1].speedup[i]), step[2],
-                                           tws_cell("%.2fx", all->optimizer[2].speedup[i])});
+    tws_table_row(&table, cells);
   }
   return tws_table_print(cli, &table, err);
 }
@@ -87,7 +94,7 @@ static tws_code print_programs(const tws_cli *cli, const tws_optimizer_compariso
   const int last = all->count - 1;
   tws_table_init(&table, 6);
   tws_table_row(&table, (const char *[]){"optimizer", "program", "runs", "sent", "slowest", "fastest"});
-  for (int k = 0; k < TWS_COMPARED_OPTIMIZERS; k++) {
+  for (int k = 0; k < all->optimizers; k++) {
     const tws_compared_optimizer *o = &all->optimizer[k];
     for (int p = 0; p < o->run[0].phases; p++) {
       const tws_run_phase *phase = &o->run[0].phase[p];
@@ -123,7 +130,7 @@ tws_code tws_run_print(const tws_cli *cli, const tws_run_estimate *run, tws_erro
 }
 
 static void print_limits(const tws_optimizer_comparison *all, const tws_knee_sweep *sweep) {
-  for (int k = 1; k < TWS_COMPARED_OPTIMIZERS; k++) {
+  for (int k = 1; k < all->optimizers; k++) {
     const tws_compared_optimizer *o = &all->optimizer[k];
     if (o->pays_up_to > 0 && isfinite(o->pays_up_to))
       tws_out("%s saves a twentieth of the time or more up to %s\n", o->name, figure_cell(o->pays_up_to, sweep));
@@ -136,13 +143,15 @@ static void print_limits(const tws_optimizer_comparison *all, const tws_knee_swe
 static tws_code draw(const tws_optimizer_comparison *all, const tws_job *job, const char *out, tws_error *err) {
   tws_plot_speedup points[TWS_KNEE_POINTS];
   char scripts[512], title[160];
-  const char *const names[2] = {all->optimizer[1].name, all->optimizer[2].name};
+  const char *names[TWS_COMPARED_OPTIMIZERS];
+  for (int k = 1; k < all->optimizers; k++) names[k - 1] = all->optimizer[k].name;
   for (int i = 0; i < all->count; i++) {
     points[i].bits_per_s = all->value[i];
-    for (int k = 0; k < 2; k++) points[i].speedup[k] = all->optimizer[1 + k].speedup[i];
+    for (int k = 1; k < all->optimizers; k++) points[i].speedup[k - 1] = all->optimizer[k].speedup[i];
   }
   snprintf(title, sizeof title, "%.60s, %d ranks, %s steps", job->network->name, job->ranks, tws_thousands(all->steps));
-  return tws_plot_speedups(tws_plots_path(scripts, sizeof scripts), points, all->count, names, title, out, err);
+  return tws_plot_speedups(tws_plots_path(scripts, sizeof scripts), points, all->count, names, all->optimizers - 1, title,
+                           out, err);
 }
 
 tws_code tws_optimizers_run(const tws_cli *cli, tws_job *job, const tws_knee_sweep *sweep, int64_t steps,

@@ -489,7 +489,7 @@ static const tws_option table[] = {
                "repeat the search while net.bandwidth (bit/s), net.latency, link.bandwidth (B/s), link.latency, "
                "device.memory or data.rate (samples/s of a node's loaders) of the cluster varies: 100..800G"),
     TWS_INTEGER("optimizers", 0, "STEPS", options, optimizers, 2, 1e12,
-                "compare trainings of this many steps with AdamW, OneBitAdam and ZeroOneAdam over --sweep "
+                "compare trainings of this many steps with AdamW, OneBitAdam, ZeroOneAdam and OneBitLamb over --sweep "
                 "net.bandwidth (default 1..400G), at stage 0"),
     TWS_STRING("figure", 0, "FILE", options, figure, "with --optimizers: a figure of it, as .svg or .png (gnuplot)"),
     TWS_STRING("experiments", 0, "DIR", options, experiments,

@@ -173,6 +173,7 @@ typedef struct tws_config {
   int wall_clock_breakdown; /* 1: reports the times of the passes of each step */
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
+  double coeff_beta, factor_max, factor_min, factor_threshold; /* OneBitLamb: plan/onebit_lamb.c */
   double momentum, dampening;
   double muon_lr, adam_lr; /* learning rates of Muon's two kinds of groups; below 0: lr */
   int muon_method;         /* optimizer.params.ns_method: tws_muon_method */

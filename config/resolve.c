@@ -565,6 +565,9 @@ static tws_code check_optimizer(const rules *r) {
   if (r->config->min_coeff > r->config->max_coeff)
     return REFUSE(r, "optimizer.params.min_coeff", TWS_INVALID, NULL, "min_coeff %g is above max_coeff %g",
                   r->config->min_coeff, r->config->max_coeff);
+  if (r->config->factor_min > r->config->factor_max)
+    return REFUSE(r, "optimizer.params.factor_min", TWS_INVALID, NULL, "factor_min %g is above factor_max %g",
+                  r->config->factor_min, r->config->factor_max);
   if (r->config->nesterov && (r->config->momentum == 0 || r->config->dampening != 0))
     return REFUSE(r, "optimizer.params.nesterov", TWS_INVALID, "give a momentum above 0, and leave dampening out",
                   "nesterov needs a momentum, and no dampening");

@@ -4,6 +4,7 @@
 #include "plan/checkpoints.h"
 #include "plan/compressed.h"
 #include "plan/offload.h"
+#include "plan/onebit_lamb.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
 
@@ -225,7 +226,10 @@ static int lower_between(tws_lower *l) {
       tws_zenflow_sync(l);
       return 1;
     case TWS_PROGRAM_FREEZE:
-      tws_compressed_freeze(l);
+      if (l->lamb.on)
+        tws_onebit_lamb_freeze(l);
+      else
+        tws_compressed_freeze(l);
       return 1;
     default:
       return 0;

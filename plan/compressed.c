@@ -46,45 +46,53 @@ static uint32_t add_errors(tws_lower *l, const char *name, uint64_t elements) {
   return elements > 0 ? tws_builder_state(&l->b, &entry) : TWS_NONE;
 }
 
-/* Returns the elements of a rank's part of a tensor: as DeepSpeed pads, a multiple of 8 and of the number of ranks. */
-static uint64_t part_of(uint64_t count, uint64_t ranks) {
+uint64_t tws_compressed_part(uint64_t count, uint64_t ranks) {
   uint64_t unit = SIGNS * ranks;
   for (uint64_t two = 2; two <= SIGNS && ranks % two == 0; two *= 2) unit /= 2;
   return (count + unit * ranks - 1) / (unit * ranks) * unit;
 }
 
-/* Lists the tensors that are compressed, and the offsets of their errors. */
-static void list_tensors(tws_lower *l) {
+void tws_compressed_add(tws_lower *l, const tws_zero_class *of, uint32_t param, uint64_t at, uint64_t count) {
   tws_compressed *c = &l->compressed;
+  const uint64_t part = tws_compressed_part(count, (uint64_t)of->ranks);
+  if (!c->tensors) c->tensors = tws_lower_memory(l, l->network->param_count, sizeof *c->tensors);
+  if (count == 0 || l->b.failed != TWS_OK) return;
+  c->tensors[c->count++] = (tws_compressed_tensor){.param = param,
+                                                   .of = of,
+                                                   .at = at,
+                                                   .count = count,
+                                                   .part = part,
+                                                   .worker = c->worker_elements,
+                                                   .server = c->server_elements};
+  c->worker_elements += part * (uint64_t)of->ranks;
+  c->server_elements += part;
+}
+
+/* Lists the tensors that are compressed, and the offsets of their errors: each parameter is a tensor. */
+static void list_tensors(tws_lower *l) {
   const tws_zero *z = &l->zero;
-  c->tensors = tws_lower_memory(l, l->network->param_count, sizeof *c->tensors);
-  for (uint32_t k = 0; k < z->trained_count && l->b.failed == TWS_OK; k++) {
+  for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *of = &z->classes[k];
     for (uint32_t i = of->first; i < of->end && of->ranks > 1; i++) {
       const uint32_t param = (uint32_t)z->order[i];
-      const uint64_t count = tws_zero_numel(l, param), part = part_of(count, (uint64_t)of->ranks);
-      if (count == 0) continue;
-      c->tensors[c->count++] = (tws_compressed_tensor){.param = param,
-                                                       .of = of,
-                                                       .at = z->flat_offset[param],
-                                                       .count = count,
-                                                       .part = part,
-                                                       .worker = c->worker_elements,
-                                                       .server = c->server_elements};
-      c->worker_elements += part * (uint64_t)of->ranks;
-      c->server_elements += part;
+      tws_compressed_add(l, of, param, z->flat_offset[param], tws_zero_numel(l, param));
     }
   }
+}
+
+void tws_compressed_add_errors(tws_lower *l) {
+  l->compressed.worker = add_errors(l, "worker errors", l->compressed.worker_elements);
+  l->compressed.server = add_errors(l, "server errors", l->compressed.server_elements);
 }
 
 void tws_compressed_begin(tws_lower *l) {
   tws_compressed *c = &l->compressed;
   c->worker = c->server = c->changes = TWS_NONE;
-  if (optimizer(l)->phases == TWS_PHASES_ONE || l->extent.parameters_only) return;
+  if (optimizer(l)->phases == TWS_PHASES_ONE || optimizer(l)->phases == TWS_PHASES_SCALED || l->extent.parameters_only)
+    return;
   list_tensors(l);
   if (l->b.failed != TWS_OK) return;
-  c->worker = add_errors(l, "worker errors", c->worker_elements);
-  c->server = add_errors(l, "server errors", c->server_elements);
+  tws_compressed_add_errors(l);
   if (optimizer(l)->phases != TWS_PHASES_INTERVALS) return;
   uint64_t owned = 0;
   for (uint32_t k = 0; k < l->zero.trained_count; k++) owned += l->zero.classes[k].partition;
@@ -162,11 +170,6 @@ static void exchange_signs(tws_lower *l, const exchange *x, tws_collective colle
   tws_free(operands);
 }
 
-/* A tensor that is averaged: range of a float32 buffer. Emits what computes it, if it is not there already. */
-typedef tws_operand (*source_of)(tws_lower *l, const tws_compressed_tensor *t);
-/* Emits what uses the average of a tensor, which is in a float32 range. */
-typedef void (*sink_of)(tws_lower *l, const tws_compressed_tensor *t, tws_operand average);
-
 /* Emits a fill with zeros of a range of float32 numbers. */
 static void clear(tws_lower *l, tws_operand range) {
   tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
@@ -208,13 +211,12 @@ static void unpack(tws_lower *l, const tws_compressed_tensor *t, tws_operand to,
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{(double)index}}, operands, 4);
 }
 
-/* Sets the elements of a position table that no sequence reaches to 0: a sign cannot be 0. */
-static void mask(tws_lower *l, const tws_compressed_tensor *t, tws_operand average) {
+void tws_compressed_mask(tws_lower *l, uint32_t param, tws_operand average) {
   const int64_t reached = l->config->sequence_length;
   for (uint32_t m = 0; m < l->network->module_count && l->config->momentum_mask; m++) {
     const tws_module *module = &l->network->modules[m];
-    if (module->type != TWS_MODULE_EMBEDDING || module->param[1] != t->param) continue;
-    const tws_param *table = &l->network->params[t->param];
+    if (module->type != TWS_MODULE_EMBEDDING || module->param[1] != param) continue;
+    const tws_param *table = &l->network->params[param];
     const int64_t first = table->rows > reached ? reached * table->columns : 0;
     if (first == 0) return;
     clear(l, tws_write(average.buffer, average.offset + (uint64_t)first, average.count - (uint64_t)first));
@@ -222,8 +224,8 @@ static void mask(tws_lower *l, const tws_compressed_tensor *t, tws_operand avera
   }
 }
 
-/* Emits the average of all tensors of a ZeRO class. */
-static void average_class(tws_lower *l, const tws_zero_class *of, source_of source, sink_of sink) {
+void tws_compressed_average(tws_lower *l, const tws_zero_class *of, tws_compressed_source source,
+                            tws_compressed_sink sink) {
   const tws_compressed *c = &l->compressed;
   uint64_t tensors = 0, elements = 0;
   for (uint32_t i = 0; i < c->count; i++) {
@@ -243,7 +245,7 @@ static void average_class(tws_lower *l, const tws_zero_class *of, source_of sour
       if (pass == 2) {
         const tws_operand to = sink ? tws_write(room(l, "average", TWS_F32, t->count), 0, t->count) : source(l, t);
         unpack(l, t, to, &x, index, at);
-        mask(l, t, to);
+        if (t->param != TWS_NONE) tws_compressed_mask(l, t->param, to);
         if (sink) sink(l, t, to);
       }
       index++;
@@ -265,29 +267,32 @@ static tws_operand of_state(uint32_t buffer, uint64_t at, uint64_t count, uint32
   return (tws_operand){.buffer = buffer, .access = access, .offset = at, .count = count};
 }
 
-static tws_operand hyper(const tws_lower *l) {
-  return tws_read(l->b.plan->hyper, 0, TWS_HYPER_COUNT);
+static tws_operand hyper(const tws_lower *l, const tws_zero_class *of) {
+  return tws_hyper_of(l->b.plan->hyper, of->param_group);
 }
 
 /* Emits MOMENTUM from gradients to `to`, with the factor that turns this rank's share of the mean into its own
  * gradient. adds: 1 updates the momentum, 0 writes the gradient. */
-static void momentum(tws_lower *l, tws_operand gradients, tws_operand to, double factor, int clips, int adds) {
+static void momentum(tws_lower *l, const tws_zero_class *of, tws_operand gradients, tws_operand to, double factor,
+                     int clips, int adds) {
   tws_work work = tws_kernel_work(TWS_KERNEL_MOMENTUM, (tws_dtype)l->b.plan->buffers[gradients.buffer].dtype,
                                   adds ? TWS_ACCUMULATE : 0);
   work.d[0] = (int64_t)to.count;
   gradients.access = TWS_READ;
   to.access = adds ? TWS_READ_WRITE : TWS_WRITE;
-  const tws_operand operands[4] = {gradients, hyper(l), scalars(l), to};
+  const tws_operand operands[4] = {gradients, hyper(l, of), scalars(l), to};
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{factor, clips}}, operands, 4);
 }
 
-/* Returns the work of an update of `count` elements. copies: 1 if it also writes 16-bit weights. */
-static tws_work update_work(const tws_lower *l, tws_kernel kernel, uint64_t count, int copies) {
+/* Returns the work of an update of all elements of a class. copies: 1 if it also writes 16-bit weights. */
+static tws_work update_work(const tws_lower *l, const tws_zero_class *of, tws_kernel kernel, int copies) {
+  tws_config own;
+  tws_config_of_param_group(l->config, of->param_group, &own);
   tws_work work = tws_kernel_work(kernel, TWS_F32, 0);
   work.dtype2 = (uint8_t)(copies ? l->config->dtype : TWS_F32);
-  work.d[0] = (int64_t)count;
-  tws_work_set_parameter(&work, "epsilon", l->config->epsilon);
-  tws_work_set_parameter(&work, "weight_decay", l->config->weight_decay);
+  work.d[0] = (int64_t)of->total;
+  tws_work_set_parameter(&work, "epsilon", own.epsilon);
+  tws_work_set_parameter(&work, "weight_decay", own.weight_decay);
   return work;
 }
 
@@ -309,18 +314,19 @@ static tws_operand weights(const tws_lower *l, const tws_zero_class *of) {
 static void frozen_update(tws_lower *l, const tws_zero_class *of, int local, int last) {
   const tws_plan *plan = l->b.plan;
   tws_operand operands[7] = {weights(l, of), of_state(plan->optimizer_state[0], of->kept, of->total, TWS_READ),
-                             of_state(plan->optimizer_state[1], of->kept, of->total, TWS_READ), hyper(l), scalars(l)};
+                             of_state(plan->optimizer_state[1], of->kept, of->total, TWS_READ), hyper(l, of),
+                             scalars(l)};
   int n = 5;
   if (local) operands[n++] = of_state(l->compressed.changes, of->kept, of->total, TWS_READ_WRITE);
   const int copies = last && append_copy(l, of, operands, &n);
-  tws_work work = update_work(l, TWS_KERNEL_FROZEN_ADAM, of->total, copies);
+  tws_work work = update_work(l, of, TWS_KERNEL_FROZEN_ADAM, copies);
   if (local) work.flags |= TWS_ACCUMULATE;
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
 static void undo(tws_lower *l, const tws_zero_class *of) {
   const tws_plan *plan = l->b.plan;
-  const tws_work work = update_work(l, TWS_KERNEL_LOCAL_UNDO, of->total, 0);
+  const tws_work work = update_work(l, of, TWS_KERNEL_LOCAL_UNDO, 0);
   const tws_operand operands[4] = {weights(l, of), of_state(l->compressed.changes, of->kept, of->total, TWS_READ_WRITE),
                                    of_state(plan->optimizer_state[1], of->kept, of->total, TWS_READ), scalars(l)};
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 4);
@@ -332,11 +338,11 @@ static void merge(tws_lower *l, const tws_zero_class *of) {
                              of_state(plan->optimizer_state[0], of->kept, of->total, TWS_READ_WRITE),
                              of_state(l->compressed.changes, of->kept, of->total, TWS_READ_WRITE),
                              of_state(plan->optimizer_state[1], of->kept, of->total, TWS_READ),
-                             hyper(l),
+                             hyper(l, of),
                              scalars(l)};
   int n = 6;
   const int copies = append_copy(l, of, operands, &n);
-  const tws_work work = update_work(l, TWS_KERNEL_LOCAL_MERGE, of->total, copies);
+  const tws_work work = update_work(l, of, TWS_KERNEL_LOCAL_MERGE, copies);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
@@ -353,12 +359,12 @@ static tws_operand changes_of(tws_lower *l, const tws_compressed_tensor *t) {
 /* Emits the rank's own gradient of a tensor in float32, clipped. */
 static tws_operand gradient_of(tws_lower *l, const tws_compressed_tensor *t) {
   const tws_operand to = tws_write(room(l, "own gradient", TWS_F32, t->count), 0, t->count);
-  momentum(l, tws_read(l->b.plan->gradients, t->at, t->count), to, t->of->ranks, 1, 0);
+  momentum(l, t->of, tws_read(l->b.plan->gradients, t->at, t->count), to, t->of->ranks, 1, 0);
   return to;
 }
 
 static void use_gradient(tws_lower *l, const tws_compressed_tensor *t, tws_operand average) {
-  momentum(l, average, momentum_of(l, t), 1, 0, 1);
+  momentum(l, t->of, average, momentum_of(l, t), 1, 0, 1);
 }
 
 static void update_class(tws_lower *l, const tws_zero_class *of) {
@@ -367,15 +373,15 @@ static void update_class(tws_lower *l, const tws_zero_class *of) {
   const tws_operand m = of_state(l->b.plan->optimizer_state[0], of->kept, of->total, TWS_READ_WRITE);
   if (of->total == 0) return;
   if (!local && intervals && of->ranks > 1) {
-    average_class(l, of, gradient_of, use_gradient);
+    tws_compressed_average(l, of, gradient_of, use_gradient);
   } else {
-    momentum(l, tws_read(l->b.plan->gradients, of->stored, of->total), m, of->ranks, 1, 1);
-    if (!local && of->ranks > 1) average_class(l, of, momentum_of, NULL);
+    momentum(l, of, tws_read(l->b.plan->gradients, of->stored, of->total), m, of->ranks, 1, 1);
+    if (!local && of->ranks > 1) tws_compressed_average(l, of, momentum_of, NULL);
   }
   frozen_update(l, of, local, program != TWS_PROGRAM_MERGE);
   if (program != TWS_PROGRAM_MERGE) return;
   undo(l, of);
-  average_class(l, of, changes_of, NULL);
+  tws_compressed_average(l, of, changes_of, NULL);
   merge(l, of);
 }
 

@@ -5,10 +5,27 @@
 
 #include "plan/lower.h"
 
+/* A tensor that is averaged: range of a float32 buffer. Emits what computes it, if it is not there already. */
+typedef tws_operand (*tws_compressed_source)(tws_lower *l, const tws_compressed_tensor *t);
+/* Emits what uses the average of a tensor, which is in a float32 range. */
+typedef void (*tws_compressed_sink)(tws_lower *l, const tws_compressed_tensor *t, tws_operand average);
+
 /* Adds the state of the compression: errors of each tensor, and for local steps the rank's own changes. */
 void tws_compressed_begin(tws_lower *l);
+/* Adds a tensor of `count` elements that the ranks of a class average; at: as tws_compressed_tensor.at. */
+void tws_compressed_add(tws_lower *l, const tws_zero_class *of, uint32_t param, uint64_t at, uint64_t count);
+/* Returns the elements of a rank's part of a tensor: as DeepSpeed pads, a multiple of 8 and of the number of ranks. */
+uint64_t tws_compressed_part(uint64_t count, uint64_t ranks);
+/* Adds the entries of errors, after all tensors are added. */
+void tws_compressed_add_errors(tws_lower *l);
 /* Returns 1 if the program leaves the gradients of each rank unreduced. */
 int tws_gradients_stay_local(const tws_lower *l);
+/* Emits the average of all tensors of a class. sink NULL: averages replace the tensors. */
+void tws_compressed_average(tws_lower *l, const tws_zero_class *of, tws_compressed_source source,
+                            tws_compressed_sink sink);
+/* Emits zeros for the positions of a position table that no sequence reaches: a sign cannot be 0. `range` has the
+ * parameter's elements, in float32. Emits nothing for other parameters. */
+void tws_compressed_mask(tws_lower *l, uint32_t param, tws_operand range);
 /* Emits the updates of the program COMPRESSED, LOCAL or MERGE. */
 void tws_compressed_update(tws_lower *l);
 /* Emits the program FREEZE: errors become 0. */

@@ -24,6 +24,7 @@
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
  *   checkpoints.c  offloaded and partitioned activation checkpoints
  *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
+ *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   modules of a pipeline stage, order of micro-batches, messages between stages
  *   lower.c      scratch memory and communicators for all passes
@@ -276,11 +277,13 @@ typedef struct tws_columns {
   uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */
 } tws_columns;
 
-/* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c). */
+/* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c), or the
+ * momenta of several parameters (plan/onebit_lamb.c). */
 typedef struct tws_compressed_tensor {
-  uint32_t param;
+  uint32_t param;           /* TWS_NONE: several parameters */
   const tws_zero_class *of; /* the ZeRO class of the parameter */
-  uint64_t at, count;       /* index of its first element in the flat order, and number of its elements */
+  /* index of its first element in the flat order, or among the momenta of several parameters; number of its elements */
+  uint64_t at, count;
   uint64_t part;            /* elements of the part that one rank averages, with padding: a multiple of 8 */
   uint64_t worker, server;  /* offsets of its errors in the buffers of errors, in elements */
 } tws_compressed_tensor;
@@ -294,6 +297,21 @@ typedef struct tws_compressed {
    * that are not averaged yet (local steps); TWS_NONE: there are none */
   uint32_t worker, server, changes;
 } tws_compressed;
+
+/* OneBitLamb's compressed steps (plan/onebit_lamb.c). Lists have one element for each parameter of the network, and are
+ * equal on all ranks. */
+typedef struct tws_onebit_lamb {
+  int on;
+  uint64_t *place;   /* per parameter: offset of its momentum in the buffer of scaled momenta; UINT64_MAX: none here */
+  uint64_t elements; /* of that buffer, with padding */
+  uint64_t padding[4]; /* per compressed tensor: number of elements of padding at its end */
+  uint32_t scaled; /* buffer of the scaled momenta of this program; TWS_NONE: none yet */
+  /* buffers in the state: second moments of averaged gradients, which follow on after the optimizer's own are fixed;
+   * and lists: averages of trust ratios, their factors, and scales by which momenta are multiplied before they are
+   * compressed */
+  uint32_t fresh, ratios, factors, scales;
+  uint32_t kept; /* buffer in the state: the padding of all compressed tensors; TWS_NONE: there is none */
+} tws_onebit_lamb;
 
 /* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */
 typedef struct tws_offload {
@@ -483,7 +501,8 @@ typedef struct tws_lower {
   tws_offload offload;         /* tiers and buffers of offloading; written by offload.c, fetch.c and delayed.c */
   tws_lower_cache cache;       /* the cache of keys and values of inference; written by cache.c */
   tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
-  tws_compressed compressed;   /* tensors that ranks average by signs; written by compressed.c */
+  tws_compressed compressed;   /* tensors that ranks average by signs; written by compressed.c and onebit_lamb.c */
+  tws_onebit_lamb lamb;        /* OneBitLamb's lists; written by onebit_lamb.c */
   tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;

@@ -78,8 +78,9 @@ int tws_plan_has_program(const tws_config *config, tws_program program) {
       return phases != TWS_PHASES_ONE;
     case TWS_PROGRAM_LOCAL:
     case TWS_PROGRAM_MERGE:
-    case TWS_PROGRAM_FREEZE:
       return phases == TWS_PHASES_INTERVALS;
+    case TWS_PROGRAM_FREEZE:
+      return phases == TWS_PHASES_SCALED || phases == TWS_PHASES_INTERVALS;
     case TWS_PROGRAM_PREFILL:
     case TWS_PROGRAM_DECODE:
       return config->cache_length > 0;

@@ -7,6 +7,7 @@
 #include "plan/compressed.h"
 #include "plan/muon.h"
 #include "plan/offload.h"
+#include "plan/onebit_lamb.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
@@ -123,8 +124,7 @@ typedef struct run {
   uint64_t at, count; /* first element in the flat order, and number of elements */
   int64_t element;    /* number of the first element among the elements of all parameters of the whole network */
   uint32_t param;     /* parameter of the first element */
-  uint64_t norms;     /* offset of the first parameter's two norms in the buffer of all norms: twice its place in
-                       * tws_zero.order */
+  uint64_t norms;     /* offset of the first parameter's two norms in the buffer of all norms: norms_at() */
 } run;
 
 static int is_stochastic(const tws_config *config) {
@@ -245,11 +245,18 @@ static void update_matrix(tws_lower *l, const tws_zero_class *c, uint64_t at, tw
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
-/* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it. */
+/* Returns the offset of the norms of the parameter at index i of tws_zero.order: twice that index; OneBitLamb's norms
+ * are those of all parameters of the network, in its order. */
+static uint64_t norms_at(const tws_lower *l, uint32_t i) {
+  return 2 * (uint64_t)(l->lamb.on ? (uint32_t)l->zero.order[i] : i);
+}
+
+/* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it;
+ * OneBitLamb's are summed over pipeline stages too. */
 static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand operands[TWS_OPTIMIZER_STATES + 5];
-  const tws_arguments share = {{1.0 / copies}};
+  const tws_arguments share = {{l->lamb.on ? tws_onebit_lamb_share(l, r->param) : 1.0 / copies}};
   const tws_work work = update_work(l->config, r, 1, NULL);
   int n = run_operands(l, r, TWS_READ, operands);
   operands[n++] = tws_write(norms, r->norms, 2);
@@ -269,20 +276,24 @@ static void share_norms(tws_lower *l, uint32_t group, tws_operand norms) {
 static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
   const tws_zero *z = &l->zero;
   const uint32_t trained = z->classes[z->trained_count - 1].end;
-  const uint64_t elements = 2 * (uint64_t)trained;
+  const uint64_t elements = 2 * (uint64_t)(l->lamb.on ? l->network->param_count : trained);
   const uint32_t norms = tws_builder_buffer(&l->b, "norms", TWS_CATEGORY_INPUT, TWS_F64, elements, TWS_LIFETIME_OPS);
   int next = 0;
   for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
     for (uint32_t i = c->first; i < c->end; i++) {
-      run r = {.of = c, .at = tws_zero_kept_first(z, c), .param = (uint32_t)z->order[i], .norms = 2 * (uint64_t)i};
+      run r = {.of = c, .at = tws_zero_kept_first(z, c), .param = (uint32_t)z->order[i], .norms = norms_at(l, i)};
       if (next < count && runs[next].norms == r.norms) r = runs[next++];
       find_norms(l, &r, norms);
     }
     if (z->stage > 0 && c->ranks > 1)
       share_norms(l, c->group, tws_update(norms, 2 * (uint64_t)c->first, 2 * (uint64_t)(c->end - c->first)));
   }
+  for (uint32_t p = 0; l->lamb.on && p < l->network->param_count; p++)
+    if (l->lamb.place[p] == UINT64_MAX) /* not here, or not trained */
+      find_norms(l, &(run){.of = z->classes, .at = z->classes->stored, .param = p, .norms = 2 * (uint64_t)p}, norms);
   share_norms(l, l->group[TWS_AXIS_MODEL], tws_update(norms, 0, elements));
+  if (l->lamb.on) tws_onebit_lamb_follow(l, norms);
   return norms;
 }
 
@@ -352,7 +363,7 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
                   (!is_stochastic(l->config) || element == r.element + (int64_t)r.count);
     if (!r.count || !goes_on) {
       if (r.count) runs[count++] = r;
-      r = (run){.of = c, .at = from, .element = element, .param = p, .norms = 2 * (uint64_t)i};
+      r = (run){.of = c, .at = from, .element = element, .param = p, .norms = norms_at(l, i)};
       group = group_of[i];
     }
     r.count += to - from;
@@ -456,7 +467,9 @@ void tws_lower_step(tws_lower *l) {
   tws_router_balance(l);
   clip(l);
   if (!l->columns.on) tws_offload_scalars(l);
-  if (tws_gradients_stay_local(l)) {
+  if (tws_gradients_stay_local(l) && l->lamb.on) {
+    tws_onebit_lamb_update(l);
+  } else if (tws_gradients_stay_local(l)) {
     tws_compressed_update(l);
   } else if (l->columns.on) {
     tws_zenflow_step(l);

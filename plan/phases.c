@@ -11,6 +11,7 @@ typedef struct series {
 static int64_t first_phase(const tws_config *config) {
   switch (tws_optimizer_of(config->optimizer)->phases) {
     case TWS_PHASES_FROZEN:
+    case TWS_PHASES_SCALED:
       return config->freeze_step > 2 ? config->freeze_step : 2;
     case TWS_PHASES_INTERVALS:
       return config->var_freeze_step > 1 ? config->var_freeze_step + 1 : 2;
@@ -59,9 +60,9 @@ tws_step_kind tws_step_kind_of(const tws_config *config, int64_t update, int las
   const tws_optimizer_phases phases = tws_optimizer_of(config->optimizer)->phases;
   const int64_t end = first_phase(config);
   tws_step_kind kind = {.program = TWS_PROGRAM_TRAIN};
-  if (phases == TWS_PHASES_FROZEN && update > end) kind.program = TWS_PROGRAM_COMPRESSED;
+  if (phases != TWS_PHASES_ONE && update > end) kind.program = TWS_PROGRAM_COMPRESSED;
+  kind.begins_phase = tws_plan_has_program(config, TWS_PROGRAM_FREEZE) && update == end;
   if (phases != TWS_PHASES_INTERVALS) return kind;
-  kind.begins_phase = update == end;
   if (update > end) {
     kind.program = last || merges(config, update) ? TWS_PROGRAM_MERGE : TWS_PROGRAM_LOCAL;
     kind.since = changes_since(config, update);
@@ -112,6 +113,7 @@ void tws_run_programs(const tws_config *config, int64_t steps, int64_t count[TWS
   }
   count[TWS_PROGRAM_TRAIN] = steps < end ? steps : end;
   count[TWS_PROGRAM_COMPRESSED] = steps - count[TWS_PROGRAM_TRAIN];
+  count[TWS_PROGRAM_FREEZE] = tws_plan_has_program(config, TWS_PROGRAM_FREEZE) && steps >= end;
   for (int p = TWS_PROGRAM_APPLY; p <= TWS_PROGRAM_SYNC; p++)
     count[p] = (int64_t)((double)steps * tws_program_share(config, (tws_program)p));
 }

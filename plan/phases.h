@@ -9,6 +9,8 @@
  * second interval divides the ranks average their changes by signs (MERGE). This interval begins at 1 and doubles after
  * local_step_scaler updates, up to local_step_clipper. FREEZE sets the errors of compression to 0 in between.
  *
+ * OneBitLamb (Li et al. 2021): as OneBitAdam, with FREEZE after update freeze_step (plan/onebit_lamb.c).
+ *
  * As in DeepSpeed, the first update changes nothing: it only counts. Its program is TRAIN, with learning rate 0
  * (plan/hyper.c). */
 #ifndef TWS_PLAN_PHASES_H

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "plan/compressed.h"
+#include "plan/onebit_lamb.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
 #include "plan/zero_partition.h"
@@ -141,6 +142,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_delayed_begin(l, owned);
   tws_zenflow_begin(l, owned);
   tws_compressed_begin(l);
+  tws_onebit_lamb_begin(l);
 }
 
 /* Creates the buffers of gradients; an evaluation has none. */

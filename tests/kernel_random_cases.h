@@ -227,6 +227,20 @@ static test_case random_case(int number) {
     case TWS_KERNEL_LOCAL_MERGE:
       c.f[0] = 1e-6, c.flags &= c.kernel == TWS_KERNEL_FROZEN_ADAM ? TWS_ACCUMULATE : 0;
       break;
+    case TWS_KERNEL_SCALED_MOMENTUM:
+    case TWS_KERNEL_MEAN_SQUARE:
+      c.f[0] = (double)draw(s, 20, 1, 8), c.flags = 0;
+      break;
+    case TWS_KERNEL_FRESH_MOMENTS:
+    case TWS_KERNEL_FROZEN_LAMB:
+      c.f[0] = 1e-6, c.f[1] = 0.01, c.f[2] = c.kernel == TWS_KERNEL_FRESH_MOMENTS, c.flags = 0;
+      break;
+    case TWS_KERNEL_LAMB_FACTORS:
+    case TWS_KERNEL_LAMB_RATIOS:
+    case TWS_KERNEL_MOMENTUM_SCALES:
+      c.d[1] = c.kernel == TWS_KERNEL_LAMB_FACTORS ? 1 + c.d[1] % 4 : 0;
+      c.f[0] = 4, c.f[1] = 0.5, c.f[2] = 0.1, c.flags = 0;
+      break;
     case TWS_KERNEL_LOW_RANK:
     case TWS_KERNEL_LOW_RANK_GRAD_INPUT:
     case TWS_KERNEL_LOW_RANK_GRAD_WEIGHT:

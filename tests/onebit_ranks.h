@@ -36,7 +36,8 @@ typedef struct onebit_job {
   uint64_t sent;      /* bytes that rank 0 has sent, as the segments of its collectives say */
 } onebit_job;
 
-/* A network whose parameters include a table [rows, columns], and biases of the other sizes. */
+/* A network whose parameters include a table [rows, columns], and biases of the other sizes. Without biases its only other
+ * parameter is a table of 2 positions. */
 static inline tws_network *onebit_network(int64_t rows, int64_t columns, const int64_t *biases, int count) {
   tws_network *network;
   tws_network_builder b = {0};
@@ -45,15 +46,16 @@ static inline tws_network *onebit_network(int64_t rows, int64_t columns, const i
   b.net = network;
   network->vocabulary = network->padded_vocabulary = rows;
   network->hidden = columns;
-  network->positions = 8;
+  network->positions = count > 0 ? 8 : 2;
   ONEBIT_OK(tws_build_reserve(&b, count + 4, &err));
-  uint32_t x = tws_build_embedding(&b, "embed", "table", NULL, 0.5F);
+  uint32_t x = tws_build_embedding(&b, "embed", "table", count > 0 ? NULL : "positions", 0.5F);
   for (int i = 0; i < count; i++) {
     snprintf(name, sizeof name, "layer%d", i);
     x = tws_build_linear(&b, 0, tws_build_name(&b, "%s", name), x, i ? biases[i - 1] : columns, biases[i], 0.3F, 1,
                          NULL, TWS_NONE);
   }
-  tws_build_loss(&b, tws_build_linear(&b, -2, "head", x, biases[count - 1], rows, 0.3F, 0, NULL, TWS_NONE));
+  tws_build_loss(&b, tws_build_linear(&b, -2, "head", x, count > 0 ? biases[count - 1] : columns, rows, 0.3F, 0, NULL,
+                                      count > 0 ? TWS_NONE : 0));
   return network;
 }
 

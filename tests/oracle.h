@@ -739,6 +739,27 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_LOCAL_MERGE:
       oracle_local_merge(w, o);
       break;
+    case TWS_KERNEL_SCALED_MOMENTUM:
+      oracle_scaled_momentum(w, arguments, o);
+      break;
+    case TWS_KERNEL_FRESH_MOMENTS:
+      oracle_fresh_moments(w, arguments, o);
+      break;
+    case TWS_KERNEL_LAMB_FACTORS:
+      oracle_lamb_factors(w, o);
+      break;
+    case TWS_KERNEL_FROZEN_LAMB:
+      oracle_frozen_lamb(w, o);
+      break;
+    case TWS_KERNEL_LAMB_RATIOS:
+      oracle_lamb_ratios(w, o);
+      break;
+    case TWS_KERNEL_MEAN_SQUARE:
+      oracle_mean_square(w, arguments, o);
+      break;
+    case TWS_KERNEL_MOMENTUM_SCALES:
+      oracle_momentum_scales(w, o);
+      break;
     case TWS_KERNEL_COUNT:
       break;
   }

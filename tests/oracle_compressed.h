@@ -72,4 +72,65 @@ static inline void oracle_local_merge(const tws_work *w, double **o) {
   }
 }
 
+/* ---- OneBitLamb ---- */
+
+static inline void oracle_scaled_momentum(const tws_work *w, const tws_arguments *a, double **o) {
+  const double factor = a->a[0] * o[4][TWS_METRIC_CLIP];
+  for (int64_t i = 0; i < w->d[0]; ++i)
+    o[5][i] = o[2][0] * (o[3][TWS_HYPER_BETA1] * o[1][i] + o[3][TWS_HYPER_REST1] * factor * o[0][i]);
+}
+
+static inline void oracle_fresh_moments(const tws_work *w, const tws_arguments *a, double **o) {
+  double *figures = o[8];
+  figures[0] = figures[1] = figures[2] = 0;
+  for (int64_t i = 0; i < w->d[0]; ++i) {
+    const double m = o[0][i] / o[5][0], g = (m - o[6][TWS_HYPER_BETA1] * o[2][i]) / o[6][TWS_HYPER_REST1];
+    const double root = sqrt(o[3][i]) + w->f[0], u = m / root, whole = u + w->f[1] * o[1][i];
+    o[2][i] = m;
+    o[4][i] = o[6][TWS_HYPER_BETA2] * o[4][i] + o[6][TWS_HYPER_REST2] * g * g;
+    figures[0] += a->a[0] * u * u;
+    figures[1] += a->a[0] * whole * whole;
+    figures[2] = fmax(figures[2], root / (sqrt(o[4][i]) + w->f[0]));
+  }
+}
+
+static inline void oracle_lamb_factors(const tws_work *w, double **o) {
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    double sum[3] = {0};
+    for (int64_t part = 0; part < w->d[1]; ++part) {
+      const double *own = o[0] + 3 * (part * w->d[0] + t);
+      sum[0] += own[0], sum[1] += own[1], sum[2] = fmax(sum[2], own[2]);
+    }
+    const double weight = fmin(1, sqrt(sum[0] / sum[1])), last = o[2][t];
+    const double factor = fmin(fmax(weight * sum[2] + 1 - weight, w->f[1]), w->f[0]);
+    o[2][t] = fmin(fmax(factor, last * (1 - w->f[2])), last * (1 + w->f[2]));
+  }
+}
+
+static inline void oracle_frozen_lamb(const tws_work *w, double **o) {
+  const double by = o[5][TWS_HYPER_LR] * o[3][0] * o[4][0];
+  for (int64_t i = 0; i < w->d[0]; ++i) {
+    o[0][i] -= by * (o[1][i] / (sqrt(o[2][i]) + w->f[0]) + w->f[1] * o[0][i]);
+    if (w->dtype2 != TWS_F32) o[7][i] = o[0][i];
+  }
+}
+
+static inline void oracle_lamb_ratios(const tws_work *w, double **o) {
+  for (int64_t t = 0; t < w->d[0]; ++t) {
+    const double ratio = fmin(fmax(sqrt(o[0][2 * t] / o[0][2 * t + 1]), w->f[1]), w->f[0]);
+    if (ratio != 1) o[3][t] = w->f[2] * o[3][t] + (1 - w->f[2]) * ratio;
+  }
+}
+
+static inline void oracle_mean_square(const tws_work *w, const tws_arguments *a, double **o) {
+  o[1][0] = 0;
+  for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] += a->a[0] * o[0][i] * o[0][i];
+}
+
+static inline void oracle_momentum_scales(const tws_work *w, double **o) {
+  double sum = 0;
+  for (int64_t t = 0; t < w->d[0]; ++t) sum += sqrt(o[0][t]);
+  for (int64_t t = 0; t < w->d[0]; ++t) o[1][t] = sum / (double)w->d[0] / sqrt(o[0][t]), o[2][t] = 1;
+}
+
 #endif

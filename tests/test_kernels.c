@@ -448,6 +448,10 @@ static int depends_on_threads(const tws_work *w, int operand) {
     case TWS_KERNEL_COUNT_IGNORED:
     case TWS_KERNEL_SQUARED_NORM:
       return operand == 1;
+    case TWS_KERNEL_MEAN_SQUARE:
+      return operand == 1;
+    case TWS_KERNEL_FRESH_MOMENTS:
+      return operand == 8;
     case TWS_KERNEL_LAMB_NORMS:
       return operand == 6;
     default:

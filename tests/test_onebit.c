@@ -152,7 +152,7 @@ END_TEST
 static void put_args(char *text, size_t size, const char *type, const cJSON *args) {
   char *params = cJSON_PrintUnformatted(args);
   snprintf(text, size,
-           "{\"train_micro_batch_size_per_gpu\": 1, \"twinspeed\": {\"sequence_length\": 4}, \"optimizer\": {\"type\": "
+           "{\"train_micro_batch_size_per_gpu\": 1, \"twinspeed\": {\"sequence_length\": 2}, \"optimizer\": {\"type\": "
            "\"%s\", \"params\": %s}}",
            type, params);
   cJSON_free(params);
@@ -178,15 +178,16 @@ static void check_step(onebit_job *job, const cJSON *step, const uint32_t *param
 }
 
 START_TEST(golden_optimizers) {
-  static const char *const types[] = {"OneBitAdam", "ZeroOneAdam"};
+  static const char *const types[] = {"OneBitAdam", "ZeroOneAdam", "OneBitLamb"};
+  const int each = _i == 2 ? 4 : 8; /* OneBitLamb compresses all parameters as one tensor */
   tws_json *golden = golden_file("onebit.json");
   const cJSON *item = cJSON_GetArrayItem(member(golden->root, "optimizers"), _i), *step;
   const int64_t biases[] = {4};
   char text[1024], what[64];
   onebit_job job;
   put_args(text, sizeof text, types[_i], member(item, "args"));
-  onebit_begin(&job, onebit_network(3, 2, biases, 1), text, integer(item, "ranks"));
-  const uint32_t params[] = {onebit_param(&job, "table"), onebit_param(&job, "layer0.bias")};
+  onebit_begin(&job, onebit_network(3, 2, biases, _i < 2), text, integer(item, "ranks"));
+  const uint32_t params[] = {onebit_param(&job, "table"), onebit_param(&job, _i < 2 ? "layer0.bias" : "positions")};
   for (int r = 0; r < job.ranks; r++)
     for (int i = 0; i < 2; i++) {
       double values[64];
@@ -200,7 +201,7 @@ START_TEST(golden_optimizers) {
     const tws_step_kind kind = onebit_next(&job);
     ck_assert_int_eq(is_true(step, "engine_allreduce_before"), kind.program == TWS_PROGRAM_TRAIN);
     const int averages = kind.program == TWS_PROGRAM_COMPRESSED || kind.program == TWS_PROGRAM_MERGE;
-    if (job.update > 1) ck_assert_int_eq(cJSON_GetArraySize(member(step, "comm")), averages ? 8 : 0);
+    if (job.update > 1) ck_assert_int_eq(cJSON_GetArraySize(member(step, "comm")), averages ? each : 0);
     onebit_clear(&job);
     for (int i = 0; i < 2; i++) {
       double own[ONEBIT_RANKS][64];
@@ -294,19 +295,29 @@ END_TEST
 
 /* An update that is skipped, since a gradient overflowed, leaves everything as it was. */
 START_TEST(skipped) {
-  static const char *const entries[] = {"parameters",    "first moments", "second moments",
-                                        "worker errors", "server errors", "local changes"};
+  static const char *const entries[][10] = {
+      {"parameters", "first moments", "second moments", "worker errors", "server errors", "local changes"},
+      {"parameters", "first moments", "second moments", "worker errors", "server errors", "fresh second moments",
+       "trust ratios", "factors of trust ratios", "momentum scales", "padding of momenta"}};
+  static const char *const optimizers[] = {
+      "{\"type\": \"ZeroOneAdam\", \"params\": {\"var_freeze_step\": 3, \"local_step_scaler\": 2, "
+      "\"var_update_scaler\": 1, \"local_step_clipper\": 2}}",
+      "{\"type\": \"OneBitLamb\", \"params\": {\"freeze_step\": 4}}"};
+  static const int programs[] = {
+      1 << TWS_PROGRAM_TRAIN | 1 << TWS_PROGRAM_COMPRESSED | 1 << TWS_PROGRAM_LOCAL | 1 << TWS_PROGRAM_MERGE,
+      1 << TWS_PROGRAM_TRAIN | 1 << TWS_PROGRAM_COMPRESSED};
+  const int count = _i == 0 ? 6 : 10;
+  char text[512];
   const int64_t biases[] = {9};
   onebit_job job;
-  onebit_begin(&job, onebit_network(3, 2, biases, 1),
-               "{\"train_micro_batch_size_per_gpu\": 1, \"twinspeed\": {\"sequence_length\": 4}, \"optimizer\": "
-               "{\"type\": \"ZeroOneAdam\", \"params\": {\"var_freeze_step\": 3, \"local_step_scaler\": 2, "
-               "\"var_update_scaler\": 1, \"local_step_clipper\": 2}}}",
-               2);
+  snprintf(text, sizeof text,
+           "{\"train_micro_batch_size_per_gpu\": 1, \"twinspeed\": {\"sequence_length\": 4}, \"optimizer\": %s}",
+           optimizers[_i]);
+  onebit_begin(&job, onebit_network(3, 2, biases, 1), text, 2);
   const tws_plan *plan = job.rank[0].plan[0];
   int seen = 0;
   for (int step = 0; step < 12; step++) {
-    float before[6][128], after[128];
+    float before[10][128], after[128];
     seen |= 1 << onebit_next(&job).program;
     for (int skips = 1; skips >= 0; skips--) {
       for (int r = 0; r < 2; r++) {
@@ -318,24 +329,23 @@ START_TEST(skipped) {
                                    p->buffers[p->gradients].elements, &err));
         free(values);
       }
-      for (int e = 0; e < 6; e++) {
-        const uint32_t b = onebit_buffer(plan, entries[e]);
+      for (int e = 0; e < count; e++) {
+        const uint32_t b = onebit_buffer(plan, entries[_i][e]);
         ck_assert_uint_le(plan->buffers[b].elements, 128);
         onebit_move(&job, 0, b, 0, before[e], plan->buffers[b].elements, 0);
       }
       if (skips) job.kind.begins_phase = 0;
       onebit_update(&job, skips ? 0 : 1);
       job.kind = tws_step_kind_of(job.config, job.update, 0);
-      for (int e = 0; e < 6 && skips; e++) {
-        const uint32_t b = onebit_buffer(plan, entries[e]);
+      for (int e = 0; e < count && skips; e++) {
+        const uint32_t b = onebit_buffer(plan, entries[_i][e]);
         onebit_move(&job, 0, b, 0, after, plan->buffers[b].elements, 0);
         ck_assert_msg(memcmp(before[e], after, plan->buffers[b].elements * sizeof *after) == 0, "update %d changes %s",
-                      step + 1, entries[e]);
+                      step + 1, entries[_i][e]);
       }
     }
   }
-  ck_assert_int_eq(
-      seen, 1 << TWS_PROGRAM_TRAIN | 1 << TWS_PROGRAM_COMPRESSED | 1 << TWS_PROGRAM_LOCAL | 1 << TWS_PROGRAM_MERGE);
+  ck_assert_int_eq(seen, programs[_i]);
   onebit_end(&job);
 }
 END_TEST
@@ -347,9 +357,9 @@ int main(void) {
   suite_add_tcase(suite, cases);
   cases = tcase_create("deepspeed");
   tcase_add_test(cases, compressed_all_reduce);
-  tcase_add_loop_test(cases, golden_optimizers, 0, 2);
-  tcase_add_loop_test(cases, fifty_updates, 0, 3);
-  tcase_add_test(cases, skipped);
+  tcase_add_loop_test(cases, golden_optimizers, 0, 3);
+  tcase_add_loop_test(cases, fifty_updates, 0, 4);
+  tcase_add_loop_test(cases, skipped, 0, 2);
   suite_add_tcase(suite, cases);
   return run_suite(suite);
 }

@@ -62,11 +62,13 @@ typedef struct tws_plot_goodput {
 tws_code tws_plot_goodputs(const char *scripts, const tws_plot_goodput *points, int count, const char *title,
                            const char *out, tws_error *err);
 
-/* One point of a figure of two optimizers over the network's bandwidth: how many times as fast as AdamW each is. */
+enum { TWS_PLOT_OPTIMIZERS = 8 }; /* most optimizers of a figure */
+/* One point of a figure of optimizers over the network's bandwidth: how many times as fast as AdamW each is. */
 typedef struct tws_plot_speedup {
-  double bits_per_s, speedup[2];
+  double bits_per_s, speedup[TWS_PLOT_OPTIMIZERS];
 } tws_plot_speedup;
-tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const names[2],
-                           const char *title, const char *out, tws_error *err);
+/* names: of `optimizers` optimizers, each one word. */
+tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const *names,
+                           int optimizers, const char *title, const char *out, tws_error *err);
 
 #endif

@@ -82,11 +82,16 @@ tws_code tws_plot_goodputs(const char *scripts, const tws_plot_goodput *points, 
   return tws_plot_draw(scripts, "goodput.gp", &data, &settings, title, out, err);
 }
 
-tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const names[2],
-                           const char *title, const char *out, tws_error *err) {
+tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const *names,
+                           int optimizers, const char *title, const char *out, tws_error *err) {
   tws_text data = {0}, settings = {0};
-  for (int i = 0; i < count; i++)
-    tws_text_add(&data, "%.9g %.9g %.9g\n", points[i].bits_per_s, points[i].speedup[0], points[i].speedup[1]);
-  tws_text_add(&settings, "names = '%s %s'; ", names[0], names[1]);
+  for (int i = 0; i < count; i++) {
+    tws_text_add(&data, "%.9g", points[i].bits_per_s);
+    for (int k = 0; k < optimizers; k++) tws_text_add(&data, " %.9g", points[i].speedup[k]);
+    tws_text_add(&data, "\n");
+  }
+  tws_text_add(&settings, "names = '");
+  for (int k = 0; k < optimizers; k++) tws_text_add(&settings, "%s%s", k > 0 ? " " : "", names[k]);
+  tws_text_add(&settings, "'; ");
   return tws_plot_draw(scripts, "optimizers.gp", &data, &settings, title, out, err);
 }

@@ -7,6 +7,8 @@ set ylabel "AdamW's time over this time"
 set logscale x
 set yrange [0:*]
 set key top right samplen 2
+array colors[6] = [blue, orange, green, red, sky, pink]
+array points[6] = [7, 5, 9, 11, 13, 3]
 plot 1 with lines lw 1 lc rgb dark notitle, \
-     data using ($1/1e9):2 with linespoints pt 7 ps 0.7 lw 2 lc rgb blue title word(names, 1), \
-     data using ($1/1e9):3 with linespoints pt 5 ps 0.7 lw 2 lc rgb orange title word(names, 2)
+     for [k=1:words(names)] data using ($1/1e9):(column(k + 1)) with linespoints pt points[(k - 1) % 6 + 1] ps 0.7 lw 2 \
+       lc rgb colors[(k - 1) % 6 + 1] title word(names, k)
