@@ -11,6 +11,7 @@
 #include "launch/launch.h"
 #include "models/quantized.h"
 #include "tokens/tokenizer.h"
+#include "traces/loss_curve.h"
 
 typedef struct options {
   tws_job_spec job;
@@ -261,16 +262,17 @@ static tws_code add_text_members(const printer *p, continuation *x, cJSON *objec
   return TWS_OK;
 }
 
-/* Returns the perplexity of the scored tokens of all texts, and their number. */
-static double perplexity_of(const texts *all, int64_t *count) {
+/* Finds the perplexity of the scored tokens of all texts, and returns their number. */
+static int64_t score(const texts *all, double *perplexity) {
   double sum = 0;
   const cJSON *number;
-  *count = 0;
+  int64_t count = 0;
   for (size_t i = 0; i < all->count; i++) cJSON_ArrayForEach(number, all->items[i].log_probabilities) {
       sum += number->valuedouble;
-      ++*count;
+      ++count;
     }
-  return exp(-sum / (double)*count);
+  *perplexity = tws_perplexity(sum, count);
+  return count;
 }
 
 static void add_result_members(cJSON *root, const tws_generate_result *r) {
@@ -290,8 +292,9 @@ static tws_code print_json(const printer *p, const tws_generate_result *result, 
   tws_code code = TWS_OK;
   cJSON_AddStringToObject(root, "schema", "twinspeed-generation-1");
   if (p->options->score) {
-    int64_t count;
-    cJSON_AddNumberToObject(root, "perplexity", perplexity_of(p->texts, &count));
+    double perplexity;
+    const int64_t count = score(p->texts, &perplexity);
+    cJSON_AddNumberToObject(root, "perplexity", perplexity);
     cJSON_AddNumberToObject(root, "scored_tokens", (double)count);
   }
   if (list) cJSON_AddItemToObject(root, "texts", list);
@@ -327,8 +330,8 @@ static tws_code print_texts(const printer *p, tws_error *err) {
 static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *err) {
   if (p->cli->json) return print_json(p, r, err);
   if (p->options->score) {
-    int64_t count;
-    const double perplexity = perplexity_of(p->texts, &count);
+    double perplexity;
+    const int64_t count = score(p->texts, &perplexity);
     tws_out("perplexity %.6g of %lld tokens\n", perplexity, (long long)count);
     return TWS_OK;
   }

@@ -49,3 +49,7 @@ tws_code tws_loss_curve_read(const char *path, tws_loss_curve *curve, tws_error 
   return tws_fail(err, TWS_INVALID, "twinspeed emulate ... --csv FILE writes one", "%s: not the steps of an emulation",
                   path);
 }
+
+double tws_perplexity(double log_probabilities, int64_t tokens) {
+  return exp(-log_probabilities / (double)tokens);
+}
