@@ -220,6 +220,80 @@ static void panel_task(void *arg, int thread, int threads) {
   }
 }
 
+/* ---- few rows of A, as those of the tokens of a decode: bound by reading B, of which each element is read once ---- */
+
+/* FEW: most rows of A. AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops at
+ * the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
+enum { FEW = 4, AHEAD = 4096, LINE = 64 };
+
+/* Adds products of 2 LANES adjacent bfloat16 numbers, those with even and with odd numbers to different sums: the upper
+ * and the lower halves of 32 bits become float32 without being moved to other lanes. */
+VECTOR_INLINE void add_bf16_pairs(const void *w, const void *x, vf *even, vf *odd) {
+  vu a, b;
+  memcpy(&a, w, sizeof a);
+  memcpy(&b, x, sizeof b);
+  *even += (vf)(a << 16) * (vf)(b << 16);
+  *odd += (vf)(a & 0xffff0000u) * (vf)(b & 0xffff0000u);
+}
+
+/* Computes output `column` of `tokens` rows of A with `steps` independent sums each; both numbers are constants of the
+ * caller. */
+VECTOR_INLINE void dot_row(tws_dtype T, const product *p, int64_t column, int tokens, int steps) {
+  const int64_t bytes = LANES * (T == TWS_F32 ? 4 : 2), chunk = (int64_t)steps * LANES, whole = p->k / chunk * chunk;
+  const int64_t row = column * p->ldb;
+  const char *w = at(p->in, p->b, row);
+  vf sum[FEW][8];
+  for (int t = 0; t < tokens; ++t)
+    for (int i = 0; i < steps; ++i) sum[t][i] = v_zero();
+  for (int64_t c = 0; c < whole && T == TWS_BF16; c += chunk)
+    for (int i = 0; i < steps; i += 2) {
+      const int64_t from = c + i * LANES;
+      if (i * bytes % LINE == 0) __builtin_prefetch(w + from / LANES * bytes + AHEAD, 0, 3);
+      for (int t = 0; t < tokens; ++t)
+        add_bf16_pairs(at(T, p->b, row + from), at(T, p->a, t * p->lda + from), &sum[t][i], &sum[t][i + 1]);
+    }
+  for (int64_t c = 0; c < whole && T != TWS_BF16; c += chunk)
+    for (int i = 0; i < steps; ++i) {
+      const int64_t from = c + i * LANES;
+      if (i * bytes % LINE == 0) __builtin_prefetch(w + from / LANES * bytes + AHEAD, 0, 3);
+      const vf b = v_get(T, p->b, row + from, LANES);
+      for (int t = 0; t < tokens; ++t) sum[t][i] += b * v_get(T, p->a, t * p->lda + from, LANES);
+    }
+  EACH_VECTOR(c, n, whole, p->k, {
+    const vf b = v_get(T, p->b, row + c, n);
+    for (int t = 0; t < tokens; ++t) sum[t][0] += b * v_get(T, p->a, t * p->lda + c, n);
+  });
+  for (int t = 0; t < tokens; ++t) {
+    for (int i = 1; i < steps; ++i) sum[t][0] += sum[t][i];
+    vf total = v_set(v_sum(sum[t][0]));
+    if (p->bias) total += v_get(T, p->bias, column, 1);
+    FOR_TYPE(p->out, C, v_put(C, p->c, row_of(p, t) + column, total, 1));
+  }
+}
+
+static void few_rows_task(void *arg, int thread, int threads) {
+  const product *p = arg;
+  const host_range r = share(p->n, GRAIN, thread, threads);
+  FOR_TYPE(
+      p->in, T, for (int64_t j = r.begin; j < r.end; ++j) switch (p->m) {
+        case 1:
+          dot_row(T, p, j, 1, 8);
+          break;
+        case 2:
+          dot_row(T, p, j, 2, 8);
+          break;
+        case 3:
+          dot_row(T, p, j, 3, 4);
+          break;
+        default:
+          dot_row(T, p, j, FEW, 4);
+      });
+}
+
+static int has_few_rows(const product *p) {
+  return p->m <= FEW && p->transpose_b && !p->transpose_a && !p->accumulate && !p->codes;
+}
+
 static tws_code multiply(product *p, tws_error *err) {
   tws_backend *backend = p->call->backend;
   if (p->m <= 0 || p->n <= 0 || p->k <= 0)
@@ -230,6 +304,8 @@ static tws_code multiply(product *p, tws_error *err) {
   tws_host_task task = panel_task;
   if (p->codes) {
     task = panel_task;
+  } else if (has_few_rows(p)) {
+    task = few_rows_task;
   } else if (p->in == TWS_F32 && p->out == TWS_F32) {
     task = float_task;
   } else {
