@@ -155,6 +155,7 @@ typedef struct tws_config {
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype; dtype if that is not given */
   int communication_dtype;        /* communication_data_type as 1 + a tws_dtype; 0: not given */
   int sequence_communication;     /* seq_parallel_communication_data_type; see tws_config_communication_dtype() */
+  int fp16_masters;               /* fp16.fp16_master_weights_and_grads; see tws_config_half_masters() */
   int bf16_masters, bf16_moments; /* read them with tws_config_bf16_masters() and tws_config_bf16_moments() */
   int dropout;                    /* twinspeed.dropout: 1 applies the dropout of the model's file in training */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: 1 for weights updated without a float32 copy */
@@ -366,6 +367,10 @@ static inline const char *tws_config_disk(const tws_config *config) {
  * optimizer's moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
+}
+/* Returns 1 if weights have no float32 copy: bfloat16 masters, or float16 ones, which the host updates. */
+static inline int tws_config_half_masters(const tws_config *config) {
+  return tws_config_bf16_masters(config) || (config->dtype == TWS_F16 && config->fp16_masters);
 }
 static inline int tws_config_bf16_moments(const tws_config *config) {
   return tws_config_bf16_masters(config) && (config->bf16_moments || config->narrow_moments);

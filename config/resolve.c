@@ -221,11 +221,15 @@ static int is_on(const rules *r, const char *path) {
 static tws_code check_loss_scale(const rules *r) {
   const tws_config *c = r->config;
   if (c->dtype != TWS_F16) return TWS_OK;
-  if (is_on(r, "fp16.fp16_master_weights_and_grads"))
-    return REFUSE(r, "fp16.fp16_master_weights_and_grads", TWS_UNSUPPORTED,
-                  "leave it out; bf16 has bf16_master_weights_and_grads",
-                  "DeepSpeed keeps master weights in half precision only where the CPU updates them, and Twinspeed's "
-                  "are in float32 there too");
+  if (c->fp16_masters && !(c->zero.stage > 0 && c->zero.offload_optimizer))
+    return REFUSE(
+        r, "fp16.fp16_master_weights_and_grads", TWS_INVALID, "set zero_optimization.offload_optimizer.device to cpu",
+        "fp16_master_weights_and_grads needs offload_optimizer: as in DeepSpeed, the host updates such weights");
+  if (c->fp16_masters && c->accumulation_dtype != TWS_F16)
+    return REFUSE(
+        r, "data_types.grad_accum_dtype", TWS_INVALID, "leave it out, or use fp16",
+        "\"fp16.fp16_master_weights_and_grads\" keeps gradients in fp16, and data_types.grad_accum_dtype is %s",
+        tws_dtype_name(c->accumulation_dtype));
   if (c->accumulation_dtype == TWS_BF16)
     return REFUSE(r, "data_types.grad_accum_dtype", TWS_UNSUPPORTED, "use fp16 or fp32",
                   "gradients of fp16 training do not add up in bf16");
@@ -424,9 +428,9 @@ static tws_code check_zenflow(const rules *r) {
     return REFUSE(r, "zero_optimization.offload_param.device", TWS_UNSUPPORTED,
                   "set zero_optimization.offload_param.device to none",
                   "%s updates weights on the device, and offload_param keeps them elsewhere", key);
-  if (tws_config_bf16_masters(c))
-    return REFUSE(r, "bf16.bf16_master_weights_and_grads", TWS_UNSUPPORTED,
-                  "set bf16.bf16_master_weights_and_grads to false",
+  if (tws_config_half_masters(c))
+    return REFUSE(r, c->dtype == TWS_F16 ? "fp16.fp16_master_weights_and_grads" : "bf16.bf16_master_weights_and_grads",
+                  TWS_UNSUPPORTED, "set it to false",
                   "%s adds up gradients for several steps, in float32, for masters in float32", key);
   if (c->pipeline_stages > 1 || c->tensor_ranks > 1 || c->expert_ranks > 1)
     return REFUSE(r, key, TWS_UNSUPPORTED,

@@ -106,7 +106,7 @@ double tws_software_host_bytes(const tws_job *job, const tws_ledger *ledger) {
   const tws_config *c = job->config;
   int count, held = 0;
   double bytes = runtime->host_process_bytes - replaced_bytes(job, ledger), planned = 0;
-  if (runtime->host == TWS_HOST_AS_PLANNED || c->dtype == TWS_F32 || tws_config_bf16_masters(c)) return 0;
+  if (runtime->host == TWS_HOST_AS_PLANNED || c->dtype == TWS_F32 || tws_config_half_masters(c)) return 0;
   const tws_host_buffer *buffers = tws_host_buffers(&count);
   for (int i = 0; i < count; i++) {
     if (buffers[i].software != runtime->host || !is_held(c, buffers[i].of)) continue;

@@ -72,7 +72,7 @@ double tws_software_moment(const tws_job *job, const tws_stage_estimate *stage, 
   double bytes = 0;
   int count;
   const tws_step_buffer *buffers = tws_step_buffers(&count);
-  if (runtime->step == TWS_STEP_AS_PLANNED || c->dtype == TWS_F32 || tws_config_bf16_masters(c)) return 0;
+  if (runtime->step == TWS_STEP_AS_PLANNED || c->dtype == TWS_F32 || tws_config_half_masters(c)) return 0;
   if (tws_software_shards(job) < 2) return 0;
   for (int i = 0; i < count; i++)
     if (buffers[i].software == runtime->step && buffers[i].moment == moment && is_held(c, buffers[i].where))

@@ -164,7 +164,7 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
       &own, tws_config_is_muon_group(config, group) ? TWS_UPDATE_MUON : tws_optimizer_of(config->optimizer)->rule,
       norms);
   if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
-  if (tws_config_bf16_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
+  if (tws_config_half_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
   if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
   work.dtype2 = (uint8_t)config->dtype;
   work.d[0] = (int64_t)r->count;

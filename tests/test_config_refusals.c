@@ -259,8 +259,11 @@ START_TEST(contradictions) {
       {"{" B MASTERS "}, \"zero_optimization\": {\"stage\": 2}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
        TWS_INVALID, "keeps gradients in bf16, and data_types.grad_accum_dtype is fp32", "leave it out"},
       {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
-      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_UNSUPPORTED,
-       "master weights in half", "bf16_master_weights_and_grads"},
+      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
+       "needs offload_optimizer", "device to cpu"},
+      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+       "{\"device\": \"cpu\"}}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
+       TWS_INVALID, "keeps gradients in fp16, and data_types.grad_accum_dtype is fp32", "leave it out"},
       {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}",
        TWS_UNSUPPORTED, "do not add up in bf16", "fp32"},
       {"{" B "\"data_types\": {\"grad_accum_dtype\": \"fp16\"}, \"zero_optimization\": {\"stage\": 1}}",

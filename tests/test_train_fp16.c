@@ -192,12 +192,48 @@ START_TEST(scales_so_small_that_gradients_vanish) {
 }
 END_TEST
 
+static double category_of(const cJSON *memory, const char *tier, const char *category) {
+  const cJSON *of = cJSON_GetObjectItem(cJSON_GetObjectItem(cJSON_GetObjectItem(memory, tier), "categories"), category);
+  return of ? of->valuedouble : 0;
+}
+
+/* Float16 masters, which the host updates: half the bytes of float32 ones, and the same losses within what fp16 rounds,
+ * at every ZeRO stage. */
+START_TEST(float16_masters) {
+  double loss[6];
+  for (int i = 0; i < 6; i++) {
+    char job[512];
+    snprintf(job, sizeof job,
+             "-m tiny-gpt2 --seq 32 --micro-batch 2 -n 2 --dtype fp16 --stage %d --set optimizer.params.lr=0.002 --set "
+             "zero_optimization.offload_optimizer.device=cpu%s",
+             1 + i / 2, i % 2 ? " --set fp16.fp16_master_weights_and_grads=true" : "");
+    command_result r = twinspeed("train --json --quiet --threads 1 --steps 12 --data %s %s", text_path, job);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    loss[i] = cJSON_GetArrayItem(cJSON_GetObjectItem(json, "losses"), 11)->valuedouble;
+    ck_assert_double_lt(loss[i], 0.9 * cJSON_GetArrayItem(cJSON_GetObjectItem(json, "losses"), 0)->valuedouble);
+    if (i % 2)
+      ck_assert_msg(fabs(loss[i] / loss[i - 1] - 1) < 1e-3, "stage %d: %g, %g", 1 + i / 2, loss[i], loss[i - 1]);
+    cJSON_Delete(json);
+    command_free(&r);
+    r = twinspeed("estimate --json %s --cluster dgx-a100", job);
+    json = cJSON_Parse(r.out);
+    const cJSON *memory = cJSON_GetObjectItem(json, "memory");
+    /* 120576 parameters on two ranks */
+    ck_assert_double_eq(category_of(memory, "pinned host", "master weights"), i % 2 ? 120576 : 241152);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_fp16");
   TCase *tests = tcase_create("train_fp16");
   tcase_add_test(tests, fp16_trains);
   tcase_add_test(tests, skipped_steps);
   tcase_add_test(tests, scales_that_never_fit);
+  tcase_add_test(tests, float16_masters);
   tcase_add_test(tests, scales_so_small_that_gradients_vanish);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

@@ -304,8 +304,39 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- float16 weights without a float32 copy ----
+
+template <tws_kernel KERNEL>
+__global__ void update_f16(f16 *p, Pointers<States<KERNEL>::count, float> states, const f16 *grad, const float *hyper,
+                           const double *metrics, const double *norms, Parameters c, int64_t count) {
+  constexpr int S = States<KERNEL>::count;
+  if (metrics[TWS_METRIC_CLIP] == 0) return;
+  const Rates r = rates_of(c, hyper, metrics, norms);
+  EACH_ITEM(i, count) {
+    float weight = to_float(p[i]), state[S][1];
+#pragma unroll
+    for (int k = 0; k < S; ++k) state[k][0] = states.at[k][i];
+    update_one<KERNEL>(r, to_float(grad[i]), &weight, state, 0);
+#pragma unroll
+    for (int k = 0; k < S; ++k) states.at[k][i] = state[k][0];
+    p[i] = from_float<f16>(weight);
+  }
+}
+
+template <tws_kernel KERNEL>
+tws_code run_update_f16(const tws_cuda_call *call, tws_error *err) {
+  constexpr int S = States<KERNEL>::count;
+  const int64_t count = call->work->d[0];
+  const double *norms = States<KERNEL>::norms ? in<double>(call, S + 4) : nullptr;
+  LAUNCH((update_f16<KERNEL>), grid_for(call, count, BLOCK), BLOCK, 0, call, out<f16>(call, 0),
+         (states_of<KERNEL, float>(call)), in<f16>(call, S + 1), in<float>(call, S + 2), in<double>(call, S + 3), norms,
+         parameters_of(call->work), count);
+  return launched(err);
+}
+
 template <tws_kernel KERNEL>
 tws_code start_update(const tws_cuda_call *call, tws_error *err) {
+  if (call->work->flags & TWS_HALF_WEIGHTS && call->work->dtype == TWS_F16) return run_update_f16<KERNEL>(call, err);
   if (call->work->flags & TWS_HALF_MOMENTS) return run_update_bf16<KERNEL, bf16>(call, err);
   if (call->work->flags & TWS_HALF_WEIGHTS) return run_update_bf16<KERNEL, float>(call, err);
   constexpr int S = States<KERNEL>::count, COPY = S + 4 + States<KERNEL>::norms;
@@ -414,6 +445,8 @@ tws_code run_norms(const tws_cuda_call *call, tws_error *err) {
 template <tws_kernel KERNEL>
 tws_code start_norms(const tws_cuda_call *call, tws_error *err) {
   if (call->work->flags & TWS_HALF_MOMENTS) return run_norms<KERNEL, bf16, bf16, bf16>(call, err);
+  if (call->work->flags & TWS_HALF_WEIGHTS && call->work->dtype == TWS_F16)
+    return run_norms<KERNEL, f16, float, f16>(call, err);
   if (call->work->flags & TWS_HALF_WEIGHTS) return run_norms<KERNEL, bf16, float, bf16>(call, err);
   FOR_TYPE(call->dtype[States<KERNEL>::count + 1], G, return run_norms<KERNEL, float, float, G>(call, err));
 }

@@ -157,6 +157,21 @@ VECTOR_INLINE void put_bf16(void *base, int64_t index, vf x, int n, const uint16
     v_put_half(p, v_to_bf16(x), n);
 }
 
+/* Updates a range of float16 weights without a float32 copy, by float16 gradients; the states are float32. */
+VECTOR_INLINE void update_f16_range(tws_kernel kernel, const tws_host_call *call, const update_constants *constants,
+                                    host_range r) {
+  const update_constants copy = *constants, *c = &copy;
+  const int states = state_count(kernel);
+  EACH_VECTOR(i, n, r.begin, r.end, {
+    vf state[MOST_STATES];
+    for (int k = 0; k < states; ++k) state[k] = v_get(TWS_F32, call->operand[k + 1], i, n);
+    const vf weight = update_vector(kernel, c, v_get(TWS_F16, call->operand[0], i, n), state,
+                                    v_get(TWS_F16, call->operand[states + 1], i, n));
+    for (int k = 0; k < states; ++k) v_put(TWS_F32, call->operand[k + 1], i, state[k], n);
+    v_put(TWS_F16, call->operand[0], i, weight, n);
+  });
+}
+
 /* Updates a range of elements, in runs whose random bits are drawn together. `S`: type of the states. */
 VECTOR_INLINE void update_bf16_range(tws_kernel kernel, tws_dtype S, int stochastic, const tws_host_call *call,
                                      const update_constants *constants, host_range r) {
@@ -203,6 +218,8 @@ VECTOR_INLINE void update_share(tws_kernel kernel, const update_job *job, int th
     const int copy_at = states + 4 + has_norms(kernel);
     const tws_dtype type = call->count > copy_at ? call->dtype[copy_at] : TWS_F32;
     FOR_TYPE(call->dtype[states + 1], G, FOR_TYPE(type, P, update_range(kernel, G, P, call, c, r)));
+  } else if (call->work->dtype == TWS_F16) {
+    update_f16_range(kernel, call, c, r);
   } else if (flags & TWS_STOCHASTIC) {
     if (flags & TWS_HALF_MOMENTS)
       update_bf16_range(kernel, TWS_BF16, 1, call, c, r);
@@ -340,6 +357,8 @@ VECTOR_INLINE void norms_share(tws_kernel kernel, norms_job *job, int thread, in
   double *sum = job->sum[thread];
   if (call->work->flags & TWS_HALF_MOMENTS)
     norms_range(kernel, TWS_BF16, TWS_BF16, TWS_BF16, call, c, r, sum);
+  else if (call->work->flags & TWS_HALF_WEIGHTS && call->work->dtype == TWS_F16)
+    norms_range(kernel, TWS_F16, TWS_F32, TWS_F16, call, c, r, sum);
   else if (call->work->flags & TWS_HALF_WEIGHTS)
     norms_range(kernel, TWS_BF16, TWS_F32, TWS_BF16, call, c, r, sum);
   else
