@@ -2,12 +2,12 @@
  *
  * Kernels are timed as a training step meets them. Activations were touched a few kernels ago: such operands rotate
  * through eight times their size. Weights, gradients and optimizer states were not touched for a micro-batch or a step:
- * they rotate through a pool larger than the last cache. With several ranks all of them run the same kernel at the same
- * time, because they share memory and clocks. Everything is measured in passes over the whole list, so that a
- * disturbance hits one repetition of many cases and not all repetitions of one; lower quartiles are reported, because
- * other load on the machine only ever adds; of a GPU, which is not shared, medians. One matrix product is timed before
- * every pass to show drift. GPUs do not share memory or clocks: kernels are measured by a lone rank, and several ranks
- * measure what passes between them. */
+ * they rotate through a pool larger than the last cache, as buffers of collectives do. With several ranks all of them
+ * run the same kernel at the same time, because they share memory and clocks. Everything is measured in passes over the
+ * whole list, so that a disturbance hits one repetition of many cases and not all repetitions of one; lower quartiles
+ * are reported, because other load on the machine only ever adds; of a GPU, which is not shared, medians. One matrix
+ * product is timed before every pass to show drift. GPUs do not share memory or clocks: kernels are measured by a lone
+ * rank, and several ranks measure what passes between them. */
 #include "real/calibrate.h"
 
 #include <math.h>
@@ -78,6 +78,7 @@ typedef struct bench {
   void *message_pool;           /* pool of collectives in the backend's memory, if ranks share no memory */
   /* at[written][far]: offset of the next operand in the pool, bytes */
   uint64_t pool_bytes, shared_bytes, shared_at, at[2][2];
+  uint64_t shared_next; /* offset in the pool of collectives at which the next case begins, bytes */
   /* token ids of one case; and the memory in which the backend reads them: */
   int32_t *ids;
   void *ids_pool; /* equal to `ids` on the host */
@@ -257,10 +258,32 @@ static tws_code start_transfer(void *user, tws_error *err) {
   return transfer_once(t->b, t->transfer, err);
 }
 
+/* Times reductions on the host one by one. In a training step each rank has just written the gradients that are summed,
+ * so that they lie in its caches, from which the others have to read them. */
+static tws_code time_reductions(bench *b, timed *what, int times, double *seconds, tws_error *err) {
+  double sum = 0, one;
+  for (int i = 0; i < times; i++) {
+    const uint64_t at = b->shared_at, bytes = what->transfer->bytes;
+    float *values = (float *)(void *)take(b->shared_pool, b->shared_bytes, &b->shared_at, bytes);
+    for (uint64_t k = 0; k < bytes / sizeof *values; k++) values[k] = 0.5f; /* memset() may write past the caches */
+    b->shared_at = at;
+    TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, what, 1, &one, err));
+    sum += one;
+  }
+  *seconds = sum / times;
+  return TWS_OK;
+}
+
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
+  enum { LARGE = 1 << 16 }; /* reading a clock before smaller ones would take a share of the time */
   timed what = {.b = b, .transfer = t};
-  b->shared_at = 0; /* all ranks begin at the same offset */
-  TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
+  const int written =
+      !b->cuda && t->collective >= 0 && t->bytes >= LARGE && tws_collective_of((tws_collective)t->collective)->reduces;
+  /* all ranks begin at the same offset, after the buffers of the transfer before */
+  b->shared_at = b->shared_next;
+  b->shared_next = (b->shared_next + (uint64_t)times * padded(t->bytes)) % b->shared_bytes;
+  TWS_TRY(written ? time_reductions(b, &what, times, seconds, err)
+                  : tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
   *seconds /= t->collective < 0 ? 2 : 1; /* a message is sent there and back */
   return tws_comm_max(b->comm, seconds, err);
 }
@@ -319,6 +342,12 @@ static tws_code add_cases(bench *b, tws_error *err) {
   return TWS_OK;
 }
 
+static uint64_t cache_bytes(const bench *b) {
+  if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
+  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
+}
+
 static tws_code add_transfers(bench *b, tws_error *err) {
   enum { KINDS = TWS_COLLECTIVE_COUNT + 1, SIZES = 16 }; /* messages are timed after the collectives */
   uint64_t largest = b->options->quick ? 1u << 22 : 1u << 24;
@@ -326,6 +355,9 @@ static tws_code add_transfers(bench *b, tws_error *err) {
   if (b->options->largest_bytes > 0 && largest > b->options->largest_bytes) largest = b->options->largest_bytes;
   if (b->world == 1) return TWS_OK;
   b->shared_bytes = 4 * largest;
+  /* a training's buffers have left the last cache when they are reduced or gathered; the pools of all ranks share it */
+  const uint64_t beyond_cache = padded(2 * cache_bytes(b) / (uint64_t)b->world);
+  if (!b->cuda && b->options->largest_bytes == 0 && b->shared_bytes < beyond_cache) b->shared_bytes = beyond_cache;
   b->transfers = tws_calloc((size_t)KINDS * SIZES, sizeof *b->transfers);
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
   for (int kind = 0; kind < KINDS; kind++) {
@@ -383,12 +415,6 @@ static tws_code make_pools(bench *b, tws_error *err) {
     b->shared_pool = b->message_pool;
   }
   return fill_pool(b, b->shared_pool, b->shared_bytes, err);
-}
-
-static uint64_t cache_bytes(const bench *b) {
-  if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
-  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
 /* Returns the resident memory of this process, bytes; libraries need memory in addition to the arenas. */
