@@ -14,7 +14,7 @@ enum { RESOURCES = TWS_STREAM_COUNT + TWS_CHANNEL_COUNT };
 
 typedef struct stage_plan {
   tws_plan *plan;
-  /* per work: seconds, with the slowdown by kernel launches on the host: tws_plan_launched_seconds() */
+  /* per work: seconds, with the slowdown by kernel launches on the host: tws_launches_factor() */
   double *seconds;
   double *path_s;   /* per operation: seconds of the longest path from its start until the step is complete */
   uint32_t *before; /* per operation: its predecessor on its queue, or TWS_NONE */
@@ -40,30 +40,28 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- costs ---- */
 
-/* Device and host seconds of all kernels that a step launches. The plans have few micro-batches, so the kernels of a
- * middle one are counted again for each micro-batch that was not planned. */
-typedef struct launches {
-  double device_s, host_s;
-} launches;
-
 static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* Returns the factor of tws_plan_launch_slowdown() for a plan with all micro-batches. */
-static double host_stretch(const bounder *b, const tws_plan *plan, const double *seconds) {
+/* Returns tws_plan_launches() of a plan with all micro-batches. The plan has few of them, so the kernels of a middle
+ * one are counted again for each micro-batch that was not planned. */
+static tws_launches launches_of(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
-  launches all = {0, 0};
-  if (!(host_op_s > 0)) return 1;
+  tws_launches all = {.factor = 1};
+  double device_s = 0, host_s = 0;
+  if (!(host_op_s > 0)) return all;
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
     const tws_work *work = &plan->works[o->work];
     if (o->phase == TWS_PHASE_STEP || !tws_work_is_launched(work)) continue;
     const double times = is_middle(b, o) ? (double)(1 + b->wanted - b->built) : 1;
-    all.device_s += times * seconds[o->work];
-    all.host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
+    device_s += times * seconds[o->work];
+    host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
+    all.in_passes[work->code] = 1;
   }
-  return tws_launch_slowdown(all.device_s, all.host_s, tws_profile_issues_in_turns(b->machine->profile));
+  all.factor = tws_launch_slowdown(device_s, host_s, tws_profile_issues_in_turns(b->machine->profile));
+  return all;
 }
 
 static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
@@ -73,9 +71,8 @@ static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
   for (uint32_t w = 0; w < plan->work_count; w++)
     s->seconds[w] = b->costs ? b->costs->work(b->costs->user, plan, w) : tws_plan_work_seconds(plan, w, b->machine, 1);
   if (b->costs) return TWS_OK;
-  const double stretch = host_stretch(b, plan, s->seconds);
-  for (uint32_t w = 0; w < plan->work_count; w++)
-    if (tws_work_is_launched(&plan->works[w])) s->seconds[w] *= stretch;
+  const tws_launches launches = launches_of(b, plan, s->seconds);
+  for (uint32_t w = 0; w < plan->work_count; w++) s->seconds[w] *= tws_launches_factor(&launches, &plan->works[w]);
   return TWS_OK;
 }
 

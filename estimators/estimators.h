@@ -99,11 +99,18 @@ static inline int tws_work_is_launched(const tws_work *work) {
  * host^2.5)^(1/2.5), with an exponent fitted to half of a group of runs (docs/accuracy.md). If launches do not run
  * ahead (in_turns 1), the two times add up. */
 double tws_launch_slowdown(double device_s, double host_s, int in_turns);
-/* The first returns the factor of tws_launch_slowdown() for the forward and backward passes of a rank. The second
- * returns tws_plan_work_seconds(), multiplied by the factor `launched` if the work is a kernel of the device. */
-double tws_plan_launch_slowdown(const tws_plan *plan, const tws_machine *machine);
+/* The slowdown of one rank's kernels by launches on the host. The optimizer phase has a few launches over all
+ * parameters, so a kernel that only this phase runs keeps its time. */
+typedef struct tws_launches {
+  double factor;                       /* of tws_launch_slowdown() for the forward and backward passes */
+  uint8_t in_passes[TWS_KERNEL_COUNT]; /* 1: a forward or backward pass runs this kernel on the device */
+} tws_launches;
+tws_launches tws_plan_launches(const tws_plan *plan, const tws_machine *machine);
+/* Returns the factor by which launches lengthen a work: 1, unless it is a kernel of the passes on the device. */
+double tws_launches_factor(const tws_launches *launches, const tws_work *work);
+/* Returns tws_plan_work_seconds(), multiplied by tws_launches_factor(). */
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
-                                 double launched);
+                                 const tws_launches *launches);
 /* Returns the seconds of a message of the plan to or from the rank `peer`. Ranks of the pipeline stage whose messages
  * leave their node at the same time share its NICs; other traffic on the links is not counted. */
 double tws_plan_message_seconds(const tws_plan *plan, uint32_t peer, uint32_t work, const tws_machine *machine);

@@ -23,9 +23,9 @@ static tws_code find_costs(job *j, int count, tws_error *err) {
     const tws_plan *plan = j->run->ranks[i].plan;
     double *cost = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof *cost);
     if (!cost) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
-    const double launched = tws_plan_launch_slowdown(plan, j->machine);
+    const tws_launches launches = tws_plan_launches(plan, j->machine);
     for (uint32_t w = 0; w < plan->work_count; w++)
-      cost[w] = tws_plan_launched_seconds(plan, w, j->machine, 1, launched);
+      cost[w] = tws_plan_launched_seconds(plan, w, j->machine, 1, &launches);
     j->cost[i] = cost;
   }
   return j->cost ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");

@@ -80,26 +80,33 @@ double tws_launch_slowdown(double device_s, double host_s, int in_turns) {
 
 /* All kernels of a rank's forward and backward passes are lengthened by one factor, which is computed from the sums of
  * kernel and launch times. The few launches of the optimizer phase are not counted. */
-double tws_plan_launch_slowdown(const tws_plan *plan, const tws_machine *machine) {
+tws_launches tws_plan_launches(const tws_plan *plan, const tws_machine *machine) {
   const double host_op_s = tws_profile_host_op_s(machine->profile);
+  tws_launches launches = {.factor = 1};
   double device = 0, host = 0;
-  if (!(host_op_s > 0)) return 1;
+  if (!(host_op_s > 0)) return launches;
   double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost);
   for (uint32_t i = 0; cost && i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    if (op->phase == TWS_PHASE_STEP || !tws_work_is_launched(&plan->works[op->work])) continue;
+    const tws_work *work = &plan->works[op->work];
+    if (op->phase == TWS_PHASE_STEP || !tws_work_is_launched(work)) continue;
     if (!(cost[op->work] > 0)) cost[op->work] = tws_plan_work_seconds(plan, op->work, machine, 1);
     device += cost[op->work];
-    host += host_op_s * tws_profile_host_launches(machine->profile, &plan->works[op->work]);
+    host += host_op_s * tws_profile_host_launches(machine->profile, work);
+    launches.in_passes[work->code] = 1;
   }
   tws_free(cost);
-  return tws_launch_slowdown(device, host, tws_profile_issues_in_turns(machine->profile));
+  launches.factor = tws_launch_slowdown(device, host, tws_profile_issues_in_turns(machine->profile));
+  return launches;
+}
+
+double tws_launches_factor(const tws_launches *launches, const tws_work *work) {
+  return tws_work_is_launched(work) && launches->in_passes[work->code] ? launches->factor : 1;
 }
 
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,
-                                 double launched) {
-  const double seconds = tws_plan_work_seconds(plan, work, machine, stretch);
-  return tws_work_is_launched(&plan->works[work]) ? launched * seconds : seconds;
+                                 const tws_launches *launches) {
+  return tws_plan_work_seconds(plan, work, machine, stretch) * tws_launches_factor(launches, &plan->works[work]);
 }
 
 static double message_seconds(const tws_topology *topology, int rank, int peer, uint64_t bytes,

@@ -27,7 +27,7 @@ double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work) {
   double *cost = &sim->ranks[rank].cost[work];
   if (*cost >= 0) return *cost;
   const double seconds = tws_plan_launched_seconds(sim->ranks[rank].plan, work, &sim->request->machine, sim->slowdown,
-                                                   sim->ranks[rank].launched);
+                                                   &sim->ranks[rank].launches);
   if (!(seconds >= 0) || seconds > 1e9) {
     tws_sim_fail(sim, TWS_INTERNAL, "rank %d: work %u costs %g seconds", sim->ranks[rank].plan->rank, work, seconds);
     return 0;
@@ -291,7 +291,7 @@ static tws_code prepare_ranks(tws_sim *sim, tws_error *err) {
     sim->operations += r->plan->op_count;
     r->cost = tws_arena_alloc(sim->arena, r->plan->work_count + 1u, sizeof *r->cost);
     if (!r->cost) return no_memory(err);
-    r->launched = tws_plan_launch_slowdown(r->plan, &request->machine);
+    r->launches = tws_plan_launches(r->plan, &request->machine);
     for (uint32_t w = 0; w < r->plan->work_count; w++) r->cost[w] = NAN;
   }
   return request->fold ? find_classes(sim, err) : TWS_OK;

@@ -25,7 +25,7 @@
 typedef struct tws_sim_rank {
   const tws_plan *plan;
   double *cost;    /* [work of the plan] seconds of the kernel or collective; NaN: not computed yet */
-  double launched; /* factor of tws_plan_launch_slowdown() for this plan */
+  tws_launches launches; /* the slowdown of this plan's kernels by launches on the host */
   double compute_s, other_s;
 } tws_sim_rank;
 

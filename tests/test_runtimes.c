@@ -258,6 +258,42 @@ END_TEST
 
 /* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
  * grows with it. Large batches are the device's again. */
+/* Kernels that the optimizer phase alone runs keep their time where launches limit the passes. */
+START_TEST(launches_do_not_lengthen_the_optimizer) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_plan *plan;
+  tws_error err = {0};
+  int steps = 0, passes = 0;
+  spec.model = "gpt2";
+  spec.cluster = "h100";
+  spec.dtype = "bf16";
+  spec.micro_batch = 1;
+  spec.runtime = "megatron-2021";
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_job_plan(job, 0, &plan, &err) == TWS_OK, "%s", err.message);
+  const tws_machine machine = {.cluster = &job->cluster, .profile = job->profile};
+  const tws_launches launches = tws_plan_launches(plan, &machine);
+  ck_assert_double_gt(launches.factor, 3);
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const uint32_t w = plan->ops[i].work;
+    const tws_work *work = &plan->works[w];
+    const int adam = work->kind == TWS_OP_COMPUTE && work->code == TWS_KERNEL_ADAMW;
+    const int linear = work->kind == TWS_OP_COMPUTE && work->code == TWS_KERNEL_LINEAR;
+    if (!adam && !linear) continue;
+    const double factor = tws_plan_launched_seconds(plan, w, &machine, 1, &launches) /
+                          tws_plan_work_seconds(plan, w, &machine, 1);
+    ck_assert_double_eq_tol(factor, adam ? 1 : launches.factor, 1e-9);
+    steps += adam;
+    passes += linear;
+  }
+  ck_assert_int_gt(steps, 0);
+  ck_assert_int_gt(passes, 0);
+  tws_plan_destroy(plan);
+  tws_job_destroy(job);
+}
+END_TEST
+
 START_TEST(launches_limit_small_steps) {
   double own = step_under("twinspeed", "2", 0, NULL) / step_under("twinspeed", "1", 0, NULL);
   double eager = step_under("megatron-2021", "2", 0, NULL) / step_under("megatron-2021", "1", 0, NULL);
@@ -534,6 +570,7 @@ int main(void) {
   tcase_add_test(tests, collectives_of_2021);
   tcase_add_test(tests, products_and_activations_of_their_software);
   tcase_add_test(tests, launches_limit_small_steps);
+  tcase_add_test(tests, launches_do_not_lengthen_the_optimizer);
   tcase_add_test(tests, styles_hold_and_cost_what_their_row_says);
   tcase_add_test(tests, alternating_launches_add_up);
   tcase_add_test(tests, hosts_step_as_fast_as_software_lets_them);
