@@ -150,8 +150,8 @@ static tws_code draw(const tws_optimizer_comparison *all, const tws_job *job, co
     for (int k = 1; k < all->optimizers; k++) points[i].speedup[k - 1] = all->optimizer[k].speedup[i];
   }
   snprintf(title, sizeof title, "%.60s, %d ranks, %s steps", job->network->name, job->ranks, tws_thousands(all->steps));
-  return tws_plot_speedups(tws_plots_path(scripts, sizeof scripts), points, all->count, names, all->optimizers - 1, title,
-                           out, err);
+  return tws_plot_speedups(tws_plots_path(scripts, sizeof scripts), points, all->count, names, all->optimizers - 1,
+                           title, out, err);
 }
 
 tws_code tws_optimizers_run(const tws_cli *cli, tws_job *job, const tws_knee_sweep *sweep, int64_t steps,

@@ -80,9 +80,9 @@ void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics);
  * buffer. */
 uint32_t tws_delayed_scalar(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 void tws_delayed_run(tws_lower *l, uint32_t gradients);
-/* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called. That emits the deferred copies,
- * the last ones first: a copy waits for the last operation that reads the weights, and backward passes begin with the
- * last layers. */
+/* Defers the copy of updated weights `from` to `to` until tws_offload_store() is called. That emits the deferred
+ * copies, the last ones first: a copy waits for the last operation that reads the weights, and backward passes begin
+ * with the last layers. */
 void tws_delayed_defer_copy(tws_lower *l, tws_operand from, tws_operand to);
 void tws_offload_store(tws_lower *l);
 

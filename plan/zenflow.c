@@ -23,8 +23,8 @@
  *            or SELECT runs on the host's cores during the passes of this step, from its sums, which are reset before
  *            the gradients of this step are added to them. The updated weights of a layer are copied to the device
  *            after the layer's backward pass, those of the last layers first; then the columns of the device are
- *            updated. So the weights of the other columns are one step late. The hyperparameters and the coefficient of the late update are entries of the state, as in
- *            delayed.c; a coefficient of 0 updates nothing.
+ *            updated. So the weights of the other columns are one step late. The hyperparameters and the coefficient of
+ *            the late update are entries of the state, as in delayed.c; a coefficient of 0 updates nothing.
  *
  * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
  * since SYNC overwrites them before any operation reads them.

@@ -2,6 +2,7 @@
 #ifndef TWS_TRACES_LOSS_CURVE_H
 #define TWS_TRACES_LOSS_CURVE_H
 
+#include <stdint.h>
 #include "base/status.h"
 
 /* Losses, and the times at which they were known, in seconds; a NaN loss interrupts the drawn line. A zeroed curve is
