@@ -113,18 +113,6 @@ END_TEST
 
 /* ---- files ---- */
 
-/* Parses a trace strictly: JSON without the extensions of base/json.h. */
-static cJSON *read_trace(const char *path) {
-  char *text = NULL;
-  size_t length;
-  ck_assert_msg(tws_read_file(path, 0, &text, &length, &err) == TWS_OK, "%s", err.message);
-  ck_assert_msg(tws_gzip_expand(path, &text, &length, &err) == TWS_OK, "%s", err.message);
-  cJSON *root = cJSON_ParseWithOpts(text, NULL, 1);
-  ck_assert_msg(root != NULL, "%s is not JSON", path);
-  tws_free(text);
-  return root;
-}
-
 static int is_event(const cJSON *event, const char *phase) {
   return strcmp(member(event, "ph")->valuestring, phase) == 0;
 }
@@ -146,6 +134,62 @@ static const cJSON *event_at(const cJSON *events, const cJSON *point) {
 static int ends_with(const char *text, const char *end) {
   const size_t length = strlen(text), of_end = strlen(end);
   return length >= of_end && strcmp(text + length - of_end, end) == 0;
+}
+
+/* Requires what importers of Chrome traces require, which drop other events without a message: whole numbers for
+ * processes and threads, times that are not negative, names for every thread that has events, and events of a thread
+ * that lie in each other or apart, in the order of their times. */
+static void check_importable(const cJSON *events) {
+  enum { THREADS = 1024 };
+  static double end[THREADS], start[THREADS];
+  static int64_t thread[THREADS][2];
+  static int named[THREADS];
+  int threads = 0;
+  const cJSON *event;
+  cJSON_ArrayForEach(event, events) {
+    const cJSON *phase = member(event, "ph"), *tid = cJSON_GetObjectItem(event, "tid");
+    const int64_t of[2] = {integer(event, "pid"), tid ? integer(event, "tid") : -1};
+    ck_assert_msg(strlen(phase->valuestring) == 1 && strchr("MXCsft", *phase->valuestring), "%s", phase->valuestring);
+    ck_assert_str_ne(member(event, "name")->valuestring, "");
+    int i = 0;
+    while (i < threads && memcmp(thread[i], of, sizeof of) != 0) i++;
+    ck_assert_int_lt(i, THREADS);
+    if (i == threads) {
+      memcpy(thread[threads++], of, sizeof of);
+      start[i] = end[i] = named[i] = 0;
+    }
+    if (is_event(event, "M")) {
+      const int names = ends_with(member(event, "name")->valuestring, "_name");
+      ck_assert(!names || cJSON_IsString(member(member(event, "args"), "name")));
+      named[i] |= names;
+      continue;
+    }
+    const double at = number(event, "ts");
+    ck_assert(at >= 0);
+    ck_assert_msg(named[i] || is_event(event, "C"), "thread %lld of process %lld has no name", (long long)of[1],
+                  (long long)of[0]);
+    if (!is_event(event, "X")) continue;
+    const double until = at + number(event, "dur");
+    ck_assert(until >= at && at >= start[i]);
+    ck_assert_msg(at >= end[i] - 2e-3 || until <= end[i] + 2e-3,
+                  "%s: from %.3f to %.3f us, and one before ends at %.3f", member(event, "name")->valuestring, at,
+                  until, end[i]);
+    start[i] = at;
+    if (until > end[i]) end[i] = until;
+  }
+}
+
+/* Parses a trace strictly: JSON without the extensions of base/json.h. */
+static cJSON *read_trace(const char *path) {
+  char *text = NULL;
+  size_t length;
+  ck_assert_msg(tws_read_file(path, 0, &text, &length, &err) == TWS_OK, "%s", err.message);
+  ck_assert_msg(tws_gzip_expand(path, &text, &length, &err) == TWS_OK, "%s", err.message);
+  cJSON *root = cJSON_ParseWithOpts(text, NULL, 1);
+  ck_assert_msg(root != NULL, "%s is not JSON", path);
+  tws_free(text);
+  check_importable(member(root, "traceEvents"));
+  return root;
 }
 
 /* Requires that every flow connects events that meet, and returns the number of flows. */
