@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/failure.h"
 #include "base/json.h"
 #include "base/number.h"
 #include "cli/job_options.h"
@@ -18,7 +19,7 @@ typedef struct options {
   const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids, *prompts, *tokenizer;
   tws_strings stop;
   int64_t tokens, top_k, batch;
-  double temperature, top_p, min_p, repetition;
+  double temperature, top_p, min_p, repetition, deadline_s;
   int no_cache, score; /* score: the prompts' tokens are scored, and none are generated */
   const char *weights;
 } options;
@@ -375,26 +376,27 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
   if (!prompts) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t i = 0; i < all->count; i++)
     prompts[i] = (tws_prompt){all->items[i].prompt.id, (int64_t)all->items[i].prompt.count};
-  const tws_generate_options request = {.plan = tws_job_request(job, tws_worker_rank()),
-                                        .resume = o->resume,
-                                        .tag = o->tag,
-                                        .init_from = o->init_from,
-                                        .prompts = prompts,
-                                        .prompt_count = (int64_t)all->count,
-                                        .count = o->tokens,
-                                        .batch = o->batch,
-                                        .cache = !o->no_cache,
-                                        .scores = o->score,
-                                        .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
-                                        .sampling = {.temperature = o->temperature,
-                                                     .top_k = o->top_k,
-                                                     .top_p = o->top_p,
-                                                     .min_p = o->min_p,
-                                                     .repetition = o->repetition},
-                                        .seed = o->job.seed >= 0 ? (uint64_t)o->job.seed : 0,
-                                        .on_token = on_token,
-                                        .user = &p,
-                                        .log = &cli->log};
+  tws_generate_options request = {.plan = tws_job_request(job, tws_worker_rank()),
+                                  .resume = o->resume,
+                                  .tag = o->tag,
+                                  .init_from = o->init_from,
+                                  .prompts = prompts,
+                                  .prompt_count = (int64_t)all->count,
+                                  .count = o->tokens,
+                                  .batch = o->batch,
+                                  .cache = !o->no_cache,
+                                  .scores = o->score,
+                                  .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
+                                  .sampling = {.temperature = o->temperature,
+                                               .top_k = o->top_k,
+                                               .top_p = o->top_p,
+                                               .min_p = o->min_p,
+                                               .repetition = o->repetition},
+                                  .seed = o->job.seed >= 0 ? (uint64_t)o->job.seed : 0,
+                                  .on_token = on_token,
+                                  .user = &p,
+                                  .log = &cli->log};
+  request.activity = tws_worker_activity(&request.activity_bytes);
   tws_launch_set_threads(job->threads);
   tws_code code = check_vocabulary(job, tokenizer, err);
   if (code == TWS_OK && tws_worker_rank() == 0) code = start_text(&p, o, err);
@@ -480,8 +482,12 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec 
   if (cli->verbose) arguments[count++] = "--verbose";
   for (int i = 0; i < count; i++)
     if (!arguments[i] && code == TWS_OK) code = tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  const tws_launch_options ranks = {
-      .ranks = job->ranks, .threads = job->threads, .arguments = arguments, .argument_count = count, .log = &cli->log};
+  const tws_launch_options ranks = {.ranks = job->ranks,
+                                    .threads = job->threads,
+                                    .deadline_s = o->deadline_s,
+                                    .arguments = arguments,
+                                    .argument_count = count,
+                                    .log = &cli->log};
   if (code == TWS_OK) code = tws_launch(&ranks, err);
   tws_arena_destroy(arena);
   return code;
@@ -539,12 +545,18 @@ static const tws_option table[] = {
     TWS_STRING("weights", 0, "TYPE", options, weights,
                TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
+    TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
+               "several ranks: end after so many seconds without progress (default 1800; 0: never)"),
     TWS_FLAG("score", 0, options, score,
              "generate nothing: print the perplexity of the prompts, each without its first token"),
     TWS_OPTIONS_END};
 
-static const options defaults = {
-    .job = TWS_JOB_SPEC_DEFAULTS, .tokens = 100, .temperature = 1, .top_p = 1, .repetition = 1};
+static const options defaults = {.job = TWS_JOB_SPEC_DEFAULTS,
+                                 .tokens = 100,
+                                 .temperature = 1,
+                                 .top_p = 1,
+                                 .repetition = 1,
+                                 .deadline_s = TWS_FAILURE_DEADLINE_S};
 
 const tws_verb tws_verb_generate = {
     .name = "generate",

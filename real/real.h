@@ -194,6 +194,8 @@ typedef struct tws_generate_options {
   /* Receives each token of text number `prompt`; returns 1 if the text ends with it. Called on rank 0. */
   int (*on_token)(void *user, int64_t prompt, int32_t token, double log_probability);
   void *user;
+  char *activity; /* buffer in which this rank's phase or operation is written for the launcher, or NULL */
+  size_t activity_bytes;
   const tws_log *log;
 } tws_generate_options;
 

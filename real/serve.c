@@ -2,6 +2,7 @@
  * texts of the batch that have not ended (plan/serving.h). Tensor ranks and pipeline stages run their parts of both
  * programs; rank 0 receives the scores of the last stage, chooses the tokens and sends them to all. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/memory.h"
@@ -35,6 +36,7 @@ typedef struct server {
   float *one;             /* scores of one text */
   tws_candidate *room;
   int32_t *input; /* room for any input of a program */
+  int64_t passes; /* number of programs that were run, which the launcher sees as steps */
 } server;
 
 /* Returns the number of a prompt's tokens that the prefill processes: all, but one of a text whose tokens are
@@ -95,7 +97,9 @@ static tws_code make_engine(server *s, tws_error *err) {
                                     .ops = t->ops,
                                     .backend = t->backend,
                                     .comm_ops = tws_mpi_comm_ops(),
-                                    .comm = t->comm};
+                                    .comm = t->comm,
+                                    .activity = s->options->activity,
+                                    .activity_bytes = s->options->activity_bytes};
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
     s->result->allocated_bytes += tws_executor_allocated(t->executor, (tws_tier)tier);
@@ -170,7 +174,7 @@ static tws_code run_program(server *s, int program, double *seconds, tws_error *
   }
   TWS_TRY(tws_executor_put(t->executor, program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
   TWS_TRY(tws_executor_zero(t->executor, program, plan->metrics, err));
-  TWS_TRY(tws_executor_step(t->executor, program, 1, NULL, NULL, NULL, err));
+  TWS_TRY(tws_executor_step(t->executor, program, ++s->passes, NULL, NULL, NULL, err));
   for (int64_t b = 0; b < s->batch; b++) {
     text *x = &s->texts[b];
     if (x->ended) continue;
@@ -281,15 +285,25 @@ static tws_code generate_batches(server *s, tws_error *err) {
   return TWS_OK;
 }
 
+/* Tells the launcher what this rank does outside of programs: it ends a job in which nothing changes for its
+ * deadline. */
+static void begin_phase(const server *s, const char *what) {
+  if (s->options->activity) snprintf(s->options->activity, s->options->activity_bytes, "%s", what);
+}
+
 static tws_code serve(server *s, tws_error *err) {
   const tws_generate_options *o = s->options;
   s->batch = o->batch > 0 && o->batch < o->prompt_count ? o->batch : o->prompt_count;
   for (int64_t i = 0; i < o->prompt_count; i++)
     if (o->prompts[i].count > s->longest) s->longest = o->prompts[i].count;
+  begin_phase(s, "planning");
   TWS_TRY(build_programs(s, err));
+  begin_phase(s, "opening the weights");
   TWS_TRY(tws_resume_open(&s->t, err));
   TWS_TRY(make_room(s, err));
+  begin_phase(s, "allocating memory");
   TWS_TRY(make_engine(s, err));
+  begin_phase(s, "reading the weights");
   TWS_TRY(tws_training_weights(&s->t, err));
   return generate_batches(s, err);
 }

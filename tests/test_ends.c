@@ -69,6 +69,31 @@ START_TEST(calibration_is_stopped) {
 }
 END_TEST
 
+/* Ranks that generate texts are watched, too: many short ones, so that a cache is kept and the job takes long. */
+START_TEST(generation_is_stopped) {
+  enum { PROMPTS = 100000 };
+  char line[512];
+  running_job j;
+  command_result r = twinspeed(RUNNING_TRAIN "-n 1 --steps 1 --save %s", folder, text_path, in_folder("saved"));
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  FILE *prompts = fopen(in_folder("prompts"), "w");
+  for (int i = 0; i < PROMPTS; i++) fputs("[65]\n", prompts);
+  fclose(prompts);
+  snprintf(
+      line, sizeof line,
+      "generate -m %s/model.json --seq 64 --threads 1 --quiet --tp 2 --resume %s --prompts %s --batch 1 --tokens 60 "
+      "--deadline 2",
+      folder, in_folder("saved"), in_folder("prompts"));
+  running_start(&j, "job", 2, line);
+  const double until = tws_clock_s() + 60;
+  while (!running_find(&j) && tws_clock_s() < until) usleep(10000);
+  usleep(1000000);
+  ck_assert(j.rank[1] > 0 && kill(j.rank[1], SIGSTOP) == 0);
+  assert_end(&j, 124, "rank 1 is stopped", "rank 0 is");
+}
+END_TEST
+
 /* The second time ends all by force, also ranks or an mpirun that are stopped and take no signals. */
 START_TEST(interrupted_twice) {
   running_job j;
@@ -250,6 +275,7 @@ int main(void) {
   tcase_add_loop_test(tests, interrupted_twice, 0, 3);
   tcase_add_loop_test(tests, mpirun_is_asked_to_end, 0, 5);
   tcase_add_loop_test(tests, calibration_is_stopped, 0, 2);
+  tcase_add_test(tests, generation_is_stopped);
   tcase_add_test(tests, mpirun_stays);
   tcase_add_test(tests, mpirun_is_stopped);
   tcase_add_loop_test(tests, stopped_and_continued, 0, 5);
