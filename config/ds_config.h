@@ -174,6 +174,7 @@ typedef struct tws_config {
   tws_optimizer optimizer;  /* the update rule; optimizers that are not in config/optimizers.def are refused by name */
   double lr, beta1, beta2, epsilon, weight_decay, max_coeff, min_coeff;
   double momentum, dampening;
+  double beta2_decay, scale_epsilon, rms_limit; /* Adafactor: beta2_decay, the second number of eps, d */
   double muon_lr, adam_lr; /* learning rates of Muon's two kinds of groups; below 0: lr */
   int muon_method;         /* optimizer.params.ns_method: tws_muon_method */
   int narrow_moments;      /* 1: fp32_optimizer_states is false; read it with tws_config_bf16_moments() */
