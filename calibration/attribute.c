@@ -147,17 +147,36 @@ tws_part tws_part_of_kernel(tws_kernel kernel) {
   static const struct {
     const char *text;
     tws_part part;
-  } kernels[] = {
-      {"expert_linear", TWS_PART_LINEAR},    {"linear", TWS_PART_LINEAR},          {"convolution", TWS_PART_LINEAR},
-      {"attention", TWS_PART_ATTENTION},     {"disentangled", TWS_PART_ATTENTION}, {"rope", TWS_PART_ATTENTION},
-      {"latent", TWS_PART_ATTENTION},        {"squared_norm", TWS_PART_OPTIMIZER}, {"unit_norm", TWS_PART_OPTIMIZER},
-      {"newton_schulz", TWS_PART_OPTIMIZER}, {"clip", TWS_PART_OPTIMIZER},         {"adam", TWS_PART_OPTIMIZER},
-      {"lamb", TWS_PART_OPTIMIZER},          {"lion", TWS_PART_OPTIMIZER},         {"adagrad", TWS_PART_OPTIMIZER},
-      {"sgd", TWS_PART_OPTIMIZER},           {"muon", TWS_PART_OPTIMIZER},         {"norm", TWS_PART_NORM},
-      {"gelu", TWS_PART_ACTIVATION},         {"relu", TWS_PART_ACTIVATION},        {"glu", TWS_PART_ACTIVATION},
-      {"embedding", TWS_PART_EMBEDDING},     {"position", TWS_PART_EMBEDDING},     {"cross_entropy", TWS_PART_LOSS},
-      {"vocabulary", TWS_PART_LOSS},         {"router", TWS_PART_EXPERTS},         {"dispatch", TWS_PART_EXPERTS},
-      {"combine", TWS_PART_EXPERTS},         {"balance", TWS_PART_EXPERTS}};
+  } kernels[] = {{"expert_linear", TWS_PART_LINEAR},
+                 {"linear", TWS_PART_LINEAR},
+                 {"convolution", TWS_PART_LINEAR},
+                 {"attention", TWS_PART_ATTENTION},
+                 {"disentangled", TWS_PART_ATTENTION},
+                 {"rope", TWS_PART_ATTENTION},
+                 {"latent", TWS_PART_ATTENTION},
+                 {"squared_norm", TWS_PART_OPTIMIZER},
+                 {"unit_norm", TWS_PART_OPTIMIZER},
+                 {"newton_schulz", TWS_PART_OPTIMIZER},
+                 {"clip", TWS_PART_OPTIMIZER},
+                 {"adam", TWS_PART_OPTIMIZER},
+                 {"lamb", TWS_PART_OPTIMIZER},
+                 {"lion", TWS_PART_OPTIMIZER},
+                 {"adagrad", TWS_PART_OPTIMIZER},
+                 {"factor", TWS_PART_OPTIMIZER},
+                 {"sgd", TWS_PART_OPTIMIZER},
+                 {"muon", TWS_PART_OPTIMIZER},
+                 {"norm", TWS_PART_NORM},
+                 {"gelu", TWS_PART_ACTIVATION},
+                 {"relu", TWS_PART_ACTIVATION},
+                 {"glu", TWS_PART_ACTIVATION},
+                 {"embedding", TWS_PART_EMBEDDING},
+                 {"position", TWS_PART_EMBEDDING},
+                 {"cross_entropy", TWS_PART_LOSS},
+                 {"vocabulary", TWS_PART_LOSS},
+                 {"router", TWS_PART_EXPERTS},
+                 {"dispatch", TWS_PART_EXPERTS},
+                 {"combine", TWS_PART_EXPERTS},
+                 {"balance", TWS_PART_EXPERTS}};
   for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
     if (strstr(name, kernels[i].text)) return kernels[i].part;
   return TWS_PART_ELEMENTWISE;

@@ -133,6 +133,12 @@ static void apply_optimizer(tws_config *config) {
   config->beta2 = row->beta2;
   const tws_given epsilon = tws_store_at(store, "optimizer.params.eps");
   if (!epsilon.item || tws_given_auto(epsilon)) config->epsilon = row->epsilon;
+  config->scale_epsilon = 1e-3;
+  if (cJSON_IsArray(epsilon.item)) {
+    const cJSON *second = epsilon.item->child->next;
+    if (!cJSON_IsNumber(epsilon.item->child)) config->epsilon = row->epsilon;
+    if (cJSON_IsNumber(second)) config->scale_epsilon = second->valuedouble;
+  }
   config->narrow_moments = cJSON_IsFalse(tws_store_at(store, "optimizer.params.fp32_optimizer_states").item);
   config->param_groups = tws_store_at(store, "optimizer.param_groups").item;
   if (!tws_store_has(store, "optimizer.params.momentum")) config->momentum = row->momentum;

@@ -34,6 +34,7 @@ static const char *describe_wanted(const tws_key *key, const cJSON *item, text *
                                       [TWS_KEY_STRING] = "a string",
                                       [TWS_KEY_INT_OR_STRING] = "an integer or a string",
                                       [TWS_KEY_NUMBER_OR_LIST] = "a number",
+                                      [TWS_KEY_NUMBER_OR_PAIR] = "a number, or two as [null, 0.001] for Adafactor,",
                                       [TWS_KEY_PAIR] = "two numbers from 0 to 1, as [0.9, 0.999]",
                                       [TWS_KEY_LIST] = "an array",
                                       [TWS_KEY_STRING_LIST] = "an array of strings",
@@ -94,6 +95,14 @@ static int is_list_of(const tws_walk *walk, const tws_key *key, const cJSON *ite
   return 1;
 }
 
+/* Returns 1 if the item is a list of two numbers, either of which may be null. */
+static int is_open_pair(const tws_key *key, const cJSON *item) {
+  if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return 0;
+  for (const cJSON *element = item->child; element; element = element->next)
+    if (!cJSON_IsNull(element) && !is_number(key, element)) return 0;
+  return 1;
+}
+
 static int is_pair(const cJSON *item) {
   if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2) return 0;
   for (const cJSON *element = item->child; element; element = element->next)
@@ -118,6 +127,8 @@ static int fits_key(const tws_walk *walk, const tws_key *key, const cJSON *item)
       return cJSON_IsString(item) || is_integer(walk, key, item);
     case TWS_KEY_NUMBER_OR_LIST:
       return is_number(key, item) || is_number_list(key, item);
+    case TWS_KEY_NUMBER_OR_PAIR:
+      return is_number(key, item) || is_open_pair(key, item);
     case TWS_KEY_PAIR:
       return is_pair(item);
     case TWS_KEY_LIST:

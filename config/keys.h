@@ -14,6 +14,7 @@ typedef enum tws_key_type {
   TWS_KEY_STRING,
   TWS_KEY_INT_OR_STRING,
   TWS_KEY_NUMBER_OR_LIST, /* a list holds one number for each parameter group */
+  TWS_KEY_NUMBER_OR_PAIR, /* a number, or a list of two, each a number or null */
   TWS_KEY_PAIR,           /* two numbers */
   TWS_KEY_LIST,
   TWS_KEY_STRING_LIST, /* a single string is accepted as a list of one */

@@ -8,11 +8,14 @@
 #define STATE(name, title, content) title,
 #define STATES(...) __VA_ARGS__
 #define UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
-  enum { id##_IS_BY_TENSOR = 0 };                                    \
-  static const char *const states_of_##id[] = {states};
+  enum { id##_IS_BY_TENSOR = 0, id##_IS_FACTORED = 0 };              \
+  static const char *const states_of_##id[] = {states NULL};
 #define TENSOR_UPDATE_RULE(id, name, summary, n, parameters, flops, states) \
-  enum { id##_IS_BY_TENSOR = 1 };                                           \
-  static const char *const states_of_##id[] = {states};
+  enum { id##_IS_BY_TENSOR = 1, id##_IS_FACTORED = 0 };                     \
+  static const char *const states_of_##id[] = {states NULL};
+#define FACTORED_RULE(id)                               \
+  enum { id##_IS_BY_TENSOR = 0, id##_IS_FACTORED = 1 }; \
+  static const char *const states_of_##id[] = {NULL};
 #include "config/optimizers.def"
 
 #define TAKES(...) .takes = __VA_ARGS__
@@ -34,8 +37,9 @@ static const tws_optimizer_row rows[] = {
    .aliases = aliases_,                                                   \
    .rule = TWS_UPDATE_##rule_,                                            \
    .state = states_of_##rule_,                                            \
-   .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_,        \
+   .states = sizeof states_of_##rule_ / sizeof *states_of_##rule_ - 1,    \
    .by_tensor = rule_##_IS_BY_TENSOR,                                     \
+   .factored = rule_##_IS_FACTORED,                                       \
    defaults_,                                                             \
    takes_,                                                                \
    traits_},

@@ -14,6 +14,7 @@ typedef enum tws_optimizer {
 /* Update rules of weights; each is a kernel of the same name. */
 typedef enum tws_update_rule {
 #define UPDATE_RULE(id, ...) TWS_UPDATE_##id,
+#define FACTORED_RULE(id) TWS_UPDATE_##id,
 #include "config/optimizers.def"
   TWS_UPDATE_COUNT
 } tws_update_rule;
@@ -38,6 +39,7 @@ typedef struct tws_optimizer_row {
   int states;
   double beta1, beta2, epsilon, momentum;     /* defaults if optimizer.params does not give them */
   int matrices;                               /* 1: matrices of layers have the rule MUON (plan/muon.c) */
+  int factored;                               /* 1: second moments of rows and columns (plan/adafactor.c) */
   int by_tensor;                              /* 1: an update needs the norms of complete parameters */
   int decoupled, without_zero, adapted_scale; /* traits */
   tws_optimizer_phases phases;                /* trait */

@@ -119,6 +119,34 @@ static tws_code check_values(const tws_config *config, const tws_key *key, tws_e
                         "%s has %d values for %d parameter group%s", key->path, values, groups, groups == 1 ? "" : "s");
 }
 
+tws_code tws_config_check_factored(const tws_config *config, tws_error *err) {
+  const tws_given epsilon = tws_store_at(config->store, "optimizer.params.eps");
+  const tws_optimizer_row *row = tws_optimizer_of(config->optimizer);
+  const struct {
+    int met;
+    const char *other, *hint;
+  } with[] = {
+      {config->tensor_ranks > 1, "tensor parallelism, which splits matrices", "set tensor_parallel.autotp_size to 1"},
+      {config->pipeline_stages > 1, "pipeline stages, each of which has moments of its own",
+       "set pipeline.stages to 1, and divide the model by zero_optimization.stage 3"},
+      {config->expert_ranks > 1, "expert parallelism, whose ranks have different parameters",
+       "set twinspeed.expert_parallel_size to 1"},
+      {tws_config_offloads(config), "offloading", "set the devices of offload_optimizer and offload_param to none"},
+      {tws_config_bf16_masters(config), "bfloat16 parameters without a float32 copy",
+       "set bf16.bf16_master_weights_and_grads to false"},
+      {config->linear_tile_size > 0, "weights in tiles", "set twinspeed.linear_tile_size to 0"}};
+  if (cJSON_IsArray(epsilon.item) != row->factored && epsilon.item && !tws_given_auto(epsilon) &&
+      tws_optimizer_has_argument(row, "eps"))
+    return tws_store_fail(config->store, epsilon, TWS_INVALID, err,
+                          row->factored ? "as torch.optim.Adafactor has it: [null, 0.001]" : "such as 1e-8",
+                          "eps of %s is %s", row->type, row->factored ? "a list of two numbers" : "one number");
+  for (size_t i = 0; i < sizeof with / sizeof *with && row->factored; i++)
+    if (with[i].met)
+      return tws_store_fail(config->store, tws_store_at(config->store, "optimizer.type"), TWS_UNSUPPORTED, err,
+                            with[i].hint, "%s does not go with %s", row->type, with[i].other);
+  return TWS_OK;
+}
+
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err) {
   const struct {
     int met;

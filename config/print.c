@@ -87,17 +87,21 @@ static void put_type(builder *b, const char *path, int given) {
     drop_at(b, path);
 }
 
-static void put_special(builder *b, const tws_config *config) {
-  char order[TWS_AXIS_ORDER_TEXT];
-  const tws_optimizer_row *optimizer = tws_optimizer_of(config->optimizer);
-  cJSON *betas = cJSON_CreateArray();
-  const double beta[2] = {config->beta1, config->beta2};
+static void put_pair(builder *b, const char *path, double first, double second) {
+  cJSON *pair = cJSON_CreateArray();
+  const double value[2] = {first, second};
   for (int i = 0; i < 2; i++) {
-    cJSON *item = number_item(beta[i]);
-    if (item && cJSON_AddItemToArray(betas, item)) continue;
+    cJSON *item = number_item(value[i]);
+    if (item && cJSON_AddItemToArray(pair, item)) continue;
     cJSON_Delete(item);
     b->failed = 1;
   }
+  put_at(b, path, pair);
+}
+
+static void put_special(builder *b, const tws_config *config) {
+  char order[TWS_AXIS_ORDER_TEXT];
+  const tws_optimizer_row *optimizer = tws_optimizer_of(config->optimizer);
   put_at(b, "fp16.enabled", cJSON_CreateBool(config->dtype == TWS_F16));
   put_at(b, "bf16.enabled", cJSON_CreateBool(config->dtype == TWS_BF16));
   put_at(b, "data_types.grad_accum_dtype", cJSON_CreateString(tws_dtype_name(config->accumulation_dtype)));
@@ -105,9 +109,8 @@ static void put_special(builder *b, const tws_config *config) {
   put_type(b, "seq_parallel_communication_data_type", config->sequence_communication);
   put_at(b, "optimizer.type", cJSON_CreateString(optimizer->type));
   if (tws_optimizer_has_argument(optimizer, "betas"))
-    put_at(b, "optimizer.params.betas", betas);
-  else
-    cJSON_Delete(betas);
+    put_pair(b, "optimizer.params.betas", config->beta1, config->beta2);
+  if (optimizer->factored) put_pair(b, "optimizer.params.eps", config->epsilon, config->scale_epsilon);
   if (config->narrow_moments) put_at(b, "optimizer.params.fp32_optimizer_states", cJSON_CreateBool(0));
   if (cJSON_GetArraySize(config->param_groups) > 0)
     put_at(b, "optimizer.param_groups", cJSON_Duplicate(config->param_groups, 1));

@@ -115,6 +115,9 @@ static void describe_choice(builder *b, cJSON *schema, const tws_key *key) {
   } else if (key->type == TWS_KEY_NUMBER_OR_LIST) {
     add_number(b, first, key, "number");
     add_array(b, second, "number", 1);
+  } else if (key->type == TWS_KEY_NUMBER_OR_PAIR) {
+    add_number(b, first, key, "number");
+    add_array(b, second, NULL, 2);
   } else if (key->type == TWS_KEY_STRING_LIST) {
     add_type(b, first, "string");
     add_array(b, second, "string", 0);
@@ -142,7 +145,8 @@ static cJSON *describe_key(builder *b, const tws_key *key) {
   char first[128];
   snprintf(first, sizeof first, "%.*s", (int)strcspn(key->path, "."), key->path);
   int choice = key->type == TWS_KEY_INT_OR_STRING || key->type == TWS_KEY_NUMBER_OR_LIST ||
-               key->type == TWS_KEY_STRING_LIST || key->type == TWS_KEY_BOOL_OR_OBJECT;
+               key->type == TWS_KEY_NUMBER_OR_PAIR || key->type == TWS_KEY_STRING_LIST ||
+               key->type == TWS_KEY_BOOL_OR_OBJECT;
   if (choice) {
     describe_choice(b, schema, key);
   } else if (key->type != TWS_KEY_ANY) {

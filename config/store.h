@@ -54,6 +54,9 @@ tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, t
 /* Fails if optimizer.param_groups, or a list with a value for each group in the schedule, cannot be used. */
 tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err);
 
+/* Fails if Adafactor is asked for with a feature that it is not supported with, or eps is not of the kind that the
+ * optimizer takes. */
+tws_code tws_config_check_factored(const tws_config *config, tws_error *err);
 /* Fails if Muon is asked for with a feature that it is not supported with. */
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
 

@@ -23,6 +23,7 @@
  *   offload.c    optimizer states and updates on the host; fetch.c: parameters on the host; delayed.c: an update that
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
  *   checkpoints.c  offloaded and partitioned activation checkpoints
+ *   adafactor.c   updates with second moments of rows and columns
  *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
  *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
@@ -313,6 +314,13 @@ typedef struct tws_onebit_lamb {
   uint32_t kept; /* buffer in the state: the padding of all compressed tensors; TWS_NONE: there is none */
 } tws_onebit_lamb;
 
+/* Adafactor's second moments, of rows and of columns (plan/adafactor.c). */
+typedef struct tws_adafactor {
+  uint64_t *first;  /* per parameter: offset of its first second moment */
+  uint32_t moments; /* buffer in the state */
+  uint32_t tensors; /* number of tensors that have second moments of their own */
+} tws_adafactor;
+
 /* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */
 typedef struct tws_offload {
   int optimizer;       /* 1: the host runs the optimizer */
@@ -503,6 +511,7 @@ typedef struct tws_lower {
   tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
   tws_compressed compressed;   /* tensors that ranks average by signs; written by compressed.c and onebit_lamb.c */
   tws_onebit_lamb lamb;        /* OneBitLamb's lists; written by onebit_lamb.c */
+  tws_adafactor adafactor;     /* second moments of rows and columns; written by adafactor.c */
   tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;

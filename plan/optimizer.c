@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/operator.h"
+#include "plan/adafactor.h"
 #include "plan/compressed.h"
 #include "plan/muon.h"
 #include "plan/offload.h"
@@ -149,6 +150,7 @@ static tws_work rule_work(const tws_config *config, tws_update_rule rule, int no
 #define UPDATE_RULE(id, name, summary, n, parameters, ...) RULE(id, TWS_KERNEL_##id, n, parameters)
 #define TENSOR_UPDATE_RULE(id, name, summary, n, parameters, ...) \
   RULE(id, norms ? TWS_KERNEL_##id##_NORMS : TWS_KERNEL_##id, n, parameters)
+#define FACTORED_RULE(id) case TWS_UPDATE_##id:
 #include "config/optimizers.def"
     case TWS_UPDATE_COUNT:
       break;
@@ -415,6 +417,10 @@ static void update_range(tws_lower *l, uint64_t first, uint64_t count, void *use
 void tws_lower_update(tws_lower *l) {
   run *runs;
   uint32_t norms = TWS_NONE;
+  if (tws_optimizer_of(l->config->optimizer)->factored) {
+    tws_adafactor_lower(l);
+    return;
+  }
   const int count = list_runs(l, &runs);
   if (l->b.failed != TWS_OK) return;
   if (tws_optimizer_of(l->config->optimizer)->by_tensor) norms = find_all_norms(l, runs, count);

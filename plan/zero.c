@@ -13,6 +13,7 @@
  * copy of the weights as "master" weights, and persistent parameters are gathered at the start of a step instead of the
  * end of the previous step. */
 #include "models/network/module.h"
+#include "plan/adafactor.h"
 #include "plan/zero.h"
 
 #include <string.h>
@@ -143,6 +144,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_zenflow_begin(l, owned);
   tws_compressed_begin(l);
   tws_onebit_lamb_begin(l);
+  tws_adafactor_begin(l);
 }
 
 /* Creates the buffers of gradients; an evaluation has none. */

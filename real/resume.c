@@ -90,8 +90,8 @@ static tws_code check_entries(const tws_training *t, tws_error *err) {
                   t->resumed->path);
   for (uint32_t i = 0; i < state->count; i++) {
     const tws_state_entry *entry = &state->entries[i];
-    if (!is_wanted(t, entry) || entry->continues || entry->optional || entry->role == TWS_ELEMENTS_NONE ||
-        source_of(t->resumed, entry) != TWS_NONE)
+    if (!is_wanted(t, entry) || entry->continues || entry->optional ||
+        (entry->role == TWS_ELEMENTS_NONE && !entry->everywhere) || source_of(t->resumed, entry) != TWS_NONE)
       continue;
     return tws_fail(err, TWS_INVALID, "resume with the optimizer that it was trained with",
                     "%s: it has no \"%s\", which the optimizer keeps", t->resumed->path, entry->name);

@@ -11,9 +11,9 @@ START_TEST(not_finite) {
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL ||
       w.code == TWS_KERNEL_TOP_COLUMNS)
     return;
-  const int saturates =
-      (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP || w.flags & TWS_FP8 ||
-      w.code == TWS_KERNEL_LAMB_FACTORS || w.code == TWS_KERNEL_LAMB_RATIOS; /* both are cut to limits */
+  const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP ||
+                        w.flags & TWS_FP8 || w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_LAMB_FACTORS ||
+                        w.code == TWS_KERNEL_LAMB_RATIOS;        /* the last two are cut to limits */
   for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
@@ -25,9 +25,9 @@ START_TEST(not_finite) {
      * all tensors, of which one is read */
     const int every =
         w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD ||
-        w.code == TWS_KERNEL_SIGN_AVERAGE || w.code == TWS_KERNEL_SIGN_UNPACK || w.code == TWS_KERNEL_DISENTANGLED ||
-        w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART || w.code == TWS_KERNEL_CACHE_WRITE ||
-        w.code == TWS_KERNEL_CACHED_ATTENTION ||
+        w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_SIGN_AVERAGE || w.code == TWS_KERNEL_SIGN_UNPACK ||
+        w.code == TWS_KERNEL_DISENTANGLED || w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
+        w.code == TWS_KERNEL_CACHE_WRITE || w.code == TWS_KERNEL_CACHED_ATTENTION ||
         (w.code >= TWS_KERNEL_TOKEN_UNFOLD && w.code <= TWS_KERNEL_SPANS_GRAD) || operand_named(&x, "chosen") >= 0 ||
         operand_named(&x, "slots") >= 0 || operand_named(&x, "dslots") >= 0;
     const int64_t many = every ? x.info[poisoned].count : 1;

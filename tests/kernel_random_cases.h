@@ -275,6 +275,22 @@ static test_case random_case(int number) {
     case TWS_KERNEL_NEWTON_SCHULZ:
       c.f[0] = 0.9, c.flags = 0;
       break;
+    case TWS_KERNEL_FACTOR_SUMS:
+    case TWS_KERNEL_FACTOR_CHANGE: /* a part of the matrix */
+      c.d[0] = draw(s, 20, 0, 40), c.d[1] = draw(s, 21, 1, 200), c.d[2] = c.d[0] > 0 ? c.d[0] * c.d[1] : c.d[1];
+      c.f[0] = 1e-3, c.f[1] = (double)draw(s, 22, 0, c.d[2] - 1);
+      c.d[2] -= (int64_t)c.f[1], c.flags = 0;
+      if (c.kernel == TWS_KERNEL_FACTOR_SUMS) c.f[0] = c.f[1], c.f[1] = 0;
+      break;
+    case TWS_KERNEL_FACTOR_MOMENTS:
+      c.f[0] = -0.8, c.flags = 0;
+      break;
+    case TWS_KERNEL_FACTOR_NORMS:
+      c.f[0] = 0.5, c.flags = 0;
+      break;
+    case TWS_KERNEL_ADAFACTOR:
+      c.f[0] = 0.1, c.f[1] = 1e-3, c.f[2] = 1, c.flags = 0;
+      break;
     case TWS_KERNEL_MUON:
       c.f[0] = 0.1, c.f[1] = c.f[2] = 0, c.flags = 0;
       break;

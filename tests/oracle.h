@@ -398,6 +398,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 #include "tests/oracle_float8.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
+#include "tests/oracle_factored.h"
 #include "tests/oracle_optimizers.h"
 #include "tests/oracle_quantized.h"
 #include "tests/oracle_routing.h"
@@ -423,6 +424,7 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     oracle_linear8(w, o, count);
     return;
   }
+  if (oracle_factored(w, a, o, count)) return;
   switch ((tws_kernel)w->code) {
     case TWS_KERNEL_EMBEDDING:
       oracle_embedding(w, a, o);
@@ -760,6 +762,11 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_MOMENTUM_SCALES:
       oracle_momentum_scales(w, o);
       break;
+    case TWS_KERNEL_FACTOR_SUMS: /* oracle_factored() */
+    case TWS_KERNEL_FACTOR_MOMENTS:
+    case TWS_KERNEL_FACTOR_CHANGE:
+    case TWS_KERNEL_FACTOR_NORMS:
+    case TWS_KERNEL_ADAFACTOR:
     case TWS_KERNEL_COUNT:
       break;
   }

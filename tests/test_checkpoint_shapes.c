@@ -158,6 +158,7 @@ START_TEST(same_bits) {
       {"alone", "\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true},",
        "Lion", 3},
       {"matrices", "", "Muon", 3},
+      {"factors", "", "Adafactor", 2},
       {"fp16", "\"fp16\":{\"enabled\":true,\"initial_scale_power\":27,\"hysteresis\":3,\"loss_scale_window\":4},",
        "AdamW", 1}};
   enum { CASES = sizeof cases / sizeof *cases };

@@ -63,6 +63,7 @@ START_TEST(rows_hold_together) {
                                       [TWS_KEY_STRING] = "3",
                                       [TWS_KEY_INT_OR_STRING] = "1.5",
                                       [TWS_KEY_NUMBER_OR_LIST] = "[1,true]",
+                                      [TWS_KEY_NUMBER_OR_PAIR] = "[1]",
                                       [TWS_KEY_PAIR] = "[0.9]",
                                       [TWS_KEY_LIST] = "{}",
                                       [TWS_KEY_STRING_LIST] = "[3]",

@@ -135,7 +135,10 @@ START_TEST(documented_arguments_at_their_defaults) {
       PARAMS("FusedAdam", "\"amsgrad\": false, \"set_grad_none\": true, \"adam_w_mode\": true"),
       PARAMS("DeepSpeedCPUAdam", "\"amsgrad\": false, \"adamw_mode\": true, \"fp32_optimizer_states\": true"),
       PARAMS("FusedLamb", "\"amsgrad\": false, \"eps_inside_sqrt\": false"),
-      PARAMS("FusedLion", "\"set_grad_none\": true"), PARAMS("DeepSpeedCPUAdagrad", "\"amsgrad\": false")};
+      PARAMS("FusedLion", "\"set_grad_none\": true"),
+      PARAMS("DeepSpeedCPUAdagrad", "\"amsgrad\": false"),
+      PARAMS("Adafactor",
+             "\"lr\": 0.01, \"beta2_decay\": -0.8, \"eps\": [null, 0.001], \"d\": 1.0, \"weight_decay\": 0.0")};
   tws_config *c;
   tws_text text = {0};
   int count;
@@ -156,6 +159,17 @@ START_TEST(documented_arguments_at_their_defaults) {
   tws_config_destroy(c);
   ck_assert_int_eq(from_text(PARAMS("Adam", "\"adamw_mode\": false, \"adam_w_mode\": false"), &c), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "given twice: \"optimizer.params.adamw_mode\""));
+  /* Adafactor's two epsilons are printed, and read again as what they were. */
+  c = config_of(PARAMS("Adafactor", "\"eps\": [null, 0.02], \"d\": 2, \"beta2_decay\": -0.5"));
+  ck_assert_double_eq(c->epsilon, 1.1920928955078125e-7);
+  ck_assert(c->scale_epsilon == 0.02 && c->rms_limit == 2 && c->beta2_decay == -0.5);
+  text = printed(c, 0);
+  tws_config_destroy(c);
+  c = config_of(text.data);
+  ck_assert(c->epsilon == 1.1920928955078125e-7 && c->scale_epsilon == 0.02 && c->rms_limit == 2 &&
+            c->beta2_decay == -0.5);
+  tws_text_free(&text);
+  tws_config_destroy(c);
   ck_assert_int_eq(resolve(PARAMS("Adam", "\"amsgrad\": true"), 1, 0, &c), TWS_UNSUPPORTED);
   ck_assert_ptr_nonnull(strstr(err.message, "Adam with amsgrad is not supported"));
   ck_assert_int_eq(resolve(PARAMS("Lion", "\"amsgrad\": false"), 1, 0, &c), TWS_INVALID);

@@ -452,6 +452,8 @@ static int depends_on_threads(const tws_work *w, int operand) {
       return operand == 1;
     case TWS_KERNEL_FRESH_MOMENTS:
       return operand == 8;
+    case TWS_KERNEL_FACTOR_NORMS:
+      return operand == 2;
     case TWS_KERNEL_LAMB_NORMS:
       return operand == 6;
     default:
@@ -485,6 +487,7 @@ START_TEST(repeatable) {
 }
 END_TEST
 
+#include "tests/kernel_adafactor.h"
 #include "tests/kernel_identities.h"
 #include "tests/kernel_muon.h"
 #include "tests/kernel_optimizers.h"
@@ -706,6 +709,7 @@ int main(void) {
   tcase_add_test(single, adagrad_golden);
   tcase_add_test(single, muon_golden);
   tcase_add_test(single, muon_updates);
+  tcase_add_test(single, adafactor_golden);
   tcase_add_test(single, sgd_golden);
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);

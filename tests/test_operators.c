@@ -77,6 +77,7 @@ static void print_list(FILE *out, const char *list) {
 
 static const tws_kernel update_kernels[] = {
 #define UPDATE_RULE(id, ...) TWS_KERNEL_##id,
+#define FACTORED_RULE(id) TWS_KERNEL_##id,
 #include "config/optimizers.def"
 };
 

@@ -165,6 +165,8 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   if (c.zero.offload_optimizer || c.bf16_masters) return c;
   c.optimizer = (const tws_optimizer[]){TWS_OPTIMIZER_ADAMW, TWS_OPTIMIZER_MUON, TWS_OPTIMIZER_LAMB}[draw(seed, 24, 3)];
   c.muon_method = (int)draw(seed, 25, 2);
+  const int whole = c.tensor_ranks <= 1 && c.pipeline_stages <= 1 && c.expert_ranks <= 1 && !c.linear_tile_size;
+  if (whole && !c.zero.offload_param && draw(seed, 26, 3) == 0) c.optimizer = TWS_OPTIMIZER_ADAFACTOR;
   return c;
 }
 

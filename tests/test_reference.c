@@ -35,6 +35,7 @@ static const char *const type_names[] = {
     [TWS_KEY_STRING] = "string",
     [TWS_KEY_INT_OR_STRING] = "integer or string",
     [TWS_KEY_NUMBER_OR_LIST] = "number or list",
+    [TWS_KEY_NUMBER_OR_PAIR] = "number or two",
     [TWS_KEY_PAIR] = "two numbers",
     [TWS_KEY_LIST] = "list",
     [TWS_KEY_STRING_LIST] = "list of strings",

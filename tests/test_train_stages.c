@@ -298,6 +298,41 @@ START_TEST(param_groups) {
 }
 END_TEST
 
+/* Adafactor: its moments are of whole matrices at all stages. */
+START_TEST(adafactor) {
+  const char *jobs = in_folder("jobs");
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    FILE *file = fopen(jobs, "w");
+    for (int i = 0; i < 6; i++)
+      fprintf(file,
+              "adafactor-%d\t%s\t%d\t{\"optimizer\":{\"type\":\"Adafactor\",\"params\":{\"lr\":0.03,"
+              "\"weight_decay\":0.01,\"eps\":[null,0.01]},\"param_groups\":[{\"params\":\"vectors\",\"lr\":0.01}]},"
+              "\"gradient_clipping\":1.0,\"train_batch_size\":8,\"train_micro_batch_size_per_gpu\":2,"
+              "\"zero_optimization\":{\"stage\":%d,\"reduce_bucket_size\":20000},"
+              "\"twinspeed\":{\"sequence_length\":32,\"seed\":7}}\n",
+              i, i < 4 ? "tiny-gpt2" : "tiny-llama", FEW_STEPS,
+              i < 4    ? i
+              : i == 4 ? 0
+                       : 3);
+    fclose(file);
+    run_jobs(k, jobs);
+    ck_assert_int_eq(curve_count[k], 6);
+    for (int i = 0; i < 6; i++) {
+      const curve *c = &curves[k][i], *reference = find(0, c->name[10] < '4' ? "adafactor-0" : "adafactor-4");
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference->loss[s] - 1);
+        ck_assert_msg(error < 1e-5, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1, c->loss[s],
+                      reference->loss[s]);
+        worst = fmax(worst, error);
+      }
+      ck_assert_double_lt(c->loss[c->steps - 1], 0.97 * c->loss[0]);
+    }
+  }
+  printf("adafactor: largest relative difference of a loss: %.2g\n", worst);
+}
+END_TEST
+
 /* Muon: matrices whole on their owners, at all stages, and the rest by Adam. */
 START_TEST(muon) {
   static const char *const methods[] = {"gram", "standard"};
@@ -345,6 +380,7 @@ int main(void) {
   tcase_add_test(tests, adagrad);
   tcase_add_test(tests, sgd);
   tcase_add_test(tests, param_groups);
+  tcase_add_test(tests, adafactor);
   tcase_add_test(tests, muon);
   tcase_add_test(tests, lamb);
   tcase_add_test(tests, cycled_betas);
