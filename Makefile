@@ -7,6 +7,7 @@
 #               architecture, and in a build by Clang without sanitizers: up to an hour on two cores
 # make wheel    the Python module with the libraries that it needs as one file in dist/
 # make site     the pages of docs/ as a site with a search, in build-site/site (needs mkdocs)
+# make site-check  opens every page of the site in a headless Chromium (CHROMIUM names its command) and searches it
 # make install  install under PREFIX (default /usr/local; DESTDIR is honoured)
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -82,6 +83,9 @@ check-all: packages
 site:
 	docs/site/build.sh $(BUILD)-site
 
+site-check: site
+	python3 docs/site/browse.py $(BUILD)-site/site $(CHROMIUM)
+
 wheel: build
 	python3 library/python/make_wheel.py $(BUILD) dist
 
@@ -91,6 +95,6 @@ install: build
 clean:
 	rm -rf $(BUILD) $(foreach tree,check sanitize tests all all-sanitize all-clang all-tests site,$(BUILD)-$(tree))
 
-.PHONY: wheel site all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
+.PHONY: wheel site site-check all build packages demo build-check build-sanitize build-all build-all-sanitize build-all-clang
 .PHONY: check check-all install clean
 .NOTPARALLEL:

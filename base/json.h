@@ -26,6 +26,8 @@ tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err)
  * the error is that of the parser whose error is later in the text. */
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err);
+/* Returns 1 if the text, which ends with a zero byte, is well-formed UTF-8, as all keys and strings of JSON must be. */
+int tws_json_is_utf8(const char *text);
 void tws_json_destroy(tws_json *json);
 
 /* Sets the 1-based line and column of an item's key, or of its value for the root and array elements. */

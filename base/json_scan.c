@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/number.h"
 
@@ -70,6 +71,17 @@ static size_t utf8_length(const unsigned char *p, size_t left) {
     return rows[i].length;
   }
   return 0;
+}
+
+int tws_json_is_utf8(const char *text) {
+  size_t left = strlen(text);
+  while (left > 0) {
+    size_t n = utf8_length((const unsigned char *)text, left);
+    if (!n) return 0;
+    text += n;
+    left -= n;
+  }
+  return 1;
 }
 
 static tws_code check_bytes(scanner *s) {

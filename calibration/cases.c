@@ -339,7 +339,7 @@ static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t
                 ends[] = {tokens / seq, seq, 2};
   for (int kernel = TWS_KERNEL_PART_BIAS; kernel <= TWS_KERNEL_SPANS_GRAD; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
-    if (kernel < TWS_KERNEL_NEIGHBOURS)
+    if (kernel < TWS_KERNEL_TOKEN_UNFOLD)
       memcpy(work.d, biases, sizeof biases);
     else if (kernel < TWS_KERNEL_SPANS)
       memcpy(work.d, beside, sizeof beside);

@@ -23,7 +23,7 @@ typedef struct found {
 /* Accepted synonyms: former names of options, and names of DeepSpeed's launcher. */
 static const struct {
   const char *former, *name;
-} renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}, {"beside", "compare"}};
+} renamed[] = {{"sequence-regions", "sequence-parallel"}, {"num-accelerators", "num-gpus"}};
 
 /* Returns 1 if the first `length` letters of a word are this name, with '_' accepted for '-': DeepSpeed's --num_gpus is
  * --num-gpus here. */

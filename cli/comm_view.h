@@ -1,10 +1,10 @@
-/* Prints the communication log (estimators/comm_log.h). */
+/* Prints the communication log (communication/comm_log.h). */
 #ifndef TWS_CLI_COMM_VIEW_H
 #define TWS_CLI_COMM_VIEW_H
 
 #include "cli/cli.h"
 #include "config/ds_config.h"
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 
 typedef enum tws_comm_layout { TWS_COMM_NONE, TWS_COMM_DEEPSPEED, TWS_COMM_NCCL } tws_comm_layout;
 

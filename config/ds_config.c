@@ -282,6 +282,9 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   tws_walk walk = {.store = config->store, .source = source, .err = err, .visit = tws_key_check, .user = &set};
   char copy[512];
   snprintf(copy, sizeof copy, "%s", path);
+  if (!tws_json_is_utf8(path))
+    return tws_fail(err, TWS_INVALID, "a key is UTF-8 text, such as zero_optimization.stage",
+                    "command line: the key \"%.100s\" is not valid UTF-8", path);
   walk.n = strlen(path) < sizeof copy ? tws_key_split(copy, walk.segments, TWS_KEY_DEPTH) : -1;
   if (walk.n < 1)
     return tws_fail(err, TWS_INVALID, "a key looks like zero_optimization.stage", "command line: \"%.100s\" is no key",

@@ -127,7 +127,7 @@ typedef struct tws_monitor_section {
   const char *output_path, *job_name; /* strings owned by the configuration, or the defaults */
 } tws_monitor_section;
 
-/* Settings of the communication log (estimators/comm_log.h). */
+/* Settings of the communication log (communication/comm_log.h). */
 typedef struct tws_comms_section {
   int enabled, prof_all, verbose, debug;
   const struct cJSON *prof_ops; /* names of operations: a text or a list of texts; NULL: not given */

@@ -2,7 +2,7 @@
 #ifndef TWS_JOB_SIMULATE_H
 #define TWS_JOB_SIMULATE_H
 
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 #include "job/job.h"
 #include "sim/sim.h"
 

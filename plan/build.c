@@ -96,7 +96,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "tensor parallelism does not divide the tokens that a classifier reads");
   for (uint32_t m = 0; m < plan->network->module_count && splits_tokens; m++)
-    if (plan->network->modules[m].type == TWS_MODULE_NEIGHBOURS)
+    if (plan->network->modules[m].type == TWS_MODULE_TOKEN_UNFOLD)
       return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                       "%s: tensor parallelism does not divide adjacent tokens that a convolution reads",
                       plan->network->modules[m].name);

@@ -26,10 +26,10 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
 
 /* Returns a phrase that says how a module other than attention combines tokens of a sample; NULL: it does not. */
 static const char *reads_across(tws_module_type type) {
-  return type == TWS_MODULE_GATHER       ? "is one token of a sample"
-         : type == TWS_MODULE_SPANS      ? "scores all tokens of a sample together"
-         : type == TWS_MODULE_NEIGHBOURS ? "reads the adjacent tokens of each one of a sample"
-                                         : NULL;
+  return type == TWS_MODULE_GATHER         ? "is one token of a sample"
+         : type == TWS_MODULE_SPANS        ? "scores all tokens of a sample together"
+         : type == TWS_MODULE_TOKEN_UNFOLD ? "reads the adjacent tokens of each one of a sample"
+                                           : NULL;
 }
 
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,

@@ -218,7 +218,7 @@ static void fuse_sums(tws_lower *l, const uint8_t *readers, tws_visit_list *visi
   if (takes_sums(l, &modules[next->module])) visit->sums_for = next->module;
 }
 
-static void fuse_neighbours(tws_lower *l, tws_visit_list *visits) {
+static void fuse_adjacent(tws_lower *l, tws_visit_list *visits) {
   const tws_network *network = l->network;
   /* per value: number of modules that read it: 0, 1, or 2 for more */
   uint8_t *readers = tws_arena_alloc(l->scratch, network->value_count + 1u, 1);
@@ -254,7 +254,7 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
   }
   chunk->forward_visits = chunk->visits.count;
   if (l->extent.evaluates) {
-    fuse_neighbours(l, &chunk->visits);
+    fuse_adjacent(l, &chunk->visits);
     return l->b.failed;
   }
   for (uint32_t v = 0; v < network->value_count; v++) have[v] = l->kept[v];
@@ -274,6 +274,6 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     }
   }
   tws_float8_visits(l, &chunk->visits);
-  fuse_neighbours(l, &chunk->visits);
+  fuse_adjacent(l, &chunk->visits);
   return l->b.failed;
 }

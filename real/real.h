@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/unfinished.h"
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 #include "estimators/estimators.h"
 #include "plan/run_order.h"
 #include "real/sample.h"

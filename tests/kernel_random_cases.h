@@ -165,12 +165,12 @@ static test_case random_case(int number) {
     case TWS_KERNEL_PART_BIAS_GRAD:
       c.d[1] = 1 + c.d[1] % 3, c.flags &= c.kernel == TWS_KERNEL_PART_BIAS ? 0 : TWS_ACCUMULATE;
       break;
-    case TWS_KERNEL_NEIGHBOURS:
-    case TWS_KERNEL_NEIGHBOURS_GRAD:
+    case TWS_KERNEL_TOKEN_UNFOLD:
+    case TWS_KERNEL_TOKEN_UNFOLD_GRAD:
     case TWS_KERNEL_SPANS:
     case TWS_KERNEL_SPANS_GRAD:
       c.d[0] = 1 + c.d[0] % 4, c.d[1] = 1 + c.d[1] % 40, c.d[2] = 1 + c.d[2] % 40, c.d[3] = 1 + 2 * (c.d[3] % 4);
-      c.flags &= c.kernel == TWS_KERNEL_NEIGHBOURS_GRAD ? TWS_ACCUMULATE : 0;
+      c.flags &= c.kernel == TWS_KERNEL_TOKEN_UNFOLD_GRAD ? TWS_ACCUMULATE : 0;
       c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_LENGTHS;
       break;
     case TWS_KERNEL_PART:

@@ -502,9 +502,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_PART_BIAS_GRAD:
       oracle_part_bias(w, o, w->code == TWS_KERNEL_PART_BIAS_GRAD);
       break;
-    case TWS_KERNEL_NEIGHBOURS:
-    case TWS_KERNEL_NEIGHBOURS_GRAD:
-      oracle_neighbours(w, o, w->code == TWS_KERNEL_NEIGHBOURS_GRAD);
+    case TWS_KERNEL_TOKEN_UNFOLD:
+    case TWS_KERNEL_TOKEN_UNFOLD_GRAD:
+      oracle_token_unfold(w, o, w->code == TWS_KERNEL_TOKEN_UNFOLD_GRAD);
       break;
     case TWS_KERNEL_SPANS:
     case TWS_KERNEL_SPANS_GRAD:

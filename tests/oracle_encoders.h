@@ -25,7 +25,7 @@ static inline int64_t oracle_length(const tws_work *w, double *const *o, int64_t
   return w->flags & TWS_LENGTHS ? (int64_t)o[1][sample] : w->d[1];
 }
 
-static inline void oracle_neighbours(const tws_work *w, double **o, int backward) {
+static inline void oracle_token_unfold(const tws_work *w, double **o, int backward) {
   const int64_t seq = w->d[1], width = w->d[2], side = w->d[3];
   double *last = o[w->flags & TWS_LENGTHS ? 2 : 1];
   for (int64_t i = 0; i < w->d[0] * seq * width && backward && !(w->flags & TWS_ACCUMULATE); ++i) last[i] = 0;

@@ -72,13 +72,13 @@ static inline void oracle_bytes(const double *codes, int64_t count, int bits, do
 }
 
 static inline void oracle_quantize_parts(const tws_work *w, double **o) {
-  const int64_t part = w->d[0], nodes = w->d[1], neighbours = w->d[2], block = w->d[3];
+  const int64_t part = w->d[0], nodes = w->d[1], node_ranks = w->d[2], block = w->d[3];
   const int bits = (int)w->d[4];
   const int64_t blocks = (part + block - 1) / block, bytes = (part * bits + 7) / 8;
   double *codes = calloc((size_t)part + 1, sizeof *codes);
   for (int64_t node = 0; node < nodes; ++node)
-    for (int64_t j = 0; j < neighbours; ++j) {
-      const double *x = o[0] + (node * neighbours + j) * part;
+    for (int64_t j = 0; j < node_ranks; ++j) {
+      const double *x = o[0] + (node * node_ranks + j) * part;
       const int64_t to = j * nodes + node;
       for (int64_t b = 0; b < blocks; ++b)
         o[2][to * blocks + b] =

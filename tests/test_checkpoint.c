@@ -195,13 +195,13 @@ START_TEST(asked_to_end) {
     close(b.output);
     const int64_t step = verified_step(save);
     ck_assert_int_ge(step, 3);
-    expect(twinspeed(TINY "-n 1 --steps %ld --resume %s", text_path, (long)step + 2, save), 0, "going on");
+    expect(twinspeed(TINY "-n 1 --steps %ld --resume %s", text_path, (long)step + 2, save), 0, "the resumed run");
     expect(twinspeed(TINY "-n 1 --steps %ld --resume %s", text_path, (long)step, save), 2, "nothing left to do");
   }
 }
 END_TEST
 
-/* ---- beside training ---- */
+/* ---- while training ---- */
 
 static const char *line_of(const char *text, const char *words) {
   const char *at = strstr(text, words);

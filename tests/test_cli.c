@@ -83,7 +83,6 @@ START_TEST(wrong_usage) {
       {"check -m gpt2 --sequence-paralel", "did you mean --sequence-parallel"},
       {"check -m gpt2 --recompute ful", "did you mean \"full\""},
       {"emulate -m gpt2 --data text --compare run.csv", "--compare without --figure"},
-      {"emulate -m gpt2 --data text --beside run.csv", "--compare without --figure"}, /* its former name */
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     command_result r = twinspeed("%s", cases[i].line);

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "command.h"
 #include "emulation/disturb.h"
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 #include "failing_allocator.h"
 #include "job/simulate.h"
 #include "members.h"

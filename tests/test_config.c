@@ -316,6 +316,7 @@ START_TEST(overrides_win_and_resolving_again_starts_afresh) {
              {"", "1", "is no key"},
              {"a..b", "1", "is no key"},
              {".stage", "1", "is no key"},
+             {"amp.enabled\xff", "1", "is not valid UTF-8"},
              {"train_batch_size", "abc", "not the string \"abc\""}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     ck_assert_int_eq(tws_config_set(copy, bad[i].key, bad[i].value, &err), TWS_INVALID);

@@ -18,10 +18,10 @@ enum { MAX_FILES = 2048, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 8
 static const struct {
   const char *folder;
   int level;
-} house[] = {{"base", 0},        {"tokens", 1},     {"config", 1},    {"models", 2},     {"traces", 3},
-             {"plan", 4},        {"checkpoint", 5}, {"compat", 5},    {"estimators", 6}, {"sim", 7},
-             {"real", 7},        {"job", 8},        {"emulation", 9}, {"launch", 9},     {"calibration", 10},
-             {"validation", 11}, {"autotune", 12},  {"library", 13},  {"cli", 13}};
+} house[] = {{"base", 0},         {"tokens", 1},      {"config", 1},    {"models", 2},     {"traces", 3},
+             {"plan", 4},         {"checkpoint", 5},  {"compat", 5},    {"estimators", 6}, {"communication", 6},
+             {"sim", 7},          {"real", 7},        {"job", 8},       {"emulation", 9},  {"launch", 9},
+             {"calibration", 10}, {"validation", 11}, {"autotune", 12}, {"library", 13},   {"cli", 13}};
 enum { ROOMS = sizeof house / sizeof *house };
 
 typedef struct source {
@@ -325,7 +325,7 @@ static const char *const techniques[] = {"zero.stage",    "zero->stage", "overla
                                          "offload_param", "zenflow",     "hpz",          "secondary_ranks"};
 /* Who may not ask for them, and who of these may: flops profiles tell what a configuration says, a search's space turns
  * it. */
-static const char *const readers[] = {"estimators/", "sim/", "models/", "autotune/"};
+static const char *const readers[] = {"estimators/", "communication/", "sim/", "models/", "autotune/"};
 static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/points.",
                                       "autotune/deepspeed_space."};
 

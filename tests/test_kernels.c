@@ -303,7 +303,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       f->work.flags = 0;
       PAIR(0, 1, 0);
       return 1;
-    case TWS_KERNEL_NEIGHBOURS_GRAD:
+    case TWS_KERNEL_TOKEN_UNFOLD_GRAD:
     case TWS_KERNEL_SPANS_GRAD:
       FORWARD(SPANS, v[0], w->flags & TWS_LENGTHS ? 2 : 1, zero, v[1], out);
       if (!(w->flags & TWS_LENGTHS)) f->o[1] = out, f->count = 2;

@@ -278,7 +278,7 @@ uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name
 uint32_t tws_build_token_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
                                      uint32_t lengths) {
   const int64_t width = b->net->values[x].per_row;
-  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_NEIGHBOURS, x, side * width);
+  const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_TOKEN_UNFOLD, x, side * width);
   tws_module *m = &b->net->modules[b->net->module_count - 1];
   m->in_features = width;
   m->input[0] = lengths;

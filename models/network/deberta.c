@@ -239,7 +239,7 @@ static uint32_t convolve(tws_network_builder *b, const tws_encoder *e, int layer
   const int64_t hidden = b->net->hidden, side = m->convolved;
   if (layer != 0 || side == 0) return x;
 #define NAME(part) "deberta.encoder.conv." part
-  uint32_t y = tws_build_token_convolution(b, layer, NAME("neighbours"), before, side, e->lengths);
+  uint32_t y = tws_build_token_convolution(b, layer, NAME("token_unfold"), before, side, e->lengths);
   y = tws_build_linear(b, layer, NAME("conv"), y, side * hidden, hidden, (float)e->range, 1, NULL, TWS_NONE);
   tws_param *weight = &b->net->params[b->net->modules[b->net->module_count - 1].param[0]];
   memcpy(weight->shape, (int64_t[4]){hidden, hidden, side}, sizeof weight->shape);

@@ -10,7 +10,7 @@ static const char *crosses(const tws_module *m) {
       return "disentangled attention";
     case TWS_MODULE_CROSS_ATTENTION:
       return "attention to another sequence";
-    case TWS_MODULE_NEIGHBOURS:
+    case TWS_MODULE_TOKEN_UNFOLD:
       return "a convolution over tokens";
     case TWS_MODULE_ROPE: /* refused: parameters of RoPE may depend on the sequence length, which differs by document */
       if (m->dynamic_rope) return "rotary positions that follow the length of a text (dynamic)";

@@ -12,7 +12,7 @@ const char *tws_network_unserved(const tws_network *network, const char **module
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *m = &network->modules[i];
     *module = m->name;
-    if (m->type == TWS_MODULE_NEIGHBOURS) return "it is a convolution over tokens";
+    if (m->type == TWS_MODULE_TOKEN_UNFOLD) return "it is a convolution over tokens";
     if (m->type == TWS_MODULE_DISENTANGLED) return "it is disentangled attention";
     if (m->type == TWS_MODULE_CROSS_ATTENTION) return "it attends to another sequence";
     if (m->type == TWS_MODULE_ATTENTION && m->flags & TWS_BIDIRECTIONAL) return "tokens attend to later ones";

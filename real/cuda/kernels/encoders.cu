@@ -44,7 +44,7 @@ __device__ bool counts(const Tokens &s, int64_t sample, int64_t token) {
 }
 
 template <typename T>
-__global__ void neighbours(Tokens s, const T *x, T *y) {
+__global__ void token_unfold(Tokens s, const T *x, T *y) {
   EACH_ITEM(i, s.batch * s.seq * s.width * s.side) {
     const int64_t j = i % s.side, column = i / s.side % s.width, row = i / s.side / s.width, sample = row / s.seq;
     const int64_t move = j - s.side / 2;
@@ -53,7 +53,7 @@ __global__ void neighbours(Tokens s, const T *x, T *y) {
 }
 
 template <typename T>
-__global__ void neighbours_grad(Tokens s, const T *dy, T *dx, bool adds) {
+__global__ void token_unfold_grad(Tokens s, const T *dy, T *dx, bool adds) {
   EACH_ITEM(i, s.batch * s.seq * s.width) {
     const int64_t column = i % s.width, row = i / s.width, token = row % s.seq;
     float sum = adds ? to_float(dx[i]) : 0.0F;
@@ -117,19 +117,19 @@ tws_code tws_cuda_part_bias_grad(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-tws_code tws_cuda_neighbours(const tws_cuda_call *call, tws_error *err) {
+tws_code tws_cuda_token_unfold(const tws_cuda_call *call, tws_error *err) {
   const Tokens s = tokens_of(call);
   FOR_TYPE(call->dtype[0], T,
-           LAUNCH(neighbours<T>, grid_for(call, s.batch * s.seq * s.width * s.side, BLOCK), BLOCK, 0, call, s,
+           LAUNCH(token_unfold<T>, grid_for(call, s.batch * s.seq * s.width * s.side, BLOCK), BLOCK, 0, call, s,
                   in<T>(call, 0), out<T>(call, last_of(call))));
   return launched(err);
 }
 
-tws_code tws_cuda_neighbours_grad(const tws_cuda_call *call, tws_error *err) {
+tws_code tws_cuda_token_unfold_grad(const tws_cuda_call *call, tws_error *err) {
   const Tokens s = tokens_of(call);
   const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
   FOR_TYPE(call->dtype[0], T,
-           LAUNCH(neighbours_grad<T>, grid_for(call, s.batch * s.seq * s.width, BLOCK), BLOCK, 0, call, s,
+           LAUNCH(token_unfold_grad<T>, grid_for(call, s.batch * s.seq * s.width, BLOCK), BLOCK, 0, call, s,
                   in<T>(call, 0), out<T>(call, last_of(call)), adds));
   return launched(err);
 }

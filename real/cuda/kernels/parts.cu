@@ -4,7 +4,7 @@
 namespace {
 
 struct Sizes {
-  int64_t part, nodes, neighbours, block, blocks, bytes;  // blocks, bytes: of a part
+  int64_t part, nodes, node_ranks, block, blocks, bytes;  // blocks, bytes: of a part
   int bits;
 };
 
@@ -32,8 +32,8 @@ __global__ void quantize_parts(const T *x, uint8_t *codes, float *scales, Sizes 
   __shared__ uint32_t scratch[BLOCK];
   const uint32_t infinite = 0x7f800000U;
   const float most = d.bits == 8 ? 127.0f : 7.0f;
-  for (int64_t b = blockIdx.x; b < d.nodes * d.neighbours * d.blocks; b += gridDim.x) {
-    const int64_t to = b / d.blocks, from = to % d.nodes * d.neighbours + to / d.nodes, first = b % d.blocks * d.block;
+  for (int64_t b = blockIdx.x; b < d.nodes * d.node_ranks * d.blocks; b += gridDim.x) {
+    const int64_t to = b / d.blocks, from = to % d.nodes * d.node_ranks + to / d.nodes, first = b % d.blocks * d.block;
     const int64_t count = d.part - first < d.block ? d.part - first : d.block;
     const T *v = x + from * d.part + first;
     uint8_t *out = codes + to * d.bytes + first * d.bits / 8;
@@ -96,7 +96,7 @@ Sizes sizes_of(const int64_t *d) {
 tws_code tws_cuda_quantize_parts(const tws_cuda_call *call, tws_error *err) {
   const Sizes d = sizes_of(call->work->d);
   FOR_TYPE(call->dtype[0], T,
-           LAUNCH((quantize_parts<T>), grid_for(call, d.nodes * d.neighbours * d.blocks, 1), BLOCK, 0, call,
+           LAUNCH((quantize_parts<T>), grid_for(call, d.nodes * d.node_ranks * d.blocks, 1), BLOCK, 0, call,
                   in<T>(call, 0), out<uint8_t>(call, 1), out<float>(call, 2), d));
   return launched(err);
 }

@@ -57,7 +57,7 @@ static void *last_of(const tws_host_call *call) {
   return call->operand[call->work->flags & TWS_LENGTHS ? 2 : 1];
 }
 
-VECTOR_INLINE void neighbours_of(tws_dtype T, const tws_host_call *call, int64_t sample, int64_t t) {
+VECTOR_INLINE void token_unfold_of(tws_dtype T, const tws_host_call *call, int64_t sample, int64_t t) {
   const int64_t *d = call->work->d, seq = d[1], width = d[2], side = d[3], length = length_of(call, sample);
   const void *x = call->operand[0];
   void *y = last_of(call);
@@ -68,20 +68,20 @@ VECTOR_INLINE void neighbours_of(tws_dtype T, const tws_host_call *call, int64_t
   }
 }
 
-static void neighbours_task(void *arg, int thread, int threads) {
+static void token_unfold_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t seq = call->work->d[1];
   const host_range r = share(call->work->d[0] * seq, 1, thread, threads);
   FOR_TYPE(call->dtype[0], T,
-           for (int64_t row = r.begin; row < r.end; ++row) neighbours_of(T, call, row / seq, row % seq));
+           for (int64_t row = r.begin; row < r.end; ++row) token_unfold_of(T, call, row / seq, row % seq));
 }
-HOST_KERNEL(neighbours) {
+HOST_KERNEL(token_unfold) {
   (void)err;
-  run_parallel(call, tws_work_bytes(call->work), neighbours_task, (void *)(uintptr_t)call);
+  run_parallel(call, tws_work_bytes(call->work), token_unfold_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 
-VECTOR_INLINE void neighbours_slope(tws_dtype T, const tws_host_call *call, int64_t sample, int64_t t) {
+VECTOR_INLINE void token_unfold_slope(tws_dtype T, const tws_host_call *call, int64_t sample, int64_t t) {
   const int64_t *d = call->work->d, seq = d[1], width = d[2], side = d[3];
   const int adds = (call->work->flags & TWS_ACCUMULATE) != 0, counts = t < length_of(call, sample);
   void *dx = last_of(call);
@@ -97,16 +97,16 @@ VECTOR_INLINE void neighbours_slope(tws_dtype T, const tws_host_call *call, int6
   }
 }
 
-static void neighbours_grad_task(void *arg, int thread, int threads) {
+static void token_unfold_grad_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t seq = call->work->d[1];
   const host_range r = share(call->work->d[0] * seq, 1, thread, threads);
   FOR_TYPE(call->dtype[0], T,
-           for (int64_t row = r.begin; row < r.end; ++row) neighbours_slope(T, call, row / seq, row % seq));
+           for (int64_t row = r.begin; row < r.end; ++row) token_unfold_slope(T, call, row / seq, row % seq));
 }
-HOST_KERNEL(neighbours_grad) {
+HOST_KERNEL(token_unfold_grad) {
   (void)err;
-  run_parallel(call, tws_work_bytes(call->work), neighbours_grad_task, (void *)(uintptr_t)call);
+  run_parallel(call, tws_work_bytes(call->work), token_unfold_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

@@ -57,13 +57,13 @@ static void write_codes(const tws_host_call *call, int64_t first, int64_t count,
 
 static void quantize_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
-  const int64_t *d = call->work->d, part = d[0], nodes = d[1], neighbours = d[2], block = d[3];
+  const int64_t *d = call->work->d, part = d[0], nodes = d[1], node_ranks = d[2], block = d[3];
   const int64_t blocks = pieces_of(part, block), bytes = pieces_of(part * d[4], 8);
   const float most = d[4] == 8 ? 127 : 7;
   float *scales = call->operand[2];
-  const host_range r = share(nodes * neighbours * blocks, 1, thread, threads);
+  const host_range r = share(nodes * node_ranks * blocks, 1, thread, threads);
   for (int64_t b = r.begin; b < r.end; b++) {
-    const int64_t to = b / blocks, from = to % nodes * neighbours + to / nodes, first = b % blocks * block;
+    const int64_t to = b / blocks, from = to % nodes * node_ranks + to / nodes, first = b % blocks * block;
     const int64_t count = part - first < block ? part - first : block;
     uint8_t *codes = (uint8_t *)call->operand[1] + to * bytes + first * d[4] / 8;
     const uint32_t bits = largest_bits(call, from * part + first, count);

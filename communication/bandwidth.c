@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 #include "models/collective.h"
 
 /* ---- names ---- */

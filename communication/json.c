@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 
 static void add_bandwidths(cJSON *to, tws_comm_row *row) {
   const tws_comm_key *key = &row->key;

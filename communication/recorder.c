@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/fingerprint.h"
 #include "base/memory.h"
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 
 static int is_communication(const tws_plan *plan, const tws_op *op) {
   if (op->kind == TWS_OP_SEND || op->kind == TWS_OP_RECV) return 1;

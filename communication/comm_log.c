@@ -1,6 +1,6 @@
 /* Merges the records of all ranks into the communication log: latencies become transfer and waiting, and the pace of
  * kernels tells which ranks are stragglers. */
-#include "estimators/comm_log.h"
+#include "communication/comm_log.h"
 
 #include <math.h>
 #include <stdlib.h>
