@@ -546,7 +546,7 @@ static const tws_option table[] = {
                TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
-               "several ranks: end after so many seconds without progress (default 1800; 0: never)"),
+               "several ranks: end after SECONDS without progress (default 1800; 0: never)"),
     TWS_FLAG("score", 0, options, score,
              "generate nothing: print the perplexity of the prompts, each without its first token"),
     TWS_OPTIONS_END};

@@ -245,8 +245,8 @@ static cJSON *scored(const char *how) {
   return json;
 }
 
-/* Perplexity with weights of few bits is that of float32 within 1 % (8 bits) and 5 % (4 bits), by groups of 64; a linear
- * weight takes the bits of its code and 32 bits, or 64 with a minimum, for each group. */
+/* Perplexity with weights of few bits is that of float32 within 1 % (8 bits) and 5 % (4 bits), by groups of 64; a
+ * linear weight takes the bits of its code and 32 bits, or 64 with a minimum, for each group. */
 START_TEST(perplexity_of_few_bits) {
   static const struct {
     const char *type;

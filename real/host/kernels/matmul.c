@@ -220,10 +220,10 @@ static void panel_task(void *arg, int thread, int threads) {
   }
 }
 
-/* ---- few rows of A, such as the tokens of a decode step: bound by reading B, each element of which is read once ---- */
+/* ---- few rows of A, as those of the tokens of a decode: bound by reading B ---- */
 
-/* FEW: most rows of A. AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops at
- * the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
+/* FEW: most rows of A. AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops
+ * at the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
 enum { FEW = 4, AHEAD = 4096, LINE = 64 };
 
 /* Adds products of 2 LANES adjacent bfloat16 numbers, those with even and with odd numbers to different sums: the upper
