@@ -362,6 +362,21 @@ static tws_code column_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws
   return TWS_OK;
 }
 
+/* Adds the kernels of Adafactor that work on a whole matrix. */
+static tws_code factored_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws_case_list *list, tws_error *err) {
+  static const tws_kernel kernels[] = {TWS_KERNEL_FACTOR_SUMS, TWS_KERNEL_FACTOR_MOMENTS, TWS_KERNEL_FACTOR_CHANGE};
+  for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+    tws_work work = start_case(kernels[i], dtype);
+    work.d[0] = rows;
+    work.d[1] = columns;
+    if (kernels[i] != TWS_KERNEL_FACTOR_MOMENTS) work.d[2] = rows * columns;
+    if (kernels[i] == TWS_KERNEL_FACTOR_CHANGE) tws_work_set_parameter(&work, "epsilon", 1e-3);
+    if (kernels[i] == TWS_KERNEL_FACTOR_MOMENTS) tws_work_set_parameter(&work, "decay", -0.8);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* Adds a convolution and the kernels around it; `d` has side, stride and groups. Profiles do not record padding, so the
  * sides are those of padded pictures. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
@@ -437,6 +452,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
     TWS_TRY(disentangled_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(factored_cases(dtype, planes[i][0], planes[i][1], list, err));
   }
   for (int i = 0; i < (quick ? 3 : 6); i++) TWS_TRY(count_cases(dtype, counts[i], list, err));
   for (int i = 0; i < (quick ? 3 : 8); i++) TWS_TRY(picture_cases(dtype, pictures[i], list, err));
@@ -464,6 +480,7 @@ static tws_code device_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
     TWS_TRY(disentangled_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(encoder_cases(dtype, s, planes[i][0], planes[i][1], list, err));
     TWS_TRY(column_cases(dtype, planes[i][0], planes[i][1], list, err));
+    TWS_TRY(factored_cases(dtype, planes[i][0], planes[i][1], list, err));
     TWS_TRY(count_cases(dtype, counts[i], list, err));
   }
   for (int i = 0; i < (quick ? 2 : 4); i++) TWS_TRY(loss_cases(dtype, losses[i][0], losses[i][1], list, err));
