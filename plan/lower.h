@@ -270,9 +270,7 @@ typedef struct tws_columns {
   uint64_t listed, normed, compact_elements;
   uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
   uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
-  /* buffers of the last step's gradients, which the host has not accumulated yet, and of that step's metrics, whose
-   * clipping coefficient multiplies them; it is 0 if no gradients are staged */
-  uint32_t staged, staged_metrics;
+  uint32_t staged, staged_metrics; /* buffers of the last step's gradients, not accumulated yet, and its metrics */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
   uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */
@@ -299,8 +297,7 @@ typedef struct tws_compressed {
   uint32_t worker, server, changes;
 } tws_compressed;
 
-/* OneBitLamb's compressed steps (plan/onebit_lamb.c). Lists have one element for each parameter of the network, and are
- * equal on all ranks. */
+/* OneBitLamb's compressed steps (plan/onebit_lamb.c). Lists have an element for each parameter, equal on all ranks. */
 typedef struct tws_onebit_lamb {
   int on;
   uint64_t *place;   /* per parameter: offset of its momentum in the buffer of scaled momenta; UINT64_MAX: none here */
