@@ -40,14 +40,14 @@ __device__ float byte_of(signed char code, int type) {
 
 template <typename T, bool packs, typename S>
 __global__ void dequantize(const uint8_t *codes, S scales, T *w, int64_t pairs, int64_t pairs_of_block, int type,
-                           Levels level) {
+                           int bits, Levels level) {
   __shared__ float levels[16];
   if (threadIdx.x < 16) levels[threadIdx.x] = level.of[threadIdx.x];
   __syncthreads();
   EACH_ITEM(i, pairs) {
     const float scale = scales(i / pairs_of_block), minimum = scales.minimum(i / pairs_of_block);
     float first, second;
-    if (tws_code_bits(type) == 8) {
+    if (bits == 8) {
       const char2 two = packs ? reinterpret_cast<const char2 *>(codes)[i]
                               : char2{(signed char)codes[2 * i], (signed char)codes[2 * i + 1]};
       first = byte_of(two.x, type);
@@ -71,21 +71,21 @@ tws_code run(const tws_cuda_call *call, const S &scales, T *w, tws_error *err) {
   const Levels level = levels_of((int)call->work->d[2]);
   const int64_t pairs = call->work->d[0] / 2;
   LAUNCH((dequantize<T, packs, S>), grid_for(call, pairs, BLOCK), BLOCK, 0, call, in<uint8_t>(call, 0), scales, w,
-         pairs, call->work->d[1] / 2, (int)call->work->d[2], level);
+         pairs, call->work->d[1] / 2, (int)call->work->d[2], tws_code_bits((int)call->work->d[2]), level);
   return launched(err);
 }
 
-// A block for each output row and token: its threads divide the columns.
+// A block of threads for each output row and token: its threads divide the columns. bits of a code, and the number of
+// floats that a block of weights has (each): tws_code_bits(), tws_code_scales().
 template <typename T>
 __global__ void coded_linear(const T *x, const uint8_t *codes, const float *scales, const T *bias, T *y, int64_t tokens,
-                             int64_t out, int64_t in, int64_t block, int type, Levels level) {
+                             int64_t out, int64_t in, int64_t block, int type, int bits, int each, Levels level) {
   __shared__ float room[BLOCK / WARP];
   for (int64_t at = blockIdx.x; at < tokens * out; at += gridDim.x) {
     const int64_t row = at % out, t = at / out;
     float sum = 0;
     for (int64_t c = threadIdx.x; c < in; c += blockDim.x) {
       const int64_t i = row * in + c;
-      const int bits = tws_code_bits(type), each = tws_code_scales(type);
       const int pair = bits == 8 ? 0 : i % 2 ? codes[i / 2] & 15 : codes[i / 2] >> 4;
       const float code = bits == 8 ? byte_of((signed char)codes[i], type) : level.of[pair];
       const float minimum = each == 2 ? scales[i / block * 2 + 1] : 0.0F;
@@ -127,6 +127,6 @@ tws_code tws_cuda_coded_linear(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            LAUNCH(coded_linear<T>, grid_for(call, d[0] * d[1], 1), BLOCK, 0, call, in<T>(call, 0), in<uint8_t>(call, 1),
                   in<float>(call, 2), biased ? in<T>(call, 3) : nullptr, out<T>(call, biased ? 4 : 3), d[0], d[1], d[2],
-                  d[3], (int)d[4], level));
+                  d[3], (int)d[4], tws_code_bits((int)d[4]), tws_code_scales((int)d[4]), level));
   return launched(err);
 }
