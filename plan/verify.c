@@ -326,6 +326,19 @@ static tws_code replay_operations(verifier *v) {
   return TWS_OK;
 }
 
+/* A copy has two ranges of one length and one type. */
+static tws_code check_copies(verifier *v) {
+  const tws_plan *plan = v->plan;
+  for (uint32_t op = 0; op < plan->op_count; op++) {
+    const tws_operand *o = &plan->operands[plan->ops[op].operand_first];
+    if (plan->ops[op].kind != TWS_OP_COPY) continue;
+    if (plan->ops[op].operand_count != 2 || o[0].count != o[1].count ||
+        plan->buffers[o[0].buffer].dtype != plan->buffers[o[1].buffer].dtype)
+      return complain_of(v, op, "copies to a range of another length or type:", o[1].buffer);
+  }
+  return TWS_OK;
+}
+
 static tws_code check_lifetimes(verifier *v) {
   const tws_plan *plan = v->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -345,6 +358,7 @@ tws_code tws_plan_verify(const tws_plan *plan, tws_error *err) {
   verifier v = {.plan = plan, .err = err, .scratch = tws_arena_create()};
   if (!v.scratch) return tws_fail(err, TWS_MEMORY, NULL, "no memory to verify the plan");
   tws_code code = check_structure(&v);
+  if (code == TWS_OK) code = check_copies(&v);
   if (code == TWS_OK) code = check_lifetimes(&v);
   if (code == TWS_OK) code = run_clocks(&v);
   if (code == TWS_OK) code = check_channels(&v);

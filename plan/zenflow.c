@@ -254,8 +254,8 @@ void tws_zenflow_step(tws_lower *l) {
     choose(l, l->columns.late_norms);
     bring_up_to_date(l);
   }
-  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_all(&l->b, l->b.plan->metrics, TWS_READ),
-                   tws_all(&l->b, l->columns.staged_metrics, TWS_WRITE));
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, 0, TWS_METRIC_COUNT),
+                   tws_write(l->columns.staged_metrics, 0, TWS_METRIC_COUNT));
 }
 
 /* ---- the host's update ---- */
