@@ -40,7 +40,8 @@ train() {
 say "Training on two ranks, killed by force after a third of the way"
 train -n 2 --stage 2 --micro-batch 8 >killed.txt 2>&1 &
 waited=0
-while [ ! -d "run/global_step$((4 * every))" ]; do
+last_saved() { ls run 2>/dev/null | sed -n 's/^global_step//p' | sort -n | tail -1; }
+while [ "$(last_saved || true)0" -lt "$((4 * every))0" ]; do
   sleep 0.2
   waited=$((waited + 1))
   kill -0 $! 2>/dev/null && [ $waited -lt 3000 ] || { cat killed.txt; exit 5; }
@@ -50,7 +51,7 @@ kill -KILL $! 2>/dev/null || true
 wait $! 2>/dev/null || true
 grep -v '^saved' killed.txt
 echo "killed; there are: $(ls run | tr '\n' ' ')"
-sleep 1 # its ranks notice and end
+flock -w 60 run/.lock true # its ranks notice and end, and with them their lock on the folder
 
 say "It goes on from the last checkpoint, on one rank"
 train -n 1 --micro-batch 16 --resume run --eval-data eval.bin --eval-every $((4 * every))
