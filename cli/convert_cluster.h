@@ -8,7 +8,8 @@
  * description. */
 tws_code tws_convert_topology(tws_cli *cli, const char *from, const char *to, const char *profile, int nodes,
                               tws_error *err);
-/* Converts a log of nccl-tests to a profile with its table. */
+/* Adds the log `from` of nccl-tests to the hardware profile `profile`, a built-in name or a file, and writes the new
+ * profile to `to`. */
 tws_code tws_convert_nccl_tests(tws_cli *cli, const char *from, const char *to, const char *profile, tws_error *err);
 /* Writes a built-in profile or cluster to a file; "-": to standard output. */
 tws_code tws_convert_builtin(tws_cli *cli, int profile, const char *name, const char *to, tws_error *err);

@@ -9,7 +9,7 @@
 typedef struct tws_own_engine {
   /* 1: the job has another runtime and can be planned with this program's own engine; 0: all other members are 0 */
   int known;
-  double step_s, device_bytes; /* seconds of the longest path of a step; bytes of one device's memory */
+  double step_s, device_bytes; /* seconds of the longest path of a step; bytes that the job needs of a device */
 } tws_own_engine;
 
 /* Loads a job a second time with this program's own engine and returns its estimate. job: the job that was loaded from

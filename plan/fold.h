@@ -62,7 +62,7 @@ typedef tws_code (*tws_fold_measure)(void *user, int64_t micro_batches, int slot
  * between those of `slot` and those of slot `before`. */
 typedef struct tws_folded {
   int slot, before;
-  int64_t built; /* number of micro-batches that were measured in `slot` */
+  int64_t built; /* number of micro-batches of the plan that was built and measured in `slot` */
   double more;   /* factor of the extrapolation; 0: all micro-batches of the step were measured */
 } tws_folded;
 /* Measures jobs with increasing numbers of micro-batches, few of the `wanted`, until these determine the whole step. */
