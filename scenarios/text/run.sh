@@ -4,28 +4,11 @@
 # Bible of the Debian package bible-kjv; STEPS: how many; PYTHON: one with transformers, which then reads the export too.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${1:-build}" && pwd)
-out=$build/text
-twinspeed=$build/twinspeed
-[ -x "$twinspeed" ] || twinspeed=twinspeed # a folder without a build: the program on PATH
+. "$here/recipe.sh"
+begin_recipe text "${1:-build}"
 STEPS=${STEPS:-420}
 every=$((STEPS / 12))
 
-say() { printf '\n== %s\n' "$*"; }
-show() {
-  echo "+ twinspeed $*"
-  "$twinspeed" "$@" 2>&1
-}
-
-began=$(date +%s)
-rm -rf "$out"
-mkdir -p "$out"
-if [ -n "${TEXT:-}" ]; then
-  cp "$TEXT" "$out/text.txt"
-else
-  command -v bible >/dev/null 2>&1 || { echo "the program bible is missing: ./install.sh" >&2; exit 4; }
-  bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$out/text.txt"
-fi
 cp "$here/config.json" "$here/ds_config.json" "$here/tokenizer.json" "$out"
 cd "$out"
 
