@@ -85,11 +85,8 @@ void tws_adafactor_begin(tws_lower *l) {
   const uint32_t count = l->network->param_count;
   tensor_list list = {0};
   if (!is_used(l)) return;
-  l->adafactor.first = tws_arena_alloc(l->scratch, count + 1u, sizeof *l->adafactor.first);
-  if (!l->adafactor.first) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
-  }
+  l->adafactor.first = tws_lower_memory(l, count, sizeof *l->adafactor.first);
+  if (!l->adafactor.first) return;
   for (uint32_t p = 0; p < count; p++) { /* in an order that no division of ranks changes, since checkpoints have it */
     l->adafactor.first[p] = list.moments;
     if (!l->network->params[p].frozen) add_param(l, NULL, p, &list);
@@ -234,10 +231,7 @@ static void lower_class(tws_lower *l, const tws_zero_class *c, tensor_list *list
 }
 
 void tws_adafactor_lower(tws_lower *l) {
-  tensor_list list = {.all = tws_arena_alloc(l->scratch, l->adafactor.tensors + 1u, sizeof *list.all)};
-  if (!list.all) {
-    tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
-    return;
-  }
+  tensor_list list = {.all = tws_lower_memory(l, l->adafactor.tensors, sizeof *list.all)};
+  if (!list.all) return;
   for (uint32_t k = 0; k < l->zero.trained_count; k++) lower_class(l, &l->zero.classes[k], &list);
 }

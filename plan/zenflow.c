@@ -207,41 +207,43 @@ static void update_columns(tws_lower *l) {
   put_weights(l, weights);
 }
 
-/* Copies this step's gradients to the host in ranges, the last ones first. A copy waits for the last gradient of its
- * range, and for the host to have accumulated what is staged there. */
-void tws_zenflow_stage(tws_lower *l) {
-  const tws_columns *z = &l->columns;
-  if (!z->on) return;
+/* Calls `emit` for ranges of all gradients that this rank updates, the last ones first. at: index of the range's first
+ * element in the flat order; kept: the same among the elements that the rank updates. */
+static void each_range(tws_lower *l, void (*emit)(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count)) {
   for (uint32_t k = l->zero.trained_count; k-- > 0;) {
     const tws_zero_class *c = &l->zero.classes[k];
-    const uint64_t first = tws_zero_kept_first(&l->zero, c);
     for (uint64_t left = c->partition; left > 0 && l->b.failed == TWS_OK;) {
       const uint64_t count = left < TWS_OFFLOAD_RANGE ? left : TWS_OFFLOAD_RANGE;
       left -= count;
-      tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, gradients_of(l, first + left, c->kept + left, count),
-                       tws_write(z->staged, c->kept + left, count));
+      emit(l, tws_zero_kept_first(&l->zero, c) + left, c->kept + left, count);
     }
   }
 }
 
+static void stage_range(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count) {
+  tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, gradients_of(l, at, kept, count),
+                   tws_write(l->columns.staged, kept, count));
+}
+
+/* A copy waits for the last gradient of its range, and for the host to have accumulated what is staged there. */
+void tws_zenflow_stage(tws_lower *l) {
+  if (l->columns.on) each_range(l, stage_range);
+}
+
+static void accumulate_range(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count) {
+  (void)at;
+  const tws_columns *z = &l->columns;
+  tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE_CLIPPED, l->config->accumulation_dtype, 0);
+  work.dtype2 = TWS_F32;
+  work.d[0] = (int64_t)count;
+  const tws_operand operands[3] = {tws_read(z->staged, kept, count), tws_all(&l->b, z->staged_metrics, TWS_READ),
+                                   tws_update(z->accumulated, kept, count)};
+  tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
+}
+
 /* Adds the staged gradients of the previous step to the sums, on the host. */
 static void accumulate_staged(tws_lower *l) {
-  const tws_columns *z = &l->columns;
-  const tws_dtype type = l->config->accumulation_dtype;
-  for (uint32_t k = l->zero.trained_count; k-- > 0;) {
-    const tws_zero_class *c = &l->zero.classes[k];
-    for (uint64_t left = c->partition; left > 0 && l->b.failed == TWS_OK;) {
-      const uint64_t count = left < TWS_OFFLOAD_RANGE ? left : TWS_OFFLOAD_RANGE;
-      left -= count;
-      tws_work work = tws_kernel_work(TWS_KERNEL_ACCUMULATE_CLIPPED, type, 0);
-      work.dtype2 = TWS_F32;
-      work.d[0] = (int64_t)count;
-      const tws_operand operands[3] = {tws_read(z->staged, c->kept + left, count),
-                                       tws_all(&l->b, z->staged_metrics, TWS_READ),
-                                       tws_update(z->accumulated, c->kept + left, count)};
-      tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
-    }
-  }
+  each_range(l, accumulate_range);
 }
 
 static void choose(tws_lower *l, uint32_t here);
