@@ -161,3 +161,32 @@ tws_code tws_answer_score_of(const char *prediction, const char *const *gold, si
     if (version == 1 || *gold[i]) TWS_TRY(compare(prediction, gold[i], version, &counts, out, err));
   return counts || version == 1 ? TWS_OK : compare(prediction, "", version, &counts, out, err);
 }
+
+/* ---- predictions of answers ---- */
+
+int tws_best_span(const float *first, const float *last, int64_t from, int64_t tokens, int64_t longest,
+                  tws_token_span *best) {
+  int found = 0;
+  for (int64_t i = from; i < tokens; i++)
+    for (int64_t j = i; j < tokens && j - i < longest; j++) {
+      const double score = (double)first[i] + (double)last[j];
+      if (found && !(score > best->score)) continue;
+      *best = (tws_token_span){i, j, score};
+      found = 1;
+    }
+  return found;
+}
+
+/* Returns 1 if the byte is not the first of its character. */
+static int continues(char byte) {
+  return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
+void tws_question_answer(const tws_question *question, int64_t first, int64_t last, tws_text *out) {
+  const int64_t length = (int64_t)strlen(question->context);
+  if (first < 0 || last < first || first >= length) return;
+  while (first > 0 && continues(question->context[first])) first--;
+  if (last >= length) last = length - 1;
+  while (last + 1 < length && continues(question->context[last + 1])) last++;
+  tws_utf8_repair(question->context + first, (size_t)(last - first + 1), out);
+}

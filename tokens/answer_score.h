@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/memory.h"
 #include "base/status.h"
 
 /* The scores of one answer, each between 0 and 1. */
@@ -39,6 +40,37 @@ typedef struct tws_squad_scores {
  * it has another form, two questions have the same id, or no id is in both files. Predictions of other ids are ignored,
  * as the published scripts do. */
 tws_code tws_squad_score_files(const char *questions, const char *predictions, tws_squad_scores *out, tws_error *err);
+
+/* ---- predictions of answers ---- */
+
+/* The tokens [first, last] of an answer, and the sum of the scores of its ends. */
+typedef struct tws_token_span {
+  int64_t first, last;
+  double score;
+} tws_token_span;
+/* Finds the span in [from, tokens) of at most `longest` tokens with the largest sum of first[] and last[]; of equal
+ * ones the earliest. Returns 0 if there is none (from >= tokens). */
+int tws_best_span(const float *first, const float *last, int64_t from, int64_t tokens, int64_t longest,
+                  tws_token_span *best);
+
+/* A question of a file of lines, whose tokens are the bytes of the question and then those of the context. */
+typedef struct tws_question {
+  char *id, *context;
+  int64_t question_bytes;
+} tws_question;
+typedef struct tws_question_list {
+  tws_question *items;
+  size_t count, capacity;
+  int unanswerable; /* 1: some question has no answer */
+  struct tws_arena *arena;
+} tws_question_list;
+/* Reads the questions of a file of lines; the list is empty if the first line has no "context". A line without an "id"
+ * has its number, counted from 1. Fails as tws_squad_score_files() does. The caller frees the list, after errors too.
+ * */
+tws_code tws_questions_read(const char *path, tws_question_list *out, tws_error *err);
+void tws_questions_free(tws_question_list *list);
+/* Appends the bytes [first, last] of the context, extended to whole characters. */
+void tws_question_answer(const tws_question *question, int64_t first, int64_t last, tws_text *out);
 
 /* The scores of classes. f1 and matthews (Matthews' correlation coefficient, 0 if a class is never there or never
  * predicted) are those of the class "1" and are set if all classes are "0" or "1" (two_classes). */

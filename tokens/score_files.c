@@ -238,6 +238,52 @@ tws_code tws_squad_score_files(const char *questions, const char *predictions, t
   return code;
 }
 
+/* ---- questions to predict answers of ---- */
+
+static tws_code add_question(tws_question_list *list, const tws_json *json, tws_error *err) {
+  const char *question = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "question")),
+             *context = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "context")),
+             *id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "id"));
+  char number[24];
+  if (!question || !context)
+    return tws_json_fail(json, json->root, err, "all lines of a file of questions have both",
+                         "a line without the texts \"question\" and \"context\"");
+  if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items))
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
+  snprintf(number, sizeof number, "%zu", list->count + 1);
+  const tws_question one = {.id = tws_arena_strdup(list->arena, id ? id : number),
+                            .context = tws_arena_strdup(list->arena, context),
+                            .question_bytes = (int64_t)strlen(question)};
+  if (!one.id || !one.context) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
+  list->unanswerable |= cJSON_GetArraySize(gold_list(json->root)) == 0;
+  list->items[list->count++] = one;
+  return TWS_OK;
+}
+
+tws_code tws_questions_read(const char *path, tws_question_list *out, tws_error *err) {
+  line_file f;
+  int are_questions = 1;
+  *out = (tws_question_list){.arena = tws_arena_create()};
+  if (!out->arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
+  TWS_TRY(open_lines(path, &f, err));
+  tws_code code = TWS_OK;
+  for (const char *line; code == TWS_OK && are_questions && (line = next_line(&f));) {
+    tws_json *json;
+    code = parse_line(&f, line, &json, err);
+    if (code != TWS_OK) break;
+    if (out->count == 0) are_questions = cJSON_HasObjectItem(json->root, "context");
+    if (are_questions) code = add_question(out, json, err);
+    tws_json_destroy(json);
+  }
+  tws_free(f.text);
+  return code;
+}
+
+void tws_questions_free(tws_question_list *list) {
+  tws_free(list->items);
+  tws_arena_destroy(list->arena);
+}
+
 /* ---- classes ---- */
 
 /* A file with a class in each line. */
