@@ -24,8 +24,8 @@ static int belongs_to_logits(tws_module_type type) {
          type == TWS_MODULE_SPANS;
 }
 
-/* Returns 1 for modules of a block of a transformer. The layers of a network that its file describes are single modules,
- * or blocks with the type of their first one. */
+/* Returns 1 for modules of a block of a transformer. The layers of a network that its file describes are single
+ * modules, or blocks with the type of their first one. */
 static int is_block(const tws_network *network, const tws_module *module) {
   return module->layer >= 0 && network->layer_stride > 0;
 }
