@@ -1,4 +1,3 @@
-/* ctest: sampled */
 /* Bounds are no larger than what they bound: of random legal jobs of all kinds, at random and at a machine's costs. */
 #include <check.h>
 #include <math.h>

@@ -1,4 +1,3 @@
-/* ctest: sampled */
 /* A profile rescaled by measurements of a site: one step, one product, one all-gather. */
 #include <check.h>
 #include <cjson/cJSON.h>
