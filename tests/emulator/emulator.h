@@ -40,8 +40,8 @@ using std::isnan;
 
 extern dim3 emulated_block, emulated_block_size, emulated_grid_size;
 extern float4 *emulated_memory;
-const dim3 &emulated_thread();
-#define threadIdx emulated_thread()
+extern const dim3 *emulated_thread;
+#define threadIdx (*emulated_thread)
 #define blockIdx emulated_block
 #define blockDim emulated_block_size
 #define gridDim emulated_grid_size
