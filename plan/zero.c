@@ -302,8 +302,10 @@ static uint64_t range_elements(const tws_operand *operands, int count) {
 }
 
 static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, int count, tws_dtype dtype) {
+  tws_zero_divide(l, ranges, count, 0);
   tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_ALL_REDUCE, c->group, dtype,
                          range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
+  tws_zero_divide(l, ranges, count, 1);
 }
 
 /* Reduces each owner's slices to this rank only (use_multi_rank_bucket_allreduce false). All ranges are in one buffer;

@@ -1,5 +1,5 @@
-/* Functions of ZeRO that only its own files and the optimizer pass use, in addition to plan/lower.h. Internal to
- * plan/. */
+/* Functions of ZeRO that only its own files, losses and the optimizer pass use, in addition to plan/lower.h. Internal
+ * to plan/. */
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
@@ -65,6 +65,12 @@ void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *
 int tws_zero_casts(const tws_lower *l);
 void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count);
 void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count);
+/* tws_zero_divides() returns 1 if operations divide gradients by the number of ranks; tws_zero_divide() emits those
+ * before a reduction, or with after 1 those after it. tws_gradient_weight() returns the factor that the weight of a
+ * gradient then has over that of its loss, which includes the division. */
+int tws_zero_divides(const tws_lower *l);
+void tws_zero_divide(tws_lower *l, const tws_operand *gradients, int count, int after);
+double tws_gradient_weight(const tws_lower *l);
 /* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces the rank's
  * shards of the gradients of `params` among the ranks that have the same shards, after the last micro-batch;
  * tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels if groups span nodes. */
