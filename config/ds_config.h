@@ -153,6 +153,7 @@ typedef struct tws_config {
   double gradient_clipping;       /* bound of the gradients' global norm; 0: gradients are not clipped */
   tws_dtype dtype;                /* type of activations and parameters: fp16 or bf16 if enabled, else float32 */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype; dtype if that is not given */
+  int sparse_gradients;           /* gradients of embedding tables are communicated by rows (stage 0) */
   int prescales;                  /* prescale_gradients; see tws_config_divides() */
   double predivide;               /* gradient_predivide_factor */
   int communication_dtype;        /* communication_data_type as 1 + a tws_dtype; 0: not given */

@@ -71,6 +71,11 @@ void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_opera
 int tws_zero_divides(const tws_lower *l);
 void tws_zero_divide(tws_lower *l, const tws_operand *gradients, int count, int after);
 double tws_gradient_weight(const tws_lower *l);
+/* sparse_gradients.c: tws_sparse_next() finds the first table of a class, from element `at` of its range on, whose
+ * gradient is communicated by rows; it returns 0 if there is none, else 1, the parameter, and its first element in the
+ * range. tws_sparse_reduce() emits the operations. */
+int tws_sparse_next(const tws_lower *l, const tws_zero_class *c, uint64_t at, uint32_t *param, uint64_t *begin);
+void tws_sparse_reduce(tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces the rank's
  * shards of the gradients of `params` among the ranks that have the same shards, after the last micro-batch;
  * tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels if groups span nodes. */
