@@ -15,6 +15,13 @@ void tws_zero_make_classes(tws_lower *l);
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
+/* The elements of a parameter that this rank updates: number of them, 0 if none, and the index of the first one in the
+ * parameter, in the flat order of what ranks store, and among all elements that the rank updates. */
+typedef struct tws_zero_part {
+  uint64_t count, first, at, kept;
+} tws_zero_part;
+/* zero_classes.c: finds the part of a parameter of the class `c` that this rank updates. */
+tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* Assigns gradients to buckets in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
 /* zero_bucket_slots.c: the first returns 1 if all buckets reuse a few buffers; the second returns the buffer of a
