@@ -1,7 +1,8 @@
 /* Few-round plans: steps of many micro-batches are periodic, so that plans of a few micro-batches determine the memory
  * and time of any number. Estimates, simulations, checks and searches build such short plans and extrapolate from them.
- * Steps that are not proven to be periodic are planned whole: GPipe, which holds all micro-batches at once, and delayed
- * updates, since the part of the update that overlaps with micro-batches depends on their number.
+ * Steps that are not proven to be periodic are planned whole: GPipe, which holds all micro-batches at once, delayed
+ * updates, since the part of the update that overlaps with micro-batches depends on their number, and sparse gradients,
+ * whose rows are those of all tokens of a step.
  *
  * Memory is periodic by induction. Lowering emits the same operations for each micro-batch in the middle of a step, and
  * the placement of a buffer is a function of the free memory. As soon as the buffers of all micro-batches that are

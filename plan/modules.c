@@ -7,6 +7,7 @@
 #include "models/quantized.h"
 #include "models/zigzag.h"
 #include "plan/lower.h"
+#include "plan/zero.h"
 
 /* Adds rows of a table, which an input selects, to the output; the first row of the table is that of id `first_id`. */
 static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
@@ -75,7 +76,7 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   work.d[3] = l->sharding.position.ranks[TWS_AXIS_MODEL];
   const double weight = tws_loss_weight(l, m);
   const tws_arguments arguments = {
-      {weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
+      {weight * tws_gradient_weight(l), weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
   tws_operand second[5] = {tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            loss_slots(l, m, &work)};
   const int count = tws_lower_scaled(l, &work, second, 4);
@@ -100,8 +101,9 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   operands[1] = tws_input_read(l, m->input[0]);
   operands[2] = loss_slots(l, m, &work);
   const int count = tws_lower_scaled(l, &work, operands, 3);
-  tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}},
-                         operands, count);
+  const tws_arguments arguments = {
+      {weight * tws_gradient_weight(l), weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}};
+  tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 
 /* Writes the operand of a value's 8-bit copy, and returns 1 if this product has to write it: the first product that

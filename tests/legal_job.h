@@ -144,6 +144,9 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
   c.communication_dtype = (int)draw(seed, 80, 4); /* none, or one of three */
   c.sequence_communication = (int)draw(seed, 81, 4);
+  c.sparse_gradients = c.zero.stage == 0 && draw(seed, 82, 4) == 0;
+  c.prescales = draw(seed, 83, 4) == 0;
+  c.predivide = draw(seed, 84, 2) ? 1 : 3;
   c.bf16_moments = (int)draw(seed, 27, 2);
   c.stochastic_rounding = draw(seed, 28, 4) != 0;
   c.zero.quantized_weights = draw(seed, 73, 3) == 0;

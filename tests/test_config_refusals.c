@@ -261,7 +261,8 @@ START_TEST(contradictions) {
       {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
       {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
        "needs offload_optimizer", "device to cpu"},
-      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+      {"{" B F16
+       ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
        "{\"device\": \"cpu\"}}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
        TWS_INVALID, "keeps gradients in fp16, and data_types.grad_accum_dtype is fp32", "leave it out"},
       {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}",
@@ -422,6 +423,12 @@ START_TEST(contradictions) {
        "entry 1: SGD takes no \"eps\"", ""},
       {"{" B "\"optimizer\": {\"param_groups\": [{\"params\": \"*\", \"betas\": [0.9, 1]}]}}", TWS_INVALID,
        "entry 1: betas must be below 1", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"lr\": 1}, {\"lr\": 2}]}}", TWS_INVALID, "have no \"params\"",
+       "all entries but one"},
+      {"{" B "\"optimizer\": {\"params\": [{\"lr\": 1}, 2]}}", TWS_INVALID, "objects are expected", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"params\": \"*\", \"freeze_step\": 2}]}}", TWS_INVALID, "freeze_step", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"params\": \"*\"}], \"param_groups\": []}}", TWS_INVALID,
+       "is given as well", "one of them"},
       {"{" B
        "\"optimizer\": {\"param_groups\": [{\"params\": \"*\"}]}, \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
        "{\"warmup_max_lr\": [1, 2, 3]}}}",
