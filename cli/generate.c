@@ -283,6 +283,8 @@ static void add_result_members(cJSON *root, const tws_generate_result *r) {
   cJSON_AddNumberToObject(root, "batches", (double)r->batches);
   cJSON_AddNumberToObject(root, "prefill_s", r->prefill_s);
   cJSON_AddNumberToObject(root, "decode_s", r->decode_s);
+  if (r->cache_bytes > 0) cJSON_AddNumberToObject(root, "prefill_cpu_s", r->prefill_cpu_s);
+  if (r->cache_bytes > 0) cJSON_AddNumberToObject(root, "decode_cpu_s", r->decode_cpu_s);
   cJSON_AddNumberToObject(root, "cache_bytes", (double)r->cache_bytes);
   cJSON_AddNumberToObject(root, "predicted_bytes", (double)r->predicted_bytes);
   cJSON_AddNumberToObject(root, "allocated_bytes", (double)r->allocated_bytes);
@@ -411,12 +413,16 @@ static tws_code check_job(const options *o, tws_error *err) {
   const tws_job_spec *s = &o->job;
   const int64_t tensor = s->tensor_ranks > 0 ? s->tensor_ranks : 1;
   const int64_t stages = s->pipeline_stages > 0 ? s->pipeline_stages : 1;
-  if (s->sequence_ranks > 1 || s->expert_ranks > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp; checkpoints of any ranks can be read",
-                    "generate: texts are divided neither by --sp nor by --ep");
-  if (s->ranks > 0 && (s->tensor_ranks > 0 || s->ranks % stages) && s->ranks != tensor * stages)
-    return tws_fail(err, TWS_USAGE, "leave out -n", "generate: %lld ranks are not %lld tensor ranks x %lld stages",
-                    (long long)s->ranks, (long long)tensor, (long long)stages);
+  const int64_t experts = s->expert_ranks > 0 ? s->expert_ranks : 1;
+  if (s->sequence_ranks > 1)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "divide the model by --tp, --pp, --ep and --stage 3; checkpoints of any ranks can be read",
+                    "generate: the tokens of a text are not divided by --sp");
+  if (s->ranks > 0 && s->ranks % (tensor * stages * experts))
+    return tws_fail(err, TWS_USAGE, "leave out -n",
+                    "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
+                    "ranks",
+                    (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
@@ -572,7 +578,10 @@ const tws_verb tws_verb_generate = {
         "A pass over all prompts fills a cache of keys and values; then each token is a pass over one token\n"
         "of every text. Texts that exceed the context (--seq; default: the model's) have no cache: every\n"
         "token is a pass over the last tokens. Equal seeds give equal tokens; text N of a file has the seed\n"
-        "--seed + N - 1. Tokens are bytes, a tokenizer's, or numbers.\n",
+        "--seed + N - 1. Tokens are bytes, a tokenizer's, or numbers.\n"
+        "-n N alone is N tensor ranks; ranks that --tp, --pp, --ep and --stage 3 leave are replicas with texts\n"
+        "of their own. --ep: replicas divide the experts; --stage 3: the weights (ZeRO-Inference), with\n"
+        "zero_optimization.offload_param in -c or --set on the host or a disk.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

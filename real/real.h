@@ -204,6 +204,7 @@ typedef struct tws_generate_result {
   int64_t forward_tokens, generated_tokens;
   int64_t batches;
   double prefill_s, decode_s; /* total seconds of passes over prompts (without a cache: 0), and of those over tokens */
+  double prefill_cpu_s, decode_cpu_s; /* with a cache: CPU seconds of this rank's process in these passes */
   uint64_t predicted_bytes, allocated_bytes; /* bytes of this rank's arenas: by the plans, and as allocated */
   uint64_t cache_bytes;                      /* bytes of keys and values among these */
 } tws_generate_result;
