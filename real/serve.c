@@ -1,8 +1,8 @@
 /* Token generation with a cache of keys and values: a prefill of a batch of prompts, then one program per token for all
  * texts of the batch that have not ended (plan/serving.h). Tensor ranks and pipeline stages run their parts of both
- * programs, and each replica has texts of its own; rank 0 receives the scores of the last stages of all replicas, chooses
- * the tokens and sends them to all. All ranks run the same number of programs, as experts and partitioned weights are
- * exchanged between replicas. */
+ * programs, and each replica has texts of its own; rank 0 receives the scores of the last stages of all replicas,
+ * chooses the tokens and sends them to all. All ranks run the same number of programs, as experts and partitioned
+ * weights are exchanged between replicas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
