@@ -419,10 +419,11 @@ static tws_code check_job(const options *o, tws_error *err) {
                     "divide the model by --tp, --pp, --ep and --stage 3; checkpoints of any ranks can be read",
                     "generate: the tokens of a text are not divided by --sp");
   if (s->ranks > 0 && s->ranks % (tensor * stages * experts))
-    return tws_fail(err, TWS_USAGE, "leave out -n",
-                    "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
-                    "ranks",
-                    (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
+    return tws_fail(
+        err, TWS_USAGE, "leave out -n",
+        "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
+        "ranks",
+        (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
