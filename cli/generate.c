@@ -20,8 +20,8 @@ typedef struct options {
   tws_strings stop;
   int64_t tokens, top_k, batch;
   double temperature, top_p, min_p, repetition, deadline_s;
-  int no_cache, score; /* score: the prompts' tokens are scored, and none are generated */
-  const char *weights;
+  int no_cache, score;         /* score: the prompts' tokens are scored, and none are generated */
+  const char *weights, *cache; /* cache: "fp8", or NULL */
 } options;
 
 typedef tws_token_list tokens;
@@ -388,6 +388,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                   .batch = o->batch,
                                   .cache = !o->no_cache,
                                   .scores = o->score,
+                                  .cache_bits = o->cache ? 8 : 0,
                                   .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
                                   .sampling = {.temperature = o->temperature,
                                                .top_k = o->top_k,
@@ -436,6 +437,11 @@ static tws_code check_job(const options *o, tws_error *err) {
   if (o->weights && o->resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
+  if (o->cache && strcmp(o->cache, "fp8") != 0)
+    return tws_fail(err, TWS_USAGE, "--cache fp8, or leave it out", "generate: no type of a cache is \"%.40s\"",
+                    o->cache);
+  if (o->cache && o->no_cache)
+    return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --cache with --no-cache");
   if (o->score && o->no_cache)
     return tws_fail(err, TWS_USAGE, "leave out --no-cache", "generate: --score needs a cache of keys and values");
   if (o->tag && !o->resume)
@@ -469,9 +475,11 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec 
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MOST - OWN, &count, err);
   const struct {
     const char *name, *value;
-  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},         {"--init-from", o->init_from},
-               {"--prompt", o->prompt},         {"--prompts", o->prompts}, {"--prompt-file", o->prompt_file},
-               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights}, {"--tokenizer", o->tokenizer}};
+  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},
+               {"--init-from", o->init_from},   {"--prompt", o->prompt},
+               {"--prompts", o->prompts},       {"--prompt-file", o->prompt_file},
+               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights},
+               {"--tokenizer", o->tokenizer},   {"--cache", o->cache}};
   for (size_t i = 0; i < sizeof given / sizeof *given; i++)
     if (given[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", given[i].name, given[i].value);
   for (int i = 0; i < o->stop.count; i++) arguments[count++] = tws_arena_printf(arena, "--stop=%s", o->stop.item[i]);
@@ -551,6 +559,7 @@ static const tws_option table[] = {
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
     TWS_STRING("weights", 0, "TYPE", options, weights,
                TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+    TWS_STRING("cache", 0, "TYPE", options, cache, "fp8: keys and values in 8 bits"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "several ranks: end after SECONDS without progress (default 1800; 0: never)"),

@@ -31,7 +31,7 @@ typedef struct server {
   tws_config config; /* the configuration of the options, for the whole batch */
   tws_serving serving;
   tws_plan *plan[TWS_SERVING_PROGRAMS];
-  text *texts; /* [replicas * batch] */
+  text *texts;            /* [replicas * batch] */
   int64_t batch, longest; /* texts of a replica's batch; tokens of the longest prompt */
   int replicas, replica;  /* number of replicas, and that of this rank, whose texts begin at replica * batch */
   int64_t columns;        /* scores of a token on one tensor rank, padding included */
@@ -62,8 +62,10 @@ static tws_code build_programs(server *s, tws_error *err) {
   s->config.micro_batch_size = s->batch;
   s->config.train_batch_size = text_count(s);
   request.config = &s->config;
-  const tws_serving_sizes sizes = {
-      .prompt = prompt, .text = s->longest + (o->scores ? 0 : o->count), .weight_codes = o->weight_codes};
+  const tws_serving_sizes sizes = {.prompt = prompt,
+                                   .text = s->longest + (o->scores ? 0 : o->count),
+                                   .weight_codes = o->weight_codes,
+                                   .cache_bits = o->cache_bits};
   TWS_TRY(tws_serving_make(&request, sizes, &s->serving, err));
   TWS_TRY(tws_serving_plans(&s->serving, s->t.rank, s->plan, err));
   s->t.plan = s->plan[0];
@@ -103,13 +105,13 @@ static tws_code make_engine(server *s, tws_error *err) {
   TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
   TWS_TRY(tws_share_cores(t, err));
   tws_executor_setup setup = {.programs = t->programs,
-                                    .program_count = TWS_SERVING_PROGRAMS,
-                                    .ops = t->ops,
-                                    .backend = t->backend,
-                                    .comm_ops = tws_mpi_comm_ops(),
-                                    .comm = t->comm,
-                                    .activity = s->options->activity,
-                                    .activity_bytes = s->options->activity_bytes};
+                              .program_count = TWS_SERVING_PROGRAMS,
+                              .ops = t->ops,
+                              .backend = t->backend,
+                              .comm_ops = tws_mpi_comm_ops(),
+                              .comm = t->comm,
+                              .activity = s->options->activity,
+                              .activity_bytes = s->options->activity_bytes};
   TWS_TRY(tws_training_disk(t, &setup.disk, err));
   TWS_TRY(tws_executor_create(&setup, &t->executor, err));
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++)

@@ -273,6 +273,7 @@ START_TEST(perplexity_of_few_bits) {
              "\"And the evening and the morning were the first day.\"\n\"the face of the waters\"\n[116, 104, 101]\n");
   cJSON *whole = scored(""), *alone = scored("--batch 1"), *ranks = scored("--tp 2"),
         *parts = scored("--weights int8 --stage 3 -n 2");
+  cJSON *eight = scored("--cache fp8");
   const double perplexity = number(whole, "perplexity"), bytes = number(whole, "allocated_bytes");
   ck_assert_double_eq(number(whole, "scored_tokens"), 50 + 21 + 2);
   ck_assert_double_eq(number(whole, "forward_tokens"), 50 + 21 + 2);
@@ -280,6 +281,12 @@ START_TEST(perplexity_of_few_bits) {
   ck_assert_double_lt(perplexity, 256);
   ck_assert_double_eq_tol(number(alone, "perplexity"), perplexity, 1e-4 * perplexity);
   ck_assert_double_eq_tol(number(ranks, "perplexity"), perplexity, 1e-4 * perplexity);
+  /* keys and values in 8 bits take a quarter of float32's bytes */
+  ck_assert_double_eq_tol(number(eight, "perplexity"), perplexity, 0.01 * perplexity);
+  ck_assert_double_ne(number(eight, "perplexity"), perplexity);
+  ck_assert_double_eq(4 * number(eight, "cache_bytes"), number(whole, "cache_bytes"));
+  ck_assert_double_eq(number(eight, "predicted_bytes"), number(eight, "allocated_bytes"));
+  cJSON_Delete(eight);
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     snprintf(how, sizeof how, "--weights %s", types[i].type);
     cJSON *coded = scored(how);
@@ -316,6 +323,8 @@ START_TEST(refusals) {
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
   refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
   refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
+  refused(2, "no type of a cache is \"int8\"", "--init-from x --prompt a --cache int8");
+  refused(2, "--cache with --no-cache", "--init-from x --prompt a --cache fp8 --no-cache");
   refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
   refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
