@@ -30,7 +30,8 @@ static struct {
   volatile int asked;
   char *activity;
   const char *board;      /* for a local rank: the board with every rank's line */
-  volatile unsigned news; /* for a rank on another node: number of NEWS records received */
+  volatile unsigned news; /* for a rank on another node: number of messages received
+                           * from the launcher that some rank's current operation has changed */
   tws_rank_place place;
   /* for a rank on another node: pipes of its standard output and error, whose content is forwarded */
   int output[2];

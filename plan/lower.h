@@ -342,13 +342,13 @@ typedef struct tws_offload {
   tws_delayed delayed;
 } tws_offload;
 
-/* Activation checkpoints that are offloaded or partitioned until backward, by value. */
+/* Activation checkpoints, offloaded or partitioned until backward. Lists have an element per value of the network. */
 typedef struct tws_checkpoints {
   /* on: 1 if checkpoints are offloaded or partitioned; parts: number of tensor-parallel ranks among which a checkpoint
    * is partitioned */
   int on, parts;
   tws_tier tier; /* tier in which checkpoints are kept until backward */
-  /* per value: the visit that uses it last in forward, and first in backward; TWS_NONE: no visit */
+  /* index of the visit that uses the value last in forward, and first in backward; TWS_NONE: no visit */
   uint32_t *last, *first;
   const struct tws_chunk *of; /* the model chunk whose visits of modules `last` and `first` number */
 } tws_checkpoints;
@@ -749,8 +749,8 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
 /* Returns the value of *accumulate that tws_zero_gradient() would write, without changing the state. */
 int tws_zero_adds(const tws_lower *l, uint32_t param);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
-/* Calls `run` for each maximal range of parameters that are adjacent in the flat buffers of a ZeRO class and for which
- * `kind_of` returns the same value, which `run` receives as `kind`. [first, first + count): the elements of this rank's
+/* Calls `run` for each maximal range of parameters that are adjacent in the flat buffers of a tws_zero_class and have
+ * the same result of `kind_of`, which `run` receives as `kind`. [first, first + count): the elements of this rank's
  * shard of the range, in the gradient buffer. */
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);

@@ -168,7 +168,8 @@ static matrix find_matrix(const tws_lower *l, const tws_zero_class *c, uint32_t 
   return m;
 }
 
-/* Emits the momentum of this rank's part, whose change is written to `change`. */
+/* Emits the operation that updates the momentum of this rank's part of the matrix and writes to `change` the values
+ * that are then orthogonalized: the momentum or, with Nesterov's, the gradient added to it. */
 static void find_change(tws_lower *l, const matrix *m, tws_operand change) {
   const tws_plan *plan = l->b.plan;
   tws_config own;

@@ -173,8 +173,9 @@ static tws_code check_access(tws_engine *e, const char *state, int writes, tws_e
   return tws_fail(err, TWS_USAGE, known, "\"%.60s\" is no state of a parameter", state);
 }
 
-/* Appends the parts to a message: each is the piece, then its values. local: values of the parts of the widest copy, in
- * their order, in place of those in the buffers; or NULL. */
+/* Appends this rank's parts of a parameter's state to a message; each part is its tws_piece, which says what elements
+ * of the parameter follow, and then their values. local: values to be sent in place of those in the buffers, one part
+ * after the other, for the parts of the wider type alone if this rank keeps the state in two types; or NULL. */
 static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, const float *local, tws_text *message,
                           tws_error *err) {
   const size_t bytes = widest(e, param, state);

@@ -796,9 +796,9 @@ static const test_case table[] = {
 enum { TABLE_CASES = sizeof table / sizeof *table, RANDOM_PER_KERNEL = 4 };
 enum { RANDOM_CASES = RANDOM_PER_KERNEL * TWS_KERNEL_COUNT, ALL_CASES = TABLE_CASES + RANDOM_CASES };
 
-#include "tests/kernel_random_cases.h"
 #include "tests/sample.h"
 #include "tests/sanitized.h"
+#include "tests/kernel_random_cases.h"
 
 /* All of the table; of a kernel's random shapes `make check` takes one in two, under the sanitizers one in four. */
 static inline int takes_case(int number) {

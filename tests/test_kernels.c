@@ -35,8 +35,11 @@ static double tolerance(const tws_work *w, tws_dtype out) {
     return 1e-5; /* scores like distances */
   /* A product may be rounded before it is multiplied with the slope, or its activation is found: of 8 bits it is small
    * here, where that shows. A device's library may round it before it adds a bias or what is there, and Hopper keeps
-   * some 14 bits of sums of products of 8. Sums over sources may be rounded after each of them. */
-  const int adds = on_device && w->flags & (TWS_BIAS | TWS_ACCUMULATE);
+   * some 14 bits of sums of products of 8. The library's epilogue writes the gradient of a bias, rounded, before the
+   * backend adds it to what is there, so that such sums are rounded twice, on the emulated device too. Sums over
+   * sources may be rounded after each of them. */
+  const uint32_t added = w->flags & (TWS_BIAS | TWS_ACCUMULATE);
+  const int adds = on_device ? added != 0 : backend_kind == TWS_BACKEND_CUDA && added == (TWS_BIAS | TWS_ACCUMULATE);
   const int twice = (w->flags & TWS_GELU && (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT || w->flags & TWS_FP8)) ||
                     (is_product(w) && adds && out != TWS_F32);
   const int sources = w->code == TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT && out != TWS_F32 ? (int)w->d[0] : 1;

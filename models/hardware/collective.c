@@ -90,8 +90,9 @@ static int rings_of(const tws_cluster *cluster, int per_node) {
 /* Returns the seconds of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment
  * arrives along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers
  * another segment. Passing all edges of a node takes longer or shorter than the same number of waits, and the longer
- * one counts; the remaining steps are edges inside the node, or waits. Inside a node, the other rings use their share
- * of a port during the fraction of time in which they load it (processor sharing). */
+ * one counts; the remaining steps are edges inside the node, or waits. The node's rings (rings_of) run at the same
+ * time; inside the node each of them takes an equal share of a port during the fraction of time in which it sends
+ * through that port (processor sharing). */
 static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;

@@ -42,7 +42,7 @@ void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache);
  * declines this shape. */
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err);
 int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_host_bf16_gemm *gemm, const void *a,
-                           const void *b, void *c, const void *bias); /* returns 0 after the product was computed */
+                           const void *b, void *c, const void *bias); /* 0: it computed the product; -1: it did not */
 
 /* ---- backend.c ---- */
 typedef struct tws_host_call {
