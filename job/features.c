@@ -114,6 +114,7 @@ static const struct {
   const char *name, *family;
 } members[] = {{"transformers-2021-ddp", "PyTorch DDP"},
                {"transformers-ddp", "PyTorch DDP"},
+               {"trl", "PyTorch DDP"},
                {"transformers-fsdp", "PyTorch FSDP"},
                {"transformers", "Hugging Face Transformers with DeepSpeed"},
                {"megatron-deepspeed", "Megatron-DeepSpeed"},
