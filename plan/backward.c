@@ -1,12 +1,12 @@
 /* Lowers one backward visit of a module to kernels. */
 #include <string.h>
 
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 /* Counts a contribution to the gradients of a module's parameters. Tiles of tokens add to one gradient, which is
  * complete after the last tile; a tiled weight has one gradient for each tile. */
 static void contributed(tws_lower *l, const tws_module *m) {
-  if (l->at.tile + 1 < l->at.tiles) return;
+  if (!tws_is_last_tile(l)) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     if (m->param[i] == TWS_NONE || tws_is_frozen(l, m->param[i])) continue;
     const uint32_t param = tws_visit_param(l, m->param[i], l->at.weight_tile);
@@ -310,6 +310,10 @@ void tws_lower_backward(tws_lower *l, const tws_module *m) {
   }
   if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring) {
     tws_ring_backward(l, m);
+    return;
+  }
+  if (m->type == TWS_MODULE_ATTENTION && l->at.chunk_role) {
+    tws_chunked_backward(l, m);
     return;
   }
   if (own_backward[m->type]) {

@@ -6,7 +6,7 @@
 #include "models/operator.h"
 #include "models/quantized.h"
 #include "models/zigzag.h"
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 /* Adds rows of a table, which an input selects, to the output; the first row of the table is that of id `first_id`. */
 static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
@@ -249,6 +249,8 @@ static void forward(tws_lower *l, const tws_module *m) {
     tws_cache_scores(l, m);
   else if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
     tws_ring_forward(l, m);
+  else if (m->type == TWS_MODULE_ATTENTION && l->at.chunk_role)
+    tws_chunked_forward(l, m);
   else if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
@@ -265,6 +267,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   tws_lower_at_visit(l, visit);
   l->at.tile = visit->tile;
   l->at.tiles = visit->tiles;
+  l->at.chunk_role = visit->chunk_role;
   l->at.weight_tile = visit->weight_tile;
   l->at.fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
   l->at.sums_for = visit->sums_for == TWS_NONE ? NULL : &l->network->modules[visit->sums_for];
@@ -275,6 +278,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   }
   l->at.tile = 0;
   l->at.tiles = 1;
+  l->at.chunk_role = TWS_CHUNK_NONE;
   l->at.weight_tile = 0;
   l->at.fused_with = NULL;
   l->at.sums_for = NULL;
