@@ -395,8 +395,8 @@ static uint64_t whole_program_bytes(const layout *l) {
   return bytes;
 }
 
-/* Returns a lower bound of the bytes that every layout of the arena needs: the largest sum of the sizes of buffers alive
- * at the same time, plus the slots, each of which is reserved for the whole step. */
+/* Returns a lower bound of the bytes that every layout of the arena needs: the largest sum of the sizes of buffers
+ * alive at the same time, plus the slots, each of which is reserved for the whole step. */
 static uint64_t lower_bound(const layout *l) {
   const tws_plan *plan = l->plan;
   uint64_t live = whole_program_bytes(l) + l->slot_bytes, most = live;

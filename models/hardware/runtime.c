@@ -8,7 +8,8 @@
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
  *               each, which our plans state as about 20 kernels: 175 us a kernel, of 160, 175 and 190 us the figure
  *               nearest to the half of vtrain-single and vtrain-multi for fitting (160 before the kernels of the
- *               optimizer phase kept their time). Newer ones: 7 us, 33 us a kernel.
+ *               optimizer phase kept their time). Newer ones: 7 us, 33 us a kernel. Megatron-Core's unfused modules are
+ *               issued as those of 2021 were (megatron-unfused; not fitted).
  *   accumulates DeepSpeed's bf16 optimizer (bf16_optimizer.py, update_hp_grads): 16-bit gradients of a micro-batch are
  *               made float32 (6 bytes a parameter) and added to those of the step (12); written anew each time, they
  *               take 2, where a plan that accumulates in 16 bits has 4: 16 in addition to it.
@@ -251,7 +252,9 @@ static const tws_runtime runtimes[] = {
      .float_gradients = 1},
     {.name = "megatron-unfused",
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
-     MEGATRON_CORE,
+     ENGINE,
+     GROUPED_EXPERTS,
+     .host_op_s = 175e-6,
      EAGER_ATTENTION(8, 9),
      BLACKWELL_EARLY,
      .float_gradients = 1},
