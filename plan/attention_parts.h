@@ -29,7 +29,8 @@ static inline tws_operand tws_with_access(tws_operand operand, uint32_t access) 
 void tws_ring_forward(tws_lower *l, const tws_module *m);
 void tws_ring_backward(tws_lower *l, const tws_module *m);
 
-/* What a visit of a group of modules around attention in chunks does; a tile of these visits is a chunk of a sample. */
+/* The work of a visit of a group of modules around attention in chunks; a tile of these visits is a chunk of a sample.
+ */
 typedef enum tws_chunk_role {
   TWS_CHUNK_NONE,  /* the module does not belong to such a group */
   TWS_CHUNK_PASS,  /* a forward pass: later chunks read its keys and values */
@@ -64,5 +65,13 @@ void tws_chunked_forward(tws_lower *l, const tws_module *m);
 void tws_chunked_backward(tws_lower *l, const tws_module *m);
 /* Returns the position, in its sequence, of the first token of the current visit's chunk; 0 outside of chunks. */
 int64_t tws_chunk_first_token(const tws_lower *l);
+/* With attention in chunks, a sequence-parallel rank has a part of each chunk. Returns 1 if there are several such
+ * parts of a sample with other ranks' tokens between them. */
+int tws_has_token_parts(const tws_lower *l);
+/* Returns the number of these parts in a micro-batch; the tokens of part `part` in an operand of all tokens; and the
+ * rows of their positions in the table of an EMBEDDING module, of which `table` is the whole operand. */
+int tws_token_parts(const tws_lower *l);
+tws_operand tws_part_of_tokens(const tws_lower *l, tws_operand tokens, int part);
+tws_operand tws_positions_of_part(const tws_lower *l, const tws_module *m, tws_operand table, int part);
 
 #endif

@@ -16,6 +16,8 @@
 
 #include <stdio.h>
 
+#include "models/zigzag.h"
+
 /* The memory in which one attention module keeps, for a micro-batch, what is on the host: buffers of all tiles. */
 typedef struct store {
   uint32_t module, micro_batch;
@@ -133,9 +135,6 @@ static tws_code check(const tws_lower *l, tws_error *err) {
   if (l->sharding.between == TWS_PLACED_TOKENS && l->sharding.position.ranks[TWS_AXIS_MODEL] > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.tensor_sequence_parallel to false",
                     "attention in chunks does not process tokens that tensor-parallel ranks divide");
-  if (l->sharding.position.ranks[TWS_AXIS_SEQUENCE] > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "set sequence_parallel_size to 1, or twinspeed.attention_chunks to 1",
-                    "attention in chunks (twinspeed.attention_chunks) is not combined with sequence-parallel ranks");
   const int64_t parts = c->attention_chunks * l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   if (c->sequence_length % parts) {
     snprintf(hint, sizeof hint, "use a sequence of %lld tokens", (long long)((c->sequence_length / parts + 1) * parts));
@@ -181,6 +180,31 @@ tws_code tws_chunked_begin(tws_lower *l, tws_error *err) {
 int64_t tws_chunk_first_token(const tws_lower *l) {
   if (!l->at.chunk_role) return 0;
   return l->config->sequence_length / l->chunked->chunks * (l->at.tile % l->chunked->chunks);
+}
+
+int tws_has_token_parts(const tws_lower *l) {
+  return l->chunked && l->sharding.position.ranks[TWS_AXIS_SEQUENCE] > 1;
+}
+
+int tws_token_parts(const tws_lower *l) {
+  return l->chunked->chunks * (int)l->config->micro_batch_size;
+}
+
+tws_operand tws_part_of_tokens(const tws_lower *l, tws_operand tokens, int part) {
+  tokens.count /= (uint64_t)tws_token_parts(l);
+  tokens.offset += tokens.count * (uint64_t)part;
+  return tokens;
+}
+
+tws_operand tws_positions_of_part(const tws_lower *l, const tws_module *m, tws_operand table, int part) {
+  const tws_position *at = &l->sharding.position;
+  const tws_token_ranges ranges = tws_token_ranges_of(l->config->sequence_length, at->ranks[TWS_AXIS_SEQUENCE],
+                                                      at->index[TWS_AXIS_SEQUENCE], 0, l->chunked->chunks);
+  const int64_t row = ranges.first + part % l->chunked->chunks * (ranges.length + ranges.gap);
+  table.offset += (uint64_t)((m->first_position + row) * m->out_features);
+  table.count = (uint64_t)(ranges.length * m->out_features);
+  table.access = TWS_READ;
+  return table;
 }
 
 /* ---- buffers ---- */
