@@ -231,7 +231,7 @@ typedef struct tws_config {
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens; 0: 1 */
   int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most weight elements gathered at once; 0: all */
-  int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
+  int64_t attention_chunks;      /* twinspeed.attention_chunks: chunks of a sequence in attention (FPDT) */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id add nothing to the loss; -1: none */
   /* keys of the section "twinspeed", which DeepSpeed ignores as an unknown top-level section */
   tws_matmul_dtype matmul_dtype;

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/attention_parts.h"
 #include "plan/checkpoints.h"
 #include "plan/compressed.h"
 #include "plan/offload.h"
@@ -133,6 +134,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
+  TWS_TRY(tws_chunked_begin(l, err));
   return tws_weight_tiles_begin(l);
 }
 
