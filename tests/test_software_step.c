@@ -150,10 +150,13 @@ END_TEST
 #define ALL_LINEAR ADAPTERS "--set 'twinspeed.lora.target_modules=\"all-linear\"' "
 #define Q_AND_V ADAPTERS "--set 'twinspeed.lora.target_modules=[\"q_proj\",\"v_proj\"]' "
 #define DROPOUT "--set twinspeed.lora.lora_dropout=0.05 "
+#define NF4_TWICE \
+  "--set twinspeed.frozen_quantization.type=nf4 --set twinspeed.frozen_quantization.scale_block_size=256 "
 
 /* Counted with a tracer of storages: Trainer under autocast keeps 8f + 30h + 4kv + 4H of float32 weights; with adapters
  * on all seven projections 45.9h of f = 3h and kv = h (44h and rank 8 at h = 64) if they are 16 bits and share their
- * inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and values 36.7h and 38.7h. */
+ * inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and values 36.7h and 38.7h. Weights in
+ * NF4 with double quantization take 0.516 bytes a parameter, and bitsandbytes keeps no input of their products. */
 START_TEST(layers_of_the_trainer) {
   static const struct {
     const char *options;
@@ -165,7 +168,8 @@ START_TEST(layers_of_the_trainer) {
                  {"--runtime transformers " ALL_LINEAR DROPOUT, 9, 30, 2},
                  {"--runtime transformers-ddp " ALL_LINEAR DROPOUT, 9, 30, 2},
                  {"--runtime transformers " Q_AND_V, 6, 14, 2},
-                 {"--runtime transformers-ddp " Q_AND_V, 6, 16, 2}};
+                 {"--runtime transformers-ddp " Q_AND_V, 6, 16, 2},
+                 {"--runtime transformers-ddp " ALL_LINEAR NF4_TWICE, 8, 24, 0.516}};
   const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
   double few, many;
   make_folder();
@@ -173,8 +177,9 @@ START_TEST(layers_of_the_trainer) {
     const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
     const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
     const double expected = counted[i].f * f + counted[i].h * h + 4 * kv + 4 * heads;
-    ck_assert_msg(fabs(layer / expected - 1) < 0.01, "%s: %.0f bytes a token, expected %.0f", counted[i].options, layer,
-                  expected);
+    const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* an allocator loses at most that */
+    ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
+                  counted[i].options, layer, expected);
   }
   remove_folder();
 }
