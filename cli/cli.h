@@ -101,7 +101,8 @@ typedef struct tws_verb {
 /* clang-format off */
 #define TWS_VERBS(X)                                                                                       \
   X(estimate) X(check) X(simulate) X(emulate) X(tune) X(train) X(profile) X(validate) X(calibrate) X(report) X(doctor) \
-  X(generate) X(convert) X(inspect) X(launch) X(elastic) X(completion) X(manual) X(rank_worker) X(remote_shell)
+  X(generate) X(predict) X(score) X(convert) X(inspect) X(launch) X(elastic) X(completion) X(manual) X(rank_worker)    \
+  X(remote_shell)
 /* clang-format on */
 #define X(name) extern const tws_verb tws_verb_##name;
 TWS_VERBS(X)

@@ -6,68 +6,45 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/random.h"
-#include "checkpoint/read.h"
 #include "models/network/serving.h"
-#include "plan/hyper.h"
 #include "plan/serving.h"
 #include "real/objective.h"
 #include "real/sample.h"
-#include "real/train_internal.h"
+#include "real/scored_pass.h"
 
 typedef struct generator {
-  tws_training t;
+  tws_scored_pass pass;
   const tws_generate_options *options;
   tws_generate_result *result;
-  tws_config config;        /* the configuration of the options, with experts that drop no tokens */
-  uint32_t loss_op, scores; /* loss_op: the operation that reads the scores; scores: the buffer that contains them */
-  uint64_t first;           /* element of the buffer at which the scores of the wanted token begin */
-  int64_t padded, last;     /* padded: number of scores of a token; last: the token whose scores are wanted */
-  void *raw;
-  float *values;
+  tws_config config;    /* the configuration of the options, with experts that drop no tokens */
+  int64_t padded, last; /* padded: number of scores of a token; last: the token whose scores are wanted */
   tws_candidate *room;
   int32_t *window, *targets, *positions; /* [sequence_length] inputs of the network */
   int32_t *documents;                    /* [sequence_length][2], as tws_documents_find() fills it */
   uint8_t *seen;                         /* [vocabulary] 1 for tokens of the text; NULL without a repetition penalty */
 } generator;
 
-static tws_code find_scores(generator *g, tws_error *err) {
-  const tws_plan *plan = g->t.plan;
-  int found = 0;
-  for (uint32_t i = 0; i < plan->op_count; i++) {
-    const tws_op *op = &plan->ops[i];
-    if (op->kind != TWS_OP_COMPUTE || plan->works[op->work].code != TWS_KERNEL_CROSS_ENTROPY) continue;
-    g->loss_op = i;
-    g->scores = plan->operands[op->operand_first].buffer;
-    g->first = plan->operands[op->operand_first].offset;
-    g->padded = (int64_t)(plan->operands[op->operand_first].count / (uint64_t)plan->sequence_length);
-    found++;
-  }
-  if (found == 1) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "generate with a configuration without twinspeed.loss_tiles",
-                  "the plan has %d losses, and one is expected", found);
-}
-
-static tws_code build_program(generator *g, tws_error *err) {
-  tws_training *t = &g->t;
-  tws_plan_request request = g->options->plan;
+static tws_code open_pass(generator *g, tws_error *err) {
+  const tws_generate_options *o = g->options;
+  tws_plan_request request = o->plan;
   if (request.network->objective != TWS_OBJECTIVE_NEXT_TOKEN)
     return tws_fail(err, TWS_UNSUPPORTED, "generate takes a model that predicts the next token",
                     "%s sees all tokens of a text at once", request.network->name);
-  request.program = TWS_PROGRAM_EVALUATE;
-  request.parameters_only = 1;
   g->config = *request.config;
   tws_serving_drop_nothing(&g->config);
   request.config = &g->config;
-  TWS_TRY(tws_plan_build(&request, &t->plan, err));
-  t->counters = &t->plan->state->counters;
-  t->programs[0] = t->plan;
-  return find_scores(g, err);
+  TWS_TRY(tws_scored_pass_open(&g->pass, &request, o->resume, o->tag, o->init_from, o->log, err));
+  g->padded = (int64_t)(g->pass.count / (uint64_t)g->pass.t.plan->sequence_length);
+  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
+    g->result->predicted_bytes += tws_plan_bytes(g->pass.t.plan, (tws_tier)tier);
+    g->result->allocated_bytes += tws_executor_allocated(g->pass.t.executor, (tws_tier)tier);
+  }
+  return TWS_OK;
 }
 
 static tws_code make_room(generator *g, tws_error *err) {
-  const size_t length = (size_t)g->t.plan->sequence_length, padded = (size_t)g->padded;
-  g->raw = tws_calloc(padded, sizeof(double));
-  g->values = tws_calloc(padded, sizeof *g->values);
+  const size_t length = (size_t)g->pass.t.plan->sequence_length, padded = (size_t)g->padded;
+  TWS_TRY(tws_scored_pass_room(&g->pass, (uint64_t)g->padded, err));
   g->room = tws_calloc(padded, sizeof *g->room);
   g->window = tws_calloc(length, sizeof *g->window);
   g->targets = tws_calloc(length, sizeof *g->targets);
@@ -77,39 +54,13 @@ static tws_code make_room(generator *g, tws_error *err) {
   const int penalizes = penalty > 0 && penalty != 1;
   if (penalizes) g->seen = tws_calloc(padded, 1);
   if (penalizes && !g->seen) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  if (g->raw && g->values && g->room && g->window && g->targets && g->positions && g->documents) return TWS_OK;
+  if (g->room && g->window && g->targets && g->positions && g->documents) return TWS_OK;
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-}
-
-static tws_code make_engine(generator *g, tws_error *err) {
-  tws_training *t = &g->t;
-  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
-  TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, 0, &t->comm, err));
-  const tws_executor_setup setup = {.programs = t->programs,
-                                    .program_count = 1,
-                                    .ops = t->ops,
-                                    .backend = t->backend,
-                                    .comm_ops = tws_mpi_comm_ops(),
-                                    .comm = t->comm};
-  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
-  for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
-    g->result->predicted_bytes += tws_plan_bytes(t->plan, (tws_tier)tier);
-    g->result->allocated_bytes += tws_executor_allocated(t->executor, (tws_tier)tier);
-  }
-  return TWS_OK;
-}
-
-/* Reads the scores before the loss operation, which overwrites them; called before every operation. */
-static tws_code read_scores(void *user, uint32_t op, tws_error *err) {
-  generator *g = user;
-  if (op != g->loss_op) return TWS_OK;
-  return tws_executor_get(g->t.executor, 0, g->scores, g->first + (uint64_t)(g->last * g->padded), g->raw,
-                          (uint64_t)g->padded, err);
 }
 
 /* Finds the documents of the window; without packed documents (document_end_token -1, which is no token) it is one. */
 static tws_code put_documents(generator *g, tws_error *err) {
-  tws_training *t = &g->t;
+  tws_training *t = &g->pass.t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
                  positions = tws_plan_input(t->plan, TWS_INPUT_POSITIONS);
   const int64_t length = t->plan->sequence_length;
@@ -122,26 +73,21 @@ static tws_code put_documents(generator *g, tws_error *err) {
 }
 
 static tws_code score_window(generator *g, int64_t number, tws_error *err) {
-  tws_training *t = &g->t;
+  tws_training *t = &g->pass.t;
   const tws_plan *plan = t->plan;
   const uint64_t length = (uint64_t)plan->sequence_length;
-  const float hyper[TWS_HYPER_COUNT] = {0};
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, g->window, length, err));
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, g->targets, length, err));
   TWS_TRY(put_documents(g, err));
-  TWS_TRY(tws_executor_put(t->executor, 0, plan->hyper, 0, hyper, TWS_HYPER_COUNT, err));
-  TWS_TRY(tws_executor_zero(t->executor, 0, plan->metrics, err));
-  TWS_TRY(tws_executor_step(t->executor, 0, number, NULL, read_scores, g, err));
-  tws_convert_elements((tws_dtype)plan->buffers[g->scores].dtype, g->raw, TWS_F32, g->values, (uint64_t)g->padded);
-  return TWS_OK;
+  return tws_scored_pass_run(&g->pass, number, (uint64_t)(g->last * g->padded), err);
 }
 
 /* Generates the tokens of one text. A sequence longer than the model's context is truncated to its last tokens. */
 static tws_code generate_tokens(generator *g, int64_t number, tws_error *err) {
   const tws_generate_options *o = g->options;
   const tws_prompt *prompt = &o->prompts[number];
-  const int64_t length = g->t.plan->sequence_length;
-  const int32_t vocabulary = (int32_t)g->t.plan->network->vocabulary;
+  const int64_t length = g->pass.t.plan->sequence_length;
+  const int32_t vocabulary = (int32_t)g->pass.t.plan->network->vocabulary;
   int64_t held = 0;
   memset(g->window, 0, (size_t)length * sizeof *g->window);
   for (int64_t i = prompt->count > length ? prompt->count - length : 0; i < prompt->count; i++)
@@ -156,7 +102,8 @@ static tws_code generate_tokens(generator *g, int64_t number, tws_error *err) {
     g->result->decode_s += tws_clock_s() - began;
     g->result->forward_tokens += held;
     const double uniform = tws_random_uniform(o->seed + (uint64_t)number, UINT64_C(0x67656e6572617465), (uint64_t)n);
-    const int32_t token = tws_sample(g->values, vocabulary, &o->sampling, g->seen, uniform, g->room, &log_probability);
+    const int32_t token =
+        tws_sample(g->pass.values, vocabulary, &o->sampling, g->seen, uniform, g->room, &log_probability);
     if (!isfinite(log_probability))
       return tws_fail(err, TWS_INVALID, "are these the weights of this model?", "the model's scores are no numbers");
     g->result->generated_tokens++;
@@ -187,11 +134,8 @@ static tws_code check_prompt(const tws_generate_options *o, int64_t number, tws_
 }
 
 static tws_code generate(generator *g, tws_error *err) {
-  TWS_TRY(build_program(g, err));
-  TWS_TRY(tws_resume_open(&g->t, err));
+  TWS_TRY(open_pass(g, err));
   TWS_TRY(make_room(g, err));
-  TWS_TRY(make_engine(g, err));
-  TWS_TRY(tws_training_weights(&g->t, err));
   for (int64_t i = 0; i < g->options->prompt_count; i++) TWS_TRY(generate_tokens(g, i, err));
   g->result->batches = g->options->prompt_count;
   return TWS_OK;
@@ -243,23 +187,9 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
     return tws_fail(err, TWS_UNSUPPORTED, "use one rank, or texts within the context (--seq)",
                     "without a cache of keys and values tokens are generated on one rank");
   if (keeps) return tws_real_serve(options, result, err);
-  const tws_train_options weights = {.plan = options->plan,
-                                     .resume = options->resume,
-                                     .tag = options->tag,
-                                     .init_from = options->init_from,
-                                     .log = options->log};
-  generator g = {.options = options,
-                 .result = result,
-                 .t = {.options = &weights,
-                       .config = options->plan.config,
-                       .world = 1,
-                       .threads = options->plan.threads > 0 ? options->plan.threads : 1,
-                       .weights_only = 1,
-                       .ops = tws_real_backend("host")}};
-  tws_code code = generate(&g, err);
-  tws_training_release(&g.t);
-  tws_free(g.raw);
-  tws_free(g.values);
+  generator g = {.options = options, .result = result};
+  const tws_code code = generate(&g, err);
+  tws_scored_pass_close(&g.pass);
   tws_free(g.room);
   tws_free(g.window);
   tws_free(g.targets);

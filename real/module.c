@@ -30,6 +30,7 @@ const tws_real_api *tws_real_module(void) {
                                    .abort = end_all,
                                    .train = tws_real_train,
                                    .generate = tws_real_generate,
+                                   .predict = tws_real_predict,
                                    .calibrate = tws_real_calibrate,
                                    .backend = tws_real_backend,
                                    .engine = &tws_engine_calls,

@@ -208,6 +208,26 @@ typedef struct tws_generate_result {
   uint64_t cache_bytes;                      /* bytes of keys and values among these */
 } tws_generate_result;
 
+typedef struct tws_predict_options {
+  tws_plan_request plan;                /* plan of one rank on the host; micro batch and accumulation are 1 */
+  const char *resume, *tag, *init_from; /* as in tws_train_options */
+  const char *data;                     /* labelled texts or pictures, as training takes them (real/objective.h) */
+  /* Receives the scores of a sample: `rows` x `columns`. Classes and pictures: 1 x classes; tags: tokens x classes;
+   * spans: 2 x tokens, scores of the first and of the last token. index: of the sample in the file. tokens: how many
+   * tokens of it were read, at most the sequence length (pictures: 1); scores of further ones are meaningless. label:
+   * the number in the file of a class or a picture, else -1. Samples come in the order of the file. An error ends the
+   * pass. */
+  tws_code (*on_scores)(void *user, uint64_t index, const float *scores, int64_t rows, int64_t columns, int64_t tokens,
+                        int64_t label, tws_error *err);
+  void *user;
+  const tws_log *log;
+} tws_predict_options;
+
+typedef struct tws_predict_result {
+  uint64_t samples;
+  double seconds; /* of all passes */
+} tws_predict_result;
+
 typedef struct tws_calibrate_options {
   const char *out_path;   /* path of the file of measurements (traces/measurements.h), which rank 0 writes */
   const char *device;     /* "host" (or NULL) or "cuda" */
@@ -294,6 +314,8 @@ typedef struct tws_real_api {
    * with stop(). */
   tws_code (*train)(const tws_train_options *options, tws_train_result *result, tws_error *err);
   tws_code (*generate)(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
+  /* Computes the scores of a model of classes, tags, spans or pictures for samples of a file. One rank. */
+  tws_code (*predict)(const tws_predict_options *options, tws_predict_result *result, tws_error *err);
   tws_code (*calibrate)(const tws_calibrate_options *options, tws_error *err);
   const tws_backend_ops *(*backend)(const char *name); /* returns the table of the backend with this name; NULL: there
                                                         * is none */

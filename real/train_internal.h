@@ -95,6 +95,8 @@ typedef struct tws_training {
   double saves_waited_s;       /* total seconds for which training had waited for saves at the last report */
 } tws_training;
 
+/* Computes scores of samples (real/predict.c). */
+tws_code tws_real_predict(const tws_predict_options *options, tws_predict_result *result, tws_error *err);
 tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err);
 /* Generates texts with a cache of keys and values (real/serve.c); the options are checked. */
 tws_code tws_real_serve(const tws_generate_options *options, tws_generate_result *result, tws_error *err);

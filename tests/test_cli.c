@@ -6,7 +6,8 @@
 #include "tests/suite.h"
 
 static const char *const verbs[] = {"estimate",  "check",  "simulate", "tune",    "train",   "profile", "validate",
-                                    "calibrate", "report", "doctor",   "convert", "inspect", "launch",  "elastic"};
+                                    "calibrate", "report", "doctor",   "convert", "inspect", "launch",  "elastic",
+                                    "generate",  "predict", "score"};
 
 START_TEST(help_of_every_verb) {
   command_result r = twinspeed("--help");
