@@ -182,7 +182,8 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
 
 tws_code tws_plans_check_length(uint64_t operations, tws_error *err) {
   if (operations <= TWS_PLAN_MOST_VISITS) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "use fewer accumulation steps, with a larger micro batch instead",
+  return tws_fail(err, TWS_UNSUPPORTED,
+                  "use fewer accumulation steps, with a larger micro batch instead, or fewer chunks of attention",
                   "the plans of the job's stages are longer together than 2^23 operations");
 }
 
