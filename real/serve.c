@@ -32,15 +32,15 @@ typedef struct server {
   int64_t batch, longest; /* texts of a batch; tokens of the longest prompt */
   int64_t columns;        /* scores of a token on one tensor rank, padding included */
   int tensor;             /* number of tensor ranks */
-  float *scores;          /* rank 0: [tensor rank][text][column] */
+  float *scores;          /* on rank 0: [tensor rank][text][token of that rank's part of the vocabulary] */
   float *one;             /* scores of one text */
   tws_candidate *room;
   int32_t *input; /* room for any input of a program */
   int64_t passes; /* number of programs that were run, which the launcher sees as steps */
 } server;
 
-/* Returns the number of a prompt's tokens that the prefill processes: all, but one of a text whose tokens are
- * scored. */
+/* Returns the number of a prompt's tokens that the prefill processes: all of them or, if the text's tokens are scored,
+ * only the first. */
 static int64_t prefilled(const tws_generate_options *o, int64_t prompt) {
   return o->scores ? 1 : o->prompts[prompt].count;
 }
