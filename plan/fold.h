@@ -64,7 +64,8 @@ typedef tws_code (*tws_fold_measure)(void *user, int64_t micro_batches, int slot
 typedef struct tws_folded {
   int slot, before;
   int64_t built; /* number of micro-batches of the plan that was built and measured in `slot` */
-  double more;   /* factor of the extrapolation; 0: all micro-batches of the step were measured */
+  double more;   /* factor by which the difference of the last two measurements is added to reach all micro-batches; 0:
+                  * all micro-batches of the step were measured */
 } tws_folded;
 /* Measures jobs with increasing numbers of micro-batches, few of the `wanted`, until these determine the whole step. */
 tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold_measure measure, void *user,

@@ -179,7 +179,7 @@ typedef struct tws_zero {
   tws_bucket_room room;    /* scratch arrays with room for all parameters, allocated at the first reduction */
   /* 1 + the last operation of the last but one and of the last bucket of a micro-batch; 0: no such bucket */
   uint32_t flushed[2];
-  uint32_t emptied[2]; /* plan buffers of the two buckets in `flushed` */
+  uint32_t emptied[2]; /* plan buffers of these two buckets, which their reductions have emptied */
   /* zero_bucket_slots.c: which bucket uses slot_buffers[slot]; its arrays are NULL until a bucket begins */
   tws_bucket_slots bucket_slots;
   uint32_t *slot_buffers;
