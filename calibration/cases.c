@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/few_rows.h"
 #include "models/operator.h"
 
 tws_code tws_case_add(tws_case_list *list, const tws_work *work, tws_error *err) {
@@ -59,10 +60,28 @@ static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_
   return TWS_OK;
 }
 
+/* Adds products of a few rows, as those of the tokens of a decode, on processors: weights of sizes from those of one
+ * head to those of a vocabulary. */
+static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t sizes[][2] = {{64, 64},    {1024, 256}, {256, 1024}, {1024, 1024}, {4096, 2048},
+                                     {768, 768},  {512, 64},   {256, 256},  {2048, 4096}, {32768, 768},
+                                     {3072, 768}, {768, 3072}, {8192, 256}, {16384, 1024}};
+  for (int64_t rows = 1; rows <= TWS_FEW_ROWS; rows *= 2)
+    for (int i = 0; i < (quick ? 7 : 14); i++) {
+      tws_work work = start_case(TWS_KERNEL_LINEAR, dtype);
+      work.d[0] = rows;
+      work.d[1] = sizes[i][0];
+      work.d[2] = sizes[i][1];
+      TWS_TRY(tws_case_add(list, &work, err));
+    }
+  return TWS_OK;
+}
+
 /* Adds the matrix products of small and middle-sized models on processors. */
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
                            coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
+  TWS_TRY(few_rows_cases(dtype, quick, list, err));
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
@@ -164,6 +183,14 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers after an RMSNorm seldom have biases */
       TWS_TRY(tws_case_add(list, &work, err));
     }
+  for (int kernel = TWS_KERNEL_EMBEDDING_ROWS; kernel <= TWS_KERNEL_ADD_ROWS; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    work.d[0] = tokens;
+    work.d[1] = width;
+    work.d[2] = scale->vocabulary;
+    if (kernel == TWS_KERNEL_ADD_ROWS) work.d[3] = 1;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;
@@ -315,6 +342,22 @@ static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64
   return tws_case_add(list, &coded, err);
 }
 
+/* Adds attention of one token of each text to the cache on processors, where it is bound by flops and exponentials as
+ * much as by reading: texts, heads, key heads, elements of a head, positions. */
+static tws_code cached_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t shapes[][5] = {{1, 4, 4, 16, 32},   {1, 8, 8, 64, 128},   {4, 8, 4, 32, 128},
+                                      {1, 32, 8, 64, 512}, {4, 16, 16, 64, 64},  {1, 12, 12, 64, 64},
+                                      {2, 8, 2, 64, 256},  {8, 8, 8, 64, 256},   {1, 6, 6, 64, 512},
+                                      {2, 14, 2, 64, 64},  {1, 16, 4, 128, 256}, {1, 32, 8, 128, 2048}};
+  for (int i = 0; i < (quick ? 6 : 12); i++) {
+    const int64_t *s = shapes[i], sizes[] = {s[0], 1, s[1], s[2], s[3], s[4], 0, 0};
+    tws_work work = start_case(TWS_KERNEL_CACHED_ATTENTION, dtype);
+    memcpy(work.d, sizes, sizeof sizes);
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
+  return TWS_OK;
+}
+
 /* Adds disentangled attention as in DeBERTa's second version, with 256 buckets or as many as the sequence has
  * distances. */
 static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
@@ -442,6 +485,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
                                         {4, 28, 28, 128, 256, 1, 1, 1}, {4, 30, 30, 96, 96, 3, 1, 96}};
   TWS_TRY(host_linear_cases(dtype, quick, list, err));
   TWS_TRY(host_attention_cases(dtype, quick, list, err));
+  TWS_TRY(cached_cases(dtype, quick, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) {
     TWS_TRY(plane_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(loss_cases(dtype, planes[i][0], planes[i][1], list, err));

@@ -20,8 +20,8 @@ typedef struct options {
   tws_strings stop;
   int64_t tokens, top_k, batch;
   double temperature, top_p, min_p, repetition, deadline_s;
-  int no_cache, score; /* score: the prompts' tokens are scored, and none are generated */
-  const char *weights;
+  int no_cache, score;         /* score: the prompts' tokens are scored, and none are generated */
+  const char *weights, *cache; /* cache: "fp8", or NULL */
 } options;
 
 typedef tws_token_list tokens;
@@ -283,6 +283,8 @@ static void add_result_members(cJSON *root, const tws_generate_result *r) {
   cJSON_AddNumberToObject(root, "batches", (double)r->batches);
   cJSON_AddNumberToObject(root, "prefill_s", r->prefill_s);
   cJSON_AddNumberToObject(root, "decode_s", r->decode_s);
+  if (r->cache_bytes > 0) cJSON_AddNumberToObject(root, "prefill_cpu_s", r->prefill_cpu_s);
+  if (r->cache_bytes > 0) cJSON_AddNumberToObject(root, "decode_cpu_s", r->decode_cpu_s);
   cJSON_AddNumberToObject(root, "cache_bytes", (double)r->cache_bytes);
   cJSON_AddNumberToObject(root, "predicted_bytes", (double)r->predicted_bytes);
   cJSON_AddNumberToObject(root, "allocated_bytes", (double)r->allocated_bytes);
@@ -386,6 +388,7 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                   .batch = o->batch,
                                   .cache = !o->no_cache,
                                   .scores = o->score,
+                                  .cache_bits = o->cache ? 8 : 0,
                                   .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
                                   .sampling = {.temperature = o->temperature,
                                                .top_k = o->top_k,
@@ -411,12 +414,17 @@ static tws_code check_job(const options *o, tws_error *err) {
   const tws_job_spec *s = &o->job;
   const int64_t tensor = s->tensor_ranks > 0 ? s->tensor_ranks : 1;
   const int64_t stages = s->pipeline_stages > 0 ? s->pipeline_stages : 1;
-  if (s->sequence_ranks > 1 || s->expert_ranks > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp; checkpoints of any ranks can be read",
-                    "generate: texts are divided neither by --sp nor by --ep");
-  if (s->ranks > 0 && (s->tensor_ranks > 0 || s->ranks % stages) && s->ranks != tensor * stages)
-    return tws_fail(err, TWS_USAGE, "leave out -n", "generate: %lld ranks are not %lld tensor ranks x %lld stages",
-                    (long long)s->ranks, (long long)tensor, (long long)stages);
+  const int64_t experts = s->expert_ranks > 0 ? s->expert_ranks : 1;
+  if (s->sequence_ranks > 1)
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "divide the model by --tp, --pp, --ep and --stage 3; checkpoints of any ranks can be read",
+                    "generate: the tokens of a text are not divided by --sp");
+  if (s->ranks > 0 && s->ranks % (tensor * stages * experts))
+    return tws_fail(
+        err, TWS_USAGE, "leave out -n",
+        "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
+        "ranks",
+        (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
   if (!o->resume && !o->init_from)
     return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
                     "generate: no weights were given");
@@ -429,6 +437,11 @@ static tws_code check_job(const options *o, tws_error *err) {
   if (o->weights && o->resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
+  if (o->cache && strcmp(o->cache, "fp8") != 0)
+    return tws_fail(err, TWS_USAGE, "--cache fp8, or leave it out", "generate: no type of a cache is \"%.40s\"",
+                    o->cache);
+  if (o->cache && o->no_cache)
+    return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --cache with --no-cache");
   if (o->score && o->no_cache)
     return tws_fail(err, TWS_USAGE, "leave out --no-cache", "generate: --score needs a cache of keys and values");
   if (o->tag && !o->resume)
@@ -462,9 +475,11 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec 
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MOST - OWN, &count, err);
   const struct {
     const char *name, *value;
-  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},         {"--init-from", o->init_from},
-               {"--prompt", o->prompt},         {"--prompts", o->prompts}, {"--prompt-file", o->prompt_file},
-               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights}, {"--tokenizer", o->tokenizer}};
+  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},
+               {"--init-from", o->init_from},   {"--prompt", o->prompt},
+               {"--prompts", o->prompts},       {"--prompt-file", o->prompt_file},
+               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights},
+               {"--tokenizer", o->tokenizer},   {"--cache", o->cache}};
   for (size_t i = 0; i < sizeof given / sizeof *given; i++)
     if (given[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", given[i].name, given[i].value);
   for (int i = 0; i < o->stop.count; i++) arguments[count++] = tws_arena_printf(arena, "--stop=%s", o->stop.item[i]);
@@ -544,6 +559,7 @@ static const tws_option table[] = {
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
     TWS_STRING("weights", 0, "TYPE", options, weights,
                TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
+    TWS_STRING("cache", 0, "TYPE", options, cache, "fp8: keys and values in 8 bits"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "several ranks: end after SECONDS without progress (default 1800; 0: never)"),
@@ -572,7 +588,10 @@ const tws_verb tws_verb_generate = {
         "A pass over all prompts fills a cache of keys and values; then each token is a pass over one token\n"
         "of every text. Texts that exceed the context (--seq; default: the model's) have no cache: every\n"
         "token is a pass over the last tokens. Equal seeds give equal tokens; text N of a file has the seed\n"
-        "--seed + N - 1. Tokens are bytes, a tokenizer's, or numbers.\n",
+        "--seed + N - 1. Tokens are bytes, a tokenizer's, or numbers.\n"
+        "-n N alone is N tensor ranks; ranks that --tp, --pp, --ep and --stage 3 leave are replicas with texts\n"
+        "of their own. --ep: replicas divide the experts; --stage 3: the weights (ZeRO-Inference), with\n"
+        "zero_optimization.offload_param in -c or --set on the host or a disk.\n",
     .options = table,
     .options_bytes = sizeof(options),
     .defaults = &defaults,

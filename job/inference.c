@@ -21,10 +21,8 @@ static const struct {
     {"use_triton", "texts are generated on the host, without Triton"},
     {"triton_autotune", "texts are generated on the host, without Triton"},
     {"triangular_masking", "the model's architecture says whether tokens see later ones"},
-    {"moe", "experts are not divided among the ranks of inference yet"},
     {"moe_experts", "the model's file says how many experts a layer has"},
     {"moe_type", "the model's file says what its experts are"},
-    {"ep_size", "experts are not divided among the ranks of inference yet"},
     {"ep_group", "process groups follow from the numbers of ranks"},
     {"ep_mp_group", "process groups follow from the numbers of ranks"},
     {"mpu", "process groups follow from the numbers of ranks"},
@@ -34,7 +32,8 @@ static const struct {
     {"save_mp_checkpoint_path", "checkpoints are read by any number of ranks, so that none is saved for some"},
     {"set_empty_params", "weights are never made before they are read"},
     {"training_mp_size", "checkpoints say themselves how they are divided"},
-    {"zero", "a training configuration with stage 3 and offload_param predicts it: -c ds_config.json"},
+    {"zero",
+     "--stage 3 divides the weights, and --set zero_optimization.offload_param.device=cpu keeps them on the host"},
     {"min_out_tokens", "a text is as long as --tokens says, unless a stop text ends it"},
     {"min_tokens", "a text is as long as --tokens says, unless a stop text ends it"},
     {"return_tuple", "there is no module that returns anything"},
@@ -42,8 +41,8 @@ static const struct {
     {"config", "it is a path to this same configuration"},
     {"keep_module_on_host", "weights lie where the plan has them"},
 };
-static const char *const effective[] = {"dtype", "tensor_parallel", "tp",         "mp_size",
-                                        "quant", "max_out_tokens",  "max_tokens", NULL};
+static const char *const effective[] = {"dtype",          "tensor_parallel", "tp",  "mp_size", "quant",
+                                        "max_out_tokens", "max_tokens",      "moe", "ep_size", NULL};
 
 static const char *reason_of(const char *key) {
   for (size_t i = 0; i < sizeof explained / sizeof *explained; i++)
@@ -122,6 +121,24 @@ static tws_code read_ranks(const tws_json *json, const cJSON *root, tws_job_spec
   return TWS_OK;
 }
 
+/* Reads "ep_size", which DeepSpeed also takes in the section "moe". */
+static tws_code read_experts(const tws_json *json, const cJSON *root, tws_job_spec *spec, tws_error *err) {
+  static const char *const known[] = {"enabled", "ep_size", "moe_experts", "type", "ep_mp_group", "ep_group", NULL};
+  const cJSON *moe = cJSON_GetObjectItemCaseSensitive(root, "moe");
+  int64_t ranks = 0;
+  int enabled = 1;
+  if (cJSON_IsObject(moe)) {
+    TWS_TRY(tws_json_only(json, moe, known, err));
+    TWS_TRY(tws_json_bool(json, moe, "enabled", 0, 1, &enabled, err));
+    TWS_TRY(tws_json_int(json, moe, "ep_size", 0, 1, 65536, 0, &ranks, err));
+  } else if (moe && !cJSON_IsNull(moe) && !cJSON_IsBool(moe)) {
+    return tws_json_fail(json, moe, err, "{\"ep_size\": 2}", "\"moe\" is an object or a boolean");
+  }
+  TWS_TRY(tws_json_int(json, root, "ep_size", 0, 1, 65536, ranks, &ranks, err));
+  if (enabled && ranks > 1 && spec->expert_ranks < 1 && spec->ranks < 1) spec->expert_ranks = ranks;
+  return TWS_OK;
+}
+
 /* Reads quant.weight; activations are not quantized. */
 static tws_code read_quantization(const tws_json *json, const cJSON *quant, tws_inference *out, tws_error *err) {
   int enabled = 1, symmetric = 1;
@@ -168,6 +185,7 @@ static tws_code read_keys(const tws_json *json, tws_job_spec *spec, tws_inferenc
   item = cJSON_GetObjectItemCaseSensitive(root, "dtype");
   if (item && !cJSON_IsNull(item)) TWS_TRY(read_type(json, item, spec, out, err));
   TWS_TRY(read_ranks(json, root, spec, err));
+  TWS_TRY(read_experts(json, root, spec, err));
   TWS_TRY(tws_json_int(json, root, "max_tokens", 0, 1, 16777216, 0, &out->most_tokens, err));
   TWS_TRY(tws_json_int(json, root, "max_out_tokens", 0, 1, 16777216, out->most_tokens, &out->most_tokens, err));
   TWS_TRY(read_quantization(json, cJSON_GetObjectItemCaseSensitive(root, "quant"), out, err));

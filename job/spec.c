@@ -244,15 +244,18 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
 }
 
 void tws_job_spec_generate(tws_job_spec *spec) {
-  static const char *const settings[] = {"train_batch_size=1", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
+  static const char *const settings[] = {"train_batch_size=auto", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
   const int64_t stages = spec->pipeline_stages > 0 ? spec->pipeline_stages : 1;
+  const int64_t experts = spec->expert_ranks > 0 ? spec->expert_ranks : 1;
+  const int partitions = spec->stage == 3; /* ZeRO-Inference: replicas divide the weights */
   /* ranks that no option divides otherwise are tensor ranks */
-  if (spec->tensor_ranks < 1) spec->tensor_ranks = spec->ranks > stages ? spec->ranks / stages : 1;
-  if (spec->ranks < 1) spec->ranks = stages * spec->tensor_ranks;
+  if (spec->tensor_ranks < 1)
+    spec->tensor_ranks = experts == 1 && !partitions && spec->ranks > stages ? spec->ranks / stages : 1;
+  if (spec->ranks < 1) spec->ranks = stages * spec->tensor_ranks * experts;
   if (spec->vocabulary_multiple < 1 && spec->tensor_ranks > 1) spec->vocabulary_multiple = spec->tensor_ranks;
   spec->micro_batch = spec->accumulation = 1;
   spec->pipeline_stages = stages;
   spec->sequence_ranks = 1;
-  spec->stage = 0;
+  if (!partitions) spec->stage = 0;
   for (int i = 0; i < 3 && spec->set.count < TWS_MAX_STRINGS; i++) spec->set.item[spec->set.count++] = settings[i];
 }

@@ -12,7 +12,7 @@
 typedef struct tws_serving_sizes {
   int64_t prompt; /* tokens of the longest prompt */
   int weight_codes; /* type of codes of linear layers' weights, of which `block` of a row share a scale; 0: none */
-  int cache_bits; /* 8: keys and values are cached in 8 bits, for predictions alone; 0: in the activations' type */
+  int cache_bits; /* 8: keys and values are cached in 8 bits (e4m3), which the host can; 0: in the activations' type */
   int64_t block; /* 0: 64 */
   int64_t text;  /* tokens of a whole text, with those that are generated: positions of the cache */
 } tws_serving_sizes;

@@ -380,7 +380,8 @@ static tws_code make_sets(bench *b, tws_error *err) {
   if (b->cuda) TWS_TRY(tws_cuda_choose_device(b->cuda, &device, err));
   for (int i = b->set_count - 1; i >= 0; i--) {
     TWS_TRY(b->ops->create(device, b->sets[i].threads, &b->sets[i].backend, err));
-    b->sets[i].watch = (tws_stopwatch){.ops = b->ops, .backend = b->sets[i].backend};
+    b->sets[i].watch = (tws_stopwatch){
+        .ops = b->ops, .backend = b->sets[i].backend, .alone = b->world == 1 && b->sets[i].threads == 1};
   }
   if (!b->cuda) return TWS_OK;
   tws_cuda_memory memory;

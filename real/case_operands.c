@@ -12,7 +12,7 @@ int tws_case_operands(const tws_work *work, tws_backend_kind backend, int thread
     if (o->content == TWS_HOLDS_SCRATCH) out[i].elements = tws_work_workspace(work, backend, threads);
     if (o->dtype != TWS_I32 || o->access != TWS_OPERAND_READ) continue;
     out[i].below = o->below > 0 ? (int64_t)o->below : 1;
-    out[i].greatest = o->content == TWS_HOLDS_COUNTS;
+    out[i].greatest = o->content == TWS_HOLDS_COUNTS || o->content == TWS_HOLDS_LENGTHS;
   }
   return count;
 }

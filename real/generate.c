@@ -165,9 +165,6 @@ static tws_code check_options(const tws_generate_options *o, tws_error *err) {
   if (tws_mpi_world(NULL) != world)
     return tws_fail(err, TWS_ENVIRONMENT, "leave out -n", "%d ranks were started and the job has %d",
                     tws_mpi_world(NULL), world);
-  if (tws_topology_size(&o->plan.topology, TWS_AXES_DATA) > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "divide the model by --tp and --pp",
-                    "replicas generate no texts of their own");
   for (int64_t i = 0; i < o->prompt_count; i++) TWS_TRY(check_prompt(o, i, err));
   return TWS_OK;
 }

@@ -186,6 +186,7 @@ typedef struct tws_generate_options {
    * its text, which is the only way for texts that are longer than that */
   int cache;
   int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: they have none */
+  int cache_bits;   /* 8: keys and values are cached in 8 bits (e4m3); 0: in the type of activations */
   /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
    * second one on. Only with a cache; `count` and `sampling` have no effect */
   int scores;
@@ -204,6 +205,7 @@ typedef struct tws_generate_result {
   int64_t forward_tokens, generated_tokens;
   int64_t batches;
   double prefill_s, decode_s; /* total seconds of passes over prompts (without a cache: 0), and of those over tokens */
+  double prefill_cpu_s, decode_cpu_s; /* with a cache: CPU seconds of this rank's process in these passes */
   uint64_t predicted_bytes, allocated_bytes; /* bytes of this rank's arenas: by the plans, and as allocated */
   uint64_t cache_bytes;                      /* bytes of keys and values among these */
 } tws_generate_result;

@@ -381,8 +381,8 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
   return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
-/* Finds the positions of a segment's two sides in shared memory; returns 0 if one is elsewhere. A side without elements
- * needs no position. */
+/* Finds where a segment's send and receive buffers are in shared memory; returns 0 if one is elsewhere. A buffer
+ * without elements needs no place. */
 static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
                        place *receive) {
   const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);

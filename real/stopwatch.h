@@ -11,6 +11,9 @@ typedef struct tws_stopwatch {
   tws_backend *backend;
   int one_by_one; /* 1: executions are launched one by one, because recording is not wanted or, as the first attempt has
                    * shown, not supported */
+  /* 1: on the host, the work runs on the calling thread alone, and the CPU clock of this thread is read, which does not
+   * count the time in which other processes have the core; 0: the monotonic clock is read */
+  int alone;
 } tws_stopwatch;
 
 /* A function that starts one execution of the work; on a device, on the compute stream. */

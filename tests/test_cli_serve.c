@@ -147,6 +147,19 @@ START_TEST(inference_configuration) {
   cJSON_Delete(by_options);
   cJSON_Delete(by_file);
   command_result r = twinspeed("estimate --serve %s", line);
+  static const char *const experts[] = {"{\"dtype\": \"bf16\", \"moe\": {\"ep_size\": 4}}",
+                                        "{\"dtype\": \"bf16\", \"ep_size\": 4}",
+                                        "{\"dtype\": \"bf16\", \"moe\": {\"enabled\": false, \"ep_size\": 4}}"};
+  for (int i = 0; i < 3; i++) {
+    write_text(path, experts[i]);
+    snprintf(line, sizeof line, "-m mixtral-8x7b --cluster dgx-b200 --micro-batch 1 -c %s", path);
+    by_file = serve(line);
+    by_options = serve(i < 2 ? "-m mixtral-8x7b --cluster dgx-b200 --micro-batch 1 --dtype bf16 --ep 4"
+                             : "-m mixtral-8x7b --cluster dgx-b200 --micro-batch 1 --dtype bf16");
+    ck_assert_double_eq(number(by_file, "token_s"), number(by_options, "token_s"));
+    ck_assert_double_eq(number(device(by_file), "arena_bytes"), number(device(by_options), "arena_bytes"));
+    cJSON_Delete(by_options), cJSON_Delete(by_file);
+  }
   ck_assert_msg(strstr(r.err, "kernel_inject has no effect: the engine has kernels of its own"), "%s", r.err);
   ck_assert_msg(strstr(r.err, "enable_cuda_graph has no effect") != NULL, "%s", r.err);
   command_free(&r);
@@ -159,6 +172,9 @@ START_TEST(inference_configuration) {
   refused(3, "\"quant.weight.num_bits\" is 3", line);
   CONFIG("{\"max_out_tokens\": 100}");
   refused(3, "max_out_tokens is 100, and texts have 512 + 512 tokens", line);
+  CONFIG("{\"dtype\": \"bf16\", \"moe\": {\"experts\": 2}}");
+  refused(3, "experts", line);
+  snprintf(line, sizeof line, "--serve -m gpt2 -c %s", path);
   CONFIG("{\"mp_size\": 0}");
   refused(3, "mp_size", line);
   unlink(path);

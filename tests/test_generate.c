@@ -182,20 +182,30 @@ START_TEST(prompts_of_a_file) {
 }
 END_TEST
 
-/* Tensor ranks and pipeline stages give the tokens of one rank. */
+/* Tensor ranks, pipeline stages, replicas with texts of their own and replicas that divide the weights give the tokens
+ * of one rank. With fewer texts than replicas, one of them has none. */
 START_TEST(ranks_agree) {
-  static const char *const how[] = {"--tp 2", "--pp 2", "-n 2"};
-  char path[64], line[256];
+  static const char *const how[] = {"--tp 2",
+                                    "--pp 2",
+                                    "-n 2",
+                                    "-n 2 --tp 1 --batch 1",
+                                    "-n 2 --stage 3",
+                                    "-n 4 --stage 3 --tp 2",
+                                    "-n 3 --stage 3 --set zero_optimization.offload_param.device=cpu",
+                                    "-n 1 --stage 3 --set zero_optimization.offload_param.device=nvme"};
+  char path[64], line[512], disk[128];
   snprintf(path, sizeof path, "%s/few", folder);
   write_text(path, "\"the \"\n\"and the evening\"\n");
   snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32", path);
   cJSON *alone = answer(line);
-  for (int i = 0; i < 3; i++) {
-    snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32 %s", path, how[i]);
+  for (int i = 0; i < 8; i++) {
+    *disk = '\0';
+    if (i == 7) snprintf(disk, sizeof disk, " --set zero_optimization.offload_param.nvme_path=%s", folder);
+    snprintf(line, sizeof line, "--prompts %s --tokens 8 --seq 32 %s%s", path, how[i], disk);
     cJSON *divided = answer(line);
     ck_assert_int_eq(member(divided, "forward_tokens")->valueint, 4 + 15 + 2 * 7);
     ck_assert_double_eq(number(divided, "predicted_bytes"), number(divided, "allocated_bytes"));
-    ck_assert_double_lt(number(divided, "allocated_bytes"), number(alone, "allocated_bytes"));
+    if (i < 4) ck_assert_double_lt(number(divided, "allocated_bytes"), number(alone, "allocated_bytes"));
     for (int t = 0; t < 2; t++)
       same_tokens(cJSON_GetArrayItem(member(alone, "texts"), t), cJSON_GetArrayItem(member(divided, "texts"), t));
     cJSON_Delete(divided);
@@ -260,7 +270,9 @@ START_TEST(perplexity_of_few_bits) {
   snprintf(path, sizeof path, "%s/scored", folder);
   write_text(path,
              "\"And the evening and the morning were the first day.\"\n\"the face of the waters\"\n[116, 104, 101]\n");
-  cJSON *whole = scored(""), *alone = scored("--batch 1"), *ranks = scored("--tp 2");
+  cJSON *whole = scored(""), *alone = scored("--batch 1"), *ranks = scored("--tp 2"),
+        *parts = scored("--weights int8 --stage 3 -n 2");
+  cJSON *eight = scored("--cache fp8");
   const double perplexity = number(whole, "perplexity"), bytes = number(whole, "allocated_bytes");
   ck_assert_double_eq(number(whole, "scored_tokens"), 50 + 21 + 2);
   ck_assert_double_eq(number(whole, "forward_tokens"), 50 + 21 + 2);
@@ -268,18 +280,25 @@ START_TEST(perplexity_of_few_bits) {
   ck_assert_double_lt(perplexity, 256);
   ck_assert_double_eq_tol(number(alone, "perplexity"), perplexity, 1e-4 * perplexity);
   ck_assert_double_eq_tol(number(ranks, "perplexity"), perplexity, 1e-4 * perplexity);
+  /* keys and values in 8 bits take a quarter of float32's bytes */
+  ck_assert_double_eq_tol(number(eight, "perplexity"), perplexity, 0.01 * perplexity);
+  ck_assert_double_ne(number(eight, "perplexity"), perplexity);
+  ck_assert_double_eq(4 * number(eight, "cache_bytes"), number(whole, "cache_bytes"));
+  ck_assert_double_eq(number(eight, "predicted_bytes"), number(eight, "allocated_bytes"));
+  cJSON_Delete(eight);
   for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
     snprintf(how, sizeof how, "--weights %s", types[i].type);
     cJSON *coded = scored(how);
     const double got = number(coded, "perplexity"), saved = bytes - number(coded, "allocated_bytes");
     ck_assert_msg(fabs(got / perplexity - 1) < types[i].within && got != perplexity, "%s: %g, not %g", types[i].type,
                   got, perplexity);
+    if (i == 0) ck_assert_double_eq_tol(number(parts, "perplexity"), got, 1e-6 * got);
     const double elements = saved * 8 / (32 - types[i].bits); /* of coded weights: 12 hidden^2 for each layer */
     ck_assert_msg(fmod(elements, 12 * 64 * 64) == 0, "%s: %.0f weights", types[i].type, elements);
     ck_assert_double_eq(number(coded, "predicted_bytes"), number(coded, "allocated_bytes"));
     cJSON_Delete(coded);
   }
-  cJSON_Delete(whole), cJSON_Delete(alone), cJSON_Delete(ranks);
+  cJSON_Delete(whole), cJSON_Delete(alone), cJSON_Delete(ranks), cJSON_Delete(parts);
 }
 END_TEST
 
@@ -296,12 +315,15 @@ START_TEST(refusals) {
   refused(2, "several prompts", "--init-from x --prompt a --prompt-ids 1");
   refused(2, "is no token", "--init-from x --prompt-ids 1,b");
   refused(2, "--tag without --resume", "--init-from x --prompt a --tag y");
-  refused(3, "neither by --sp nor by --ep", "--init-from x --prompt a -n 2 --sp 2");
-  refused(2, "4 ranks are not 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 4 --tp 2");
+  refused(3, "are not divided by --sp", "--init-from x --prompt a -n 2 --sp 2");
+  refused(2, "5 ranks are not replicas of 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 5 --tp 2");
+  refused(3, "no experts", "--init-from x --prompt a --tokens 4 --ep 2");
   refused(2, "the prompt is empty", "--init-from x --prompt ''");
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
   refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
   refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
+  refused(2, "no type of a cache is \"int8\"", "--init-from x --prompt a --cache int8");
+  refused(2, "--cache with --no-cache", "--init-from x --prompt a --cache fp8 --no-cache");
   refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
   refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");

@@ -346,6 +346,36 @@ START_TEST(variants_share_a_surface) {
 }
 END_TEST
 
+/* Products of few rows, which a host bounds by reading the weight, are a surface of their own: they follow their
+ * samples, others do not change by them, and one with GELU is the product and the other kernel. */
+START_TEST(few_rows_have_a_surface) {
+  tws_profile *without = finish(measured_machine(0));
+  tws_profile_builder *b = measured_machine(0);
+  for (int64_t rows = 1; rows <= 4; rows *= 2)
+    for (int n = 0; n < 4; n++)
+      for (int k = 0; k < 4; k++) {
+        const tws_work work = linear(TWS_KERNEL_LINEAR, rows, widths[n], widths[k]);
+        const double s = 4.0 * (double)(widths[n] * widths[k]) / 8e9 + 2e-7;
+        ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, s, NULL), TWS_OK);
+      }
+  tws_profile *p = finish(b);
+  for (int64_t rows = 1; rows <= 4; rows++) {
+    tws_work work = linear(TWS_KERNEL_LINEAR, rows, 300, 2000), gelu = sized(TWS_KERNEL_GELU, 300 * rows, 0);
+    const double s = tws_kernel_seconds(p, &work, 1, 1);
+    ck_assert_double_eq_tol(s / (4.0 * 300 * 2000 / 8e9 + 2e-7), 1, 0.02);
+    work.flags = TWS_GELU;
+    ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / (s + tws_kernel_seconds(p, &gelu, 1, 1)), 1, 1e-9);
+  }
+  const int64_t others[] = {5, 16, 200};
+  for (int i = 0; i < 3; i++) {
+    const tws_work work = linear(TWS_KERNEL_LINEAR, others[i], 300, 2000);
+    ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / tws_kernel_seconds(without, &work, 1, 1), 1, 1e-9);
+  }
+  tws_profile_destroy(without);
+  tws_profile_destroy(p);
+}
+END_TEST
+
 /* Two kernels in one: as measured where that was measured; elsewhere a host runs the second over what is in its caches
  * by then, which costs it what the second alone costs. */
 START_TEST(two_in_one) {
@@ -624,6 +654,7 @@ int main(void) {
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);
   tcase_add_test(test, variants_share_a_surface);
+  tcase_add_test(test, few_rows_have_a_surface);
   tcase_add_test(test, two_in_one);
   tcase_add_test(test, costs_are_not_negative);
   tcase_add_test(test, attention_by_shape);

@@ -1,6 +1,7 @@
 /* Computes the seconds of one kernel from measurements of the profile if there are any, else from published figures. */
 #include <math.h>
 #include <string.h>
+#include "models/few_rows.h"
 #include "models/hardware/profile_internal.h"
 #include "models/hardware/runtime.h"
 
@@ -107,6 +108,17 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
     for (int j = 0; j < TWS_SURFACE_COSTS; j++) shape->cost[j] = costs[j] * (j == 1 ? 1 : p.times);
     return 1;
   }
+  if (work->code == TWS_KERNEL_CACHED_ATTENTION) {
+    const double texts = (double)d[0] * (double)d[1], group = (double)d[2] / fmax((double)d[3], 1);
+    const double keys = (double)(d[6] > 0 ? d[6] : d[5]);
+    const double sizes[TWS_SURFACE_DIMS] = {texts * (double)d[3], keys, (double)d[4], group};
+    for (int i = 0; i < TWS_SURFACE_DIMS; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
+    /* cost terms: flops of products, launch, traffic, exponentials, query heads */
+    const double costs[TWS_SURFACE_COSTS] = {tws_work_flops(work), 1, tws_work_bytes(work),
+                                             texts * (double)d[2] * keys, texts * (double)d[2]};
+    memcpy(shape->cost, costs, sizeof costs);
+    return 1;
+  }
   if (is_attention(work)) {
     double heads = (double)d[0] * (double)d[2], seq = (double)d[1], head = (double)d[4];
     double sizes[TWS_SURFACE_DIMS] = {heads, seq, head, (double)d[3] / (double)(d[2] > 0 ? d[2] : 1) * 64};
@@ -121,6 +133,10 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
 }
 
 /* ---- from measurements ---- */
+
+int tws_has_few_rows(const tws_work *work) {
+  return work->code == TWS_KERNEL_LINEAR && work->d[0] <= TWS_FEW_ROWS;
+}
 
 /* Returns the distance of two types. Two 16-bit types are closer to each other than to float32, because they move the
  * same bytes. */
@@ -147,6 +163,10 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   if (flags & FUSED) return INFINITY;
   if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT | TWS_RELATIVE)) far += 1;
   if (flags & TWS_FP8) far += 8;
+  if (family->few_rows != tws_has_few_rows(work)) {
+    if (work->flags & FUSED) return INFINITY; /* the kernels that it consists of are known better */
+    far += 14;                              /* worse than other types, better than other kernels */
+  }
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2 | TWS_SUMS)) far += 1;

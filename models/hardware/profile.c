@@ -117,30 +117,53 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
 /* limits of a file's length, because the time of fits grows with the square of these numbers */
 enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 };
 
-/* Appends the samples of one entry to its family. */
-static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_family *family,
-                             tws_error *err) {
-  const tws_operator *operator= tws_operator_of((tws_kernel)family->work.code);
+/* Returns the family of an entry, and creates it if there is none. The array has room for two
+ * families per entry. */
+static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
+  for (size_t i = 0; i < profile->family_count; i++) {
+    tws_family *f = &profile->families[i];
+    if (f->work.code == entry->work.code && f->work.dtype == entry->work.dtype &&
+        f->work.dtype2 == entry->work.dtype2 && f->work.flags == entry->work.flags && f->threads == entry->threads &&
+        f->busy == entry->busy && f->few_rows == entry->few_rows) {
+      return f;
+    }
+  }
+  tws_family *made = &profile->families[profile->family_count++];
+  *made = *entry;
+  return made;
+}
+
+/* Appends a sample to a family. */
+static tws_code add_sample(const tws_work *work, double seconds, tws_family *family, tws_error *err) {
+  const size_t need = family->count + 1;
+  if (tws_reserve(&family->points, &family->point_capacity, need, sizeof *family->points) != 0 ||
+      tws_reserve(&family->shapes, &family->shape_capacity, need, sizeof *family->shapes) != 0)
+    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
+  family->points[family->count][0] = tws_work_bytes(work);
+  family->points[family->count][1] = seconds;
+  tws_shape_of(work, &family->shapes[family->count++]);
+  if (work->flags & TWS_ACCUMULATE) family->accumulates = 1;
+  return TWS_OK;
+}
+
+/* Appends the samples of one entry to its families. */
+static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t flags, tws_profile *profile,
+                             tws_family *entry, tws_error *err) {
+  const tws_operator *operator= tws_operator_of((tws_kernel)entry->work.code);
   const int dims = operator->dims;
   int least_sizes = dims; /* trailing dimensions that may be 0 may be omitted */
   while (least_sizes > 0 && operator->least[least_sizes - 1] == 0) least_sizes--;
-  size_t need = family->count + (size_t)cJSON_GetArraySize(list);
-  if (need > MAX_SAMPLES)
-    return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
-  if (tws_reserve(&family->points, &family->point_capacity, need, sizeof *family->points) != 0 ||
-      tws_reserve(&family->shapes, &family->shape_capacity, need, sizeof *family->shapes) != 0) {
-    return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
-  }
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, list) {
     const int sizes = cJSON_IsArray(row) ? cJSON_GetArraySize(row) - 1 : -1;
     if (sizes > dims || sizes < least_sizes) {
       return tws_json_fail(json, row, err, NULL, "a sample of %s must be %d sizes and the seconds",
-                           tws_kernel_name((tws_kernel)family->work.code), dims);
+                           tws_kernel_name((tws_kernel)entry->work.code), dims);
     }
-    tws_work work = family->work;
+    tws_work work = entry->work;
     work.flags = flags;
     const cJSON *cell = row->child;
+    double seconds = 0;
     for (int d = 0; d < sizes; d++, cell = cell->next) {
       double size = 0;
       int least = operator->least[d];
@@ -148,29 +171,14 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
       work.d[d] = (int64_t)fmin(size, 1e15);
       if (work.d[d] < least) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
     }
-    double *point = family->points[family->count];
-    TWS_TRY(read_cell(json, cell, 0, &point[1], err));
-    point[0] = tws_work_bytes(&work);
-    tws_shape_of(&work, &family->shapes[family->count]);
-    if (flags & TWS_ACCUMULATE) family->accumulates = 1;
-    family->count++;
+    TWS_TRY(read_cell(json, cell, 0, &seconds, err));
+    entry->few_rows = tws_has_few_rows(&work);
+    tws_family *family = find_family(profile, entry);
+    if (family->count == MAX_SAMPLES)
+      return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
+    TWS_TRY(add_sample(&work, seconds, family, err));
   }
   return TWS_OK;
-}
-
-/* Returns the family of an entry, and creates it if there is none. The array has room for one family per entry. */
-static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
-  for (size_t i = 0; i < profile->family_count; i++) {
-    tws_family *f = &profile->families[i];
-    if (f->work.code == entry->work.code && f->work.dtype == entry->work.dtype &&
-        f->work.dtype2 == entry->work.dtype2 && f->work.flags == entry->work.flags && f->threads == entry->threads &&
-        f->busy == entry->busy) {
-      return f;
-    }
-  }
-  tws_family *made = &profile->families[profile->family_count++];
-  *made = *entry;
-  return made;
 }
 
 static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_error *err) {
@@ -198,7 +206,7 @@ static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile
   tws_shape shape;
   entry.is_surface = tws_shape_of(&entry.work, &shape);
   if (entry.is_surface) entry.work.flags &= TWS_GELU | TWS_FP8;
-  return read_samples(json, list, flags, find_family(profile, &entry), err);
+  return read_samples(json, list, flags, profile, &entry, err);
 }
 
 static tws_code finish_family(tws_profile *profile, tws_family *family, tws_error *err) {
@@ -220,7 +228,8 @@ static tws_code read_families(const tws_json *json, tws_profile *profile, tws_er
   if (cJSON_GetArraySize(list) > MAX_ENTRIES) {
     return tws_json_fail(json, list, err, NULL, "more than %d entries", MAX_ENTRIES);
   }
-  profile->families = tws_arena_alloc(profile->arena, (size_t)cJSON_GetArraySize(list) + 1, sizeof *profile->families);
+  const size_t families = 2 * (size_t)cJSON_GetArraySize(list) + 1;
+  profile->families = tws_arena_alloc(profile->arena, families, sizeof *profile->families);
   if (profile->families == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
   cJSON_ArrayForEach(item, list) TWS_TRY(read_family(json, item, profile, err));
   for (size_t i = 0; i < profile->family_count; i++) TWS_TRY(finish_family(profile, &profile->families[i], err));

@@ -43,12 +43,14 @@ tws_code tws_surface_create(tws_arena *arena, const tws_shape *shapes, double (*
 double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
 
 /* One family of measurements: a kernel with its types, for one number of threads and of busy ranks. The variants of a
- * matrix product (added bias, accumulated output) are one family, in which a coordinate distinguishes them; other
- * kernels have a family for each combination of flags. */
+ * matrix product (added bias, accumulated output) are one family, in which a coordinate distinguishes them; products of
+ * few rows, which are bound by reading the weight and not by flops, are another one. Other kernels have a family for
+ * each combination of flags. */
 typedef struct tws_family {
   tws_work work; /* kernel and types of the measurements; for a curve also flags */
   int threads, busy;
   int is_surface, accumulates; /* accumulates: 1: a sample of the surface adds to its output */
+  int few_rows;                /* 1: tws_has_few_rows() of all samples; 0: of none */
   tws_curve curve;
   tws_surface surface;
   double (*points)[2]; /* pairs of bytes and seconds; used only while the file is read */
@@ -117,6 +119,8 @@ struct tws_profile {
 /* Computes where a matrix product or attention lies among the measured shapes, and its costs. Returns 1, or 0 for
  * kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
+/* Returns 1 if the work is a product that the host computes with its kernel for few rows (TWS_FEW_ROWS). */
+int tws_has_few_rows(const tws_work *work);
 const char *tws_profile_builtin(const char *name); /* JSON text of a profile in builtin.c, or NULL */
 /* Opens a built-in profile of any kind, or a file, as JSON. */
 tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);

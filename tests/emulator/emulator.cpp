@@ -16,7 +16,7 @@ namespace {
 // Stacks are not a power of two apart: their hot lines would share one set of every cache.
 enum { MAX_THREADS = 1024, STACK = (64 << 10) + 5 * 64, SHARED = 227 << 10, WARP = 32, UNASKED = 48 << 10 };
 
-// What change() keeps of a context while another one runs.
+// The state of a suspended context that change() restores.
 #ifdef __x86_64__
 typedef void *Place;  // the top of its stack, where its registers are
 #else

@@ -88,5 +88,10 @@ inline int atomicAdd(int *to, int x) {
   *to += x;
   return was;
 }
+inline int atomicMax(int *to, int x) {
+  const int was = *to;
+  if (x > was) *to = x;
+  return was;
+}
 
 #endif

@@ -1,6 +1,7 @@
 /* The cache of keys and values: rows of new tokens are copied to it, and queries of new tokens attend to all of it.
  * Attention of a few queries is bound by reading the cache, so that each key and each value is read once for all query
  * heads that share it. */
+#include "base/float8.h"
 #include "models/attention.h"
 #include "real/host/kernels/kernels.h"
 
@@ -27,6 +28,15 @@ static int64_t tokens_of(const cache_shape *s, int64_t b) {
   return s->lengths[b] < 0 ? 0 : s->lengths[b] < s->seq ? s->lengths[b] : s->seq;
 }
 
+/* Writes a row of numbers to a cache in e4m3. */
+static void write_codes(tws_dtype type, const void *from, int64_t first, int64_t count, uint8_t *to) {
+  float values[LANES];
+  FOR_TYPE(type, T, EACH_VECTOR(c, n, 0, count, {
+             v_store(values, v_get(T, from, first + c, n));
+             for (int64_t i = 0; i < n; ++i) to[c + i] = tws_to_e4m3(values[i]);
+           }));
+}
+
 static void cache_write_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const cache_shape s = cache_shape_of(call, 1);
@@ -35,22 +45,20 @@ static void cache_write_task(void *arg, int thread, int threads) {
   for (int64_t i = r.begin; i < r.end; ++i) {
     const int64_t b = i / kv, h = i % kv, count = tokens_of(&s, b), first = count > s.rows ? count - s.rows : 0;
     for (int64_t t = first; t < count; ++t) {
-      const int64_t from = ((b * s.seq + t) * (s.heads + kv) + s.heads + h) * head_bytes;
-      const int64_t to = (i * s.rows + (s.starts[b] + t) % s.rows) * head_bytes;
-      memcpy((char *)call->operand[3] + to, (const char *)call->operand[0] + from, (size_t)head_bytes);
+      const int64_t from = (b * s.seq + t) * (s.heads + kv) + s.heads + h;
+      const int64_t to = i * s.rows + (s.starts[b] + t) % s.rows;
+      if (call->dtype[3] == TWS_E4M3)
+        write_codes(call->dtype[0], call->operand[0], from * s.head, s.head, (uint8_t *)call->operand[3] + to * s.head);
+      else
+        memcpy((char *)call->operand[3] + to * head_bytes, (const char *)call->operand[0] + from * head_bytes,
+               (size_t)head_bytes);
     }
   }
-}
-/* Fails for a cache in 8 bits, which only predictions know. */
-static tws_code check_types(const tws_host_call *call, int cache, tws_error *err) {
-  if (call->dtype[cache] == call->dtype[0]) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "keep keys and values in the type of activations",
-                  "the host has no cache of keys and values in %s", tws_dtype_name(call->dtype[cache]));
 }
 
 HOST_KERNEL(cache_write) {
   const int64_t *d = call->work->d;
-  TWS_TRY(check_types(call, 3, err));
+  (void)err;
   run_parallel(call, 8.0 * (double)(d[0] * d[1] * d[3] * d[4]), cache_write_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
@@ -65,13 +73,36 @@ typedef struct cached_queries {
   int64_t count, width; /* number of query heads; elements of a head, rounded up to whole vectors */
   float query[GROUP][MOST_HEAD], sum[GROUP][MOST_HEAD], score[GROUP][KEYS_AT_ONCE];
   float largest[GROUP], total[GROUP], slope[GROUP];
+  float meaning[256]; /* of a cache in e4m3: the number of each code */
 } cached_queries;
+
+/* Reads a row of a cache in e4m3 or another type. `out` has room for whole vectors. */
+VECTOR_INLINE void read_row(tws_dtype T, const void *cache, int64_t first, int64_t head, const cached_queries *q,
+                            float *out) {
+  const uint8_t *codes = (const uint8_t *)cache + first;
+  if (T == TWS_E4M3) {
+    for (int64_t c = 0; c < q->width; ++c) out[c] = c < head ? q->meaning[codes[c]] : 0;
+  } else {
+    EACH_VECTOR(c, n, 0, head, v_store(out + c, v_get(T, cache, first + c, n)));
+  }
+}
+
+/* As FOR_TYPE, for the type of a cache. */
+#define FOR_CACHE_TYPE(type, T, ...)  \
+  do {                                \
+    if ((type) == TWS_E4M3) {         \
+      const tws_dtype T = TWS_E4M3;   \
+      __VA_ARGS__;                    \
+    } else {                          \
+      FOR_TYPE(type, T, __VA_ARGS__); \
+    }                                 \
+  } while (0)
 
 /* Computes scores of one key for all queries. */
 VECTOR_INLINE void score_key(tws_dtype T, const void *cache, int64_t first, int64_t head, cached_queries *q,
                              int64_t column) {
   float key[MOST_HEAD];
-  EACH_VECTOR(c, n, 0, head, v_store(key + c, v_get(T, cache, first + c, n)));
+  read_row(T, cache, first, head, q, key);
   for (int64_t h = 0; h < q->count; ++h) {
     vf sum = v_zero();
     for (int64_t c = 0; c < q->width; c += LANES) sum += v_load(q->query[h] + c) * v_load(key + c);
@@ -82,7 +113,7 @@ VECTOR_INLINE void score_key(tws_dtype T, const void *cache, int64_t first, int6
 VECTOR_INLINE void add_value(tws_dtype T, const void *cache, int64_t first, int64_t head, cached_queries *q,
                              int64_t column) {
   float value[MOST_HEAD];
-  EACH_VECTOR(c, n, 0, head, v_store(value + c, v_get(T, cache, first + c, n)));
+  read_row(T, cache, first, head, q, value);
   for (int64_t h = 0; h < q->count; ++h) {
     const vf p = v_set(q->score[h][column]);
     for (int64_t c = 0; c < q->width; c += LANES) v_store(q->sum[h] + c, v_load(q->sum[h] + c) + p * v_load(value + c));
@@ -116,13 +147,13 @@ static void attend(const tws_host_call *call, const cache_shape *s, const tws_at
   const int64_t first = position + 1 > most ? position + 1 - most : 0;
   for (int64_t begin = first; begin <= position; begin += KEYS_AT_ONCE) {
     const int64_t count = position + 1 - begin < KEYS_AT_ONCE ? position + 1 - begin : KEYS_AT_ONCE;
-    FOR_TYPE(call->dtype[1], T,
-             for (int64_t k = 0; k < count; ++k)
-                 score_key(T, call->operand[1], (keys + (begin + k) % s->rows) * s->head, s->head, q, k));
+    FOR_CACHE_TYPE(call->dtype[1], T,
+                   for (int64_t k = 0; k < count; ++k)
+                       score_key(T, call->operand[1], (keys + (begin + k) % s->rows) * s->head, s->head, q, k));
     exponentials(q, count, position - begin, f->cap);
-    FOR_TYPE(call->dtype[1], T,
-             for (int64_t k = 0; k < count; ++k)
-                 add_value(T, call->operand[1], (values + (begin + k) % s->rows) * s->head, s->head, q, k));
+    FOR_CACHE_TYPE(call->dtype[1], T,
+                   for (int64_t k = 0; k < count; ++k)
+                       add_value(T, call->operand[1], (values + (begin + k) % s->rows) * s->head, s->head, q, k));
   }
 }
 
@@ -143,6 +174,7 @@ static void cached_attention_task(void *arg, int thread, int threads) {
   const int64_t group = s.heads / s.kv_heads, row = (s.heads + 2 * s.kv_heads) * s.head;
   const host_range r = share(s.batch * s.kv_heads, 1, thread, threads);
   cached_queries q = {.width = (s.head + LANES - 1) / LANES * LANES};
+  for (int code = 0; code < 256 && call->dtype[1] == TWS_E4M3; ++code) q.meaning[code] = tws_from_e4m3((uint8_t)code);
   for (int64_t i = r.begin; i < r.end; ++i)
     for (int64_t t = 0; t < s.seq; ++t)
       for (int64_t g = 0; g < group; g += GROUP) {
@@ -171,7 +203,6 @@ static void cached_attention_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(cached_attention) {
   const int64_t *d = call->work->d;
-  TWS_TRY(check_types(call, 1, err));
   if (d[4] > MOST_HEAD)
     return tws_fail(err, TWS_UNSUPPORTED, "generate with --no-cache",
                     "cached attention: heads of %lld elements; at most %d", (long long)d[4], MOST_HEAD);

@@ -3,6 +3,7 @@
  * it is converted to float32 panels, as half precision is. */
 #include "base/float8.h"
 #include "base/memory.h"
+#include "models/few_rows.h"
 #include "models/routing.h"
 #include "real/host/kernels/kernels.h"
 
@@ -222,9 +223,9 @@ static void panel_task(void *arg, int thread, int threads) {
 
 /* ---- few rows of A, as those of the tokens of a decode: bound by reading B ---- */
 
-/* FEW: most rows of A. AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops
+/* AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops
  * at the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
-enum { FEW = 4, AHEAD = 4096, LINE = 64 };
+enum { AHEAD = 4096, LINE = 64 };
 
 /* Adds products of 2 LANES adjacent bfloat16 numbers, those with even and with odd numbers to different sums: the upper
  * and the lower halves of 32 bits become float32 without being moved to other lanes. */
@@ -242,7 +243,7 @@ VECTOR_INLINE void dot_row(tws_dtype T, const product *p, int64_t column, int to
   const int64_t bytes = LANES * (T == TWS_F32 ? 4 : 2), chunk = (int64_t)steps * LANES, whole = p->k / chunk * chunk;
   const int64_t row = column * p->ldb;
   const char *w = at(p->in, p->b, row);
-  vf sum[FEW][8];
+  vf sum[TWS_FEW_ROWS][8];
   for (int t = 0; t < tokens; ++t)
     for (int i = 0; i < steps; ++i) sum[t][i] = v_zero();
   for (int64_t c = 0; c < whole && T == TWS_BF16; c += chunk)
@@ -286,12 +287,12 @@ static void few_rows_task(void *arg, int thread, int threads) {
           dot_row(T, p, j, 3, 4);
           break;
         default:
-          dot_row(T, p, j, FEW, 4);
+          dot_row(T, p, j, TWS_FEW_ROWS, 4);
       });
 }
 
 static int has_few_rows(const product *p) {
-  return p->m <= FEW && p->transpose_b && !p->transpose_a && !p->accumulate && !p->codes;
+  return p->m <= TWS_FEW_ROWS && p->transpose_b && !p->transpose_a && !p->accumulate && !p->codes;
 }
 
 static tws_code multiply(product *p, tws_error *err) {

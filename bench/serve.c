@@ -1,0 +1,203 @@
+/* Predictions of inference on this machine against measurements: for 20 shapes, seconds to the first tokens and seconds
+ * a token by a profile of `twinspeed calibrate`, and by generating with random weights. Measured are CPU seconds of the
+ * process, which other processes change less than those of the clock; with one thread they are the seconds of an idle
+ * machine. Rounds over all shapes are interleaved; lower quartiles of tokens and of rounds are compared, as calibration
+ * reports those of its passes, because other load on the machine only ever adds. */
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/support.h"
+#include "job/serving.h"
+#include "real/real.h"
+
+enum { MOST_ROUNDS = 32, MOST_TOKENS = 64, MOST_BATCH = 8, MOST_PROMPT = 512 };
+
+typedef struct shape {
+  const char *dtype;
+  const char *type; /* model_type */
+  int hidden, layers, heads, kv_heads, inner, vocabulary;
+  int batch, prompt, output;
+} shape;
+
+static const shape shapes[] = {{"fp32", "llama", 64, 2, 4, 2, 192, 256, 1, 16, 16},
+                               {"fp32", "llama", 256, 4, 4, 4, 1024, 1000, 1, 64, 16},
+                               {"bf16", "llama", 256, 4, 4, 2, 1024, 1000, 4, 64, 16},
+                               {"fp32", "llama", 512, 8, 8, 8, 1536, 8000, 1, 128, 16},
+                               {"bf16", "llama", 512, 8, 8, 2, 1536, 8000, 2, 128, 16},
+                               {"bf16", "llama", 768, 12, 12, 4, 2048, 32000, 1, 128, 16},
+                               {"fp32", "llama", 768, 6, 12, 12, 3072, 32000, 1, 32, 16},
+                               {"fp32", "llama", 1024, 4, 16, 8, 2816, 32000, 4, 64, 16},
+                               {"bf16", "llama", 2048, 2, 32, 8, 8192, 32000, 1, 128, 16},
+                               {"bf16", "llama", 1024, 8, 16, 4, 4096, 8000, 1, 512, 16},
+                               {"fp32", "gpt2", 128, 4, 4, 4, 512, 1000, 1, 32, 16},
+                               {"fp32", "gpt2", 384, 6, 6, 6, 1536, 5000, 2, 64, 16},
+                               {"bf16", "gpt2", 768, 6, 12, 12, 3072, 50257, 1, 128, 16},
+                               {"fp32", "gpt2", 768, 12, 12, 12, 3072, 50257, 1, 64, 16},
+                               {"bf16", "gpt2", 1024, 6, 16, 16, 4096, 20000, 4, 32, 16},
+                               {"fp32", "qwen2", 512, 6, 8, 2, 1408, 16000, 1, 256, 16},
+                               {"bf16", "qwen2", 896, 6, 14, 2, 4864, 32000, 2, 64, 16},
+                               {"fp32", "qwen2", 256, 8, 8, 4, 768, 4000, 4, 128, 16},
+                               {"bf16", "mistral", 512, 4, 8, 4, 2048, 16000, 1, 256, 16},
+                               {"fp32", "mistral", 1280, 3, 20, 4, 3456, 16000, 1, 32, 16}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+/* Predicted or measured seconds of a shape: of the pass over the prompts, and of a pass over one token of each. */
+typedef struct times {
+  double first_s, token_s;
+} times;
+
+static const tws_real_api *load(void) {
+  const tws_real_api *(*get)(void);
+  void *symbol = module_symbol(TWS_BUILD_DIR "/twinspeed_real.so", TWS_REAL_MODULE_SYMBOL);
+  memcpy(&get, &symbol, sizeof get);
+  return get();
+}
+
+/* Writes the model's configuration to a temporary file. */
+static void write_model(const shape *s, char *path) {
+  const int file = mkstemp(path);
+  FILE *out = file < 0 ? NULL : fdopen(file, "w");
+  if (!out) exit(1);
+  if (strcmp(s->type, "gpt2") == 0)
+    fprintf(out,
+            "{\"model_type\":\"gpt2\",\"vocab_size\":%d,\"n_embd\":%d,\"n_layer\":%d,\"n_head\":%d,\"n_inner\":%d,"
+            "\"n_positions\":1024}",
+            s->vocabulary, s->hidden, s->layers, s->heads, s->inner);
+  else
+    fprintf(out,
+            "{\"model_type\":\"%s\",\"vocab_size\":%d,\"hidden_size\":%d,\"num_hidden_layers\":%d,"
+            "\"num_attention_heads\":%d,\"num_key_value_heads\":%d,\"intermediate_size\":%d,"
+            "\"max_position_embeddings\":1024,\"tie_word_embeddings\":true}",
+            s->type, s->vocabulary, s->hidden, s->layers, s->heads, s->kv_heads, s->inner);
+  fclose(out);
+}
+
+static tws_job *load_job(const shape *s, const char *profile, int threads) {
+  tws_error err = {0};
+  tws_job *job;
+  char path[] = "/tmp/twinspeed-bench-XXXXXX";
+  write_model(s, path);
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  spec.model = path;
+  spec.profile = profile;
+  spec.dtype = s->dtype;
+  spec.threads = threads;
+  spec.sequence = s->prompt + s->output;
+  tws_job_spec_generate(&spec);
+  const tws_code code = tws_job_load(&spec, &job, &err);
+  unlink(path);
+  need(code, &err);
+  return job;
+}
+
+static times predict(const shape *s, const tws_job *job) {
+  tws_error err = {0};
+  tws_serve_answer answer;
+  tws_job batch = *job;
+  tws_config config = *job->config;
+  config.micro_batch_size = config.train_batch_size = s->batch;
+  batch.config = &config;
+  const tws_serve_request request = {.prompt = s->prompt, .output = s->output, .server = tws_server_find("twinspeed")};
+  need(tws_job_serve(&batch, &request, &answer, &err), &err);
+  return (times){answer.first_token_s, answer.token_s};
+}
+
+/* CPU seconds of the process at the last text's tokens. */
+typedef struct stamps {
+  int texts, count;
+  double cpu[MOST_TOKENS];
+} stamps;
+
+static int on_token(void *user, int64_t prompt, int32_t token, double log_probability) {
+  stamps *s = user;
+  (void)token, (void)log_probability;
+  if (prompt + 1 == s->texts && s->count < MOST_TOKENS) s->cpu[s->count++] = cpu_s();
+  return 0;
+}
+
+/* Returns the lower quartile. */
+static double low(double *values, int count) {
+  median(values, count); /* sorts them */
+  return values[count / 4];
+}
+
+static times measure(const tws_real_api *api, const shape *s, const tws_job *job) {
+  static int32_t tokens[MOST_PROMPT];
+  tws_error err = {0};
+  tws_prompt prompts[MOST_BATCH];
+  tws_generate_result result;
+  stamps at = {.texts = s->batch};
+  double each[MOST_TOKENS];
+  for (int i = 0; i < s->prompt; i++) tokens[i] = (i * 7919 + 13) % s->vocabulary;
+  for (int i = 0; i < s->batch; i++) prompts[i] = (tws_prompt){tokens, s->prompt};
+  const tws_generate_options options = {.plan = tws_job_request(job, 0),
+                                        .prompts = prompts,
+                                        .prompt_count = s->batch,
+                                        .count = s->output,
+                                        .cache = 1,
+                                        .on_token = on_token,
+                                        .user = &at};
+  need(api->generate(&options, &result, &err), &err);
+  for (int i = 1; i < at.count; i++) each[i - 1] = at.cpu[i] - at.cpu[i - 1];
+  return (times){result.prefill_cpu_s, low(each, at.count - 1)};
+}
+
+static void print_results(double first[SHAPES][MOST_ROUNDS], double token[SHAPES][MOST_ROUNDS], const times *predicted,
+                          int rounds) {
+  double errors[2][SHAPES];
+  int within[2] = {0, 0};
+  printf("%-8s %-5s %6s %6s %5s %6s   %21s %6s   %21s %6s\n", "model", "type", "hidden", "layers", "texts", "prompt",
+         "first token, ms", "error", "a token, ms", "error");
+  for (int i = 0; i < SHAPES; i++) {
+    const shape *s = &shapes[i];
+    if (token[i][0] <= 0) continue;
+    const times measured = {low(first[i], rounds), low(token[i], rounds)};
+    const double error[2] = {predicted[i].first_s / measured.first_s - 1, predicted[i].token_s / measured.token_s - 1};
+    printf("%-8s %-5s %6d %6d %5d %6d   %10.3f %10.3f %+5.1f%%   %10.3f %10.3f %+5.1f%%\n", s->type, s->dtype,
+           s->hidden, s->layers, s->batch, s->prompt, 1e3 * predicted[i].first_s, 1e3 * measured.first_s,
+           100 * error[0], 1e3 * predicted[i].token_s, 1e3 * measured.token_s, 100 * error[1]);
+    for (int k = 0; k < 2; k++) {
+      errors[k][i] = fabs(error[k]);
+      within[k] += errors[k][i] <= 0.1;
+    }
+  }
+  printf("median error of the first token %.1f %%, of %d within 10 %%: %d; of a token %.1f %%, %d\n",
+         100 * median(errors[0], SHAPES), SHAPES, within[0], 100 * median(errors[1], SHAPES), within[1]);
+}
+
+int main(int argc, char **argv) {
+  static double first[SHAPES][MOST_ROUNDS], token[SHAPES][MOST_ROUNDS];
+  tws_error err = {0};
+  tws_job *jobs[SHAPES];
+  times predicted[SHAPES];
+  int rank, world;
+  const char *profile = argc > 1 ? argv[1] : NULL;
+  const int rounds = argc > 2 ? argument_int(argv[2]) : 5, threads = argc > 3 ? argument_int(argv[3]) : 1;
+  const int only = argc > 4 ? argument_int(argv[4]) : 0; /* one shape, for a profiler */
+  if (!profile || rounds < 1 || rounds > MOST_ROUNDS || threads < 1) {
+    fprintf(stderr,
+            "usage: bench-serve PROFILE [rounds, 1 to %d] [threads]\nPROFILE: a file of `twinspeed calibrate "
+            "-n 1 --threads N -o FILE`\n",
+            MOST_ROUNDS);
+    return 2;
+  }
+  const tws_real_api *api = load();
+  need(api->start(&argc, &argv, &rank, &world, &err), &err);
+  for (int i = 0; i < SHAPES; i++) {
+    jobs[i] = load_job(&shapes[i], profile, threads);
+    predicted[i] = predict(&shapes[i], jobs[i]);
+  }
+  for (int round = 0; round < rounds; round++)
+    for (int i = 0; i < SHAPES; i++) {
+      if (only && i + 1 != only) continue;
+      const times now = measure(api, &shapes[i], jobs[i]);
+      first[i][round] = now.first_s;
+      token[i][round] = now.token_s;
+    }
+  printf("%s\n%d threads, %d rounds; predicted and measured\n", api->description(), threads, rounds);
+  print_results(first, token, predicted, rounds);
+  for (int i = 0; i < SHAPES; i++) tws_job_destroy(jobs[i]);
+  api->stop();
+  return 0;
+}
