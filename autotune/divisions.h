@@ -45,11 +45,12 @@ typedef struct tws_divisions {
 tws_code tws_divisions_open(const tws_points *points, tws_division_bound *records, tws_divisions *out, tws_error *err);
 void tws_divisions_close(tws_divisions *divisions);
 
-/* Examines the divisions of this part with `workers` processes until the time `until_s` (0: no limit), and counts
- * points that are illegal or do not fit in `tally`. */
+/* Examines the divisions of ranks in this process's part of the search with `workers` processes until the time
+ * `until_s` (0: no limit), and counts points that are illegal or do not fit in `tally`. */
 tws_code tws_divisions_look(tws_divisions *divisions, int workers, double until_s, tws_tally *tally, double *cpu_s,
                             tws_error *err);
-/* Returns the numbers of the divisions that have points that may fit, in order. */
+/* Returns the indices of those divisions of ranks (degrees of parallelism) of which some configuration may fit, in
+ * ascending order. */
 const int64_t *tws_divisions_found(tws_divisions *divisions, int64_t *count);
 /* Sets *may_fit to 1 if a point of one of these divisions may fit, and sets its variant. Points that do not fit are
  * already in the tally. */

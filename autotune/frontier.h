@@ -33,7 +33,8 @@ typedef struct tws_search {
   double left_score; /* upper bound of the scores of points that are left; 0: none is left */
 } tws_search;
 
-/* Searches the points of the divisions that may fit, or those of a list. */
+/* Plans points, best bounds first, until no other can be better, and leaves the results in `search`. The points are
+ * those of divisions of ranks that may fit, or those of the search's list if it has one. */
 tws_code tws_frontier_search(tws_search *search, tws_error *err);
 /* Plans the candidates closest to fitting, if nothing fits, so that a message can state the missing bytes. */
 tws_code tws_frontier_plan_closest(tws_search *search, tws_error *err);

@@ -221,7 +221,7 @@ static void state_path(const tws_tune_request *request, int part, char *path) {
     snprintf(path, PATH, "%.4000s", request->state);
 }
 
-/* Writes the results of this part for the part that merges them. */
+/* Writes the results of this process's part of the search for the process that merges all parts. */
 static tws_code end_part(const tws_search *s, tws_error *err) {
   tws_state_end *end = tws_calloc(1, sizeof *end);
   if (!end) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search");

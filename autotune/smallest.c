@@ -396,7 +396,7 @@ typedef struct all_kinds {
   const tws_smallest_request *request;
   char names[TWS_SMALLEST_KINDS][256];
   int count;
-  int workers; /* processes of each search of the tuner; more than one if there are more cores than kinds */
+  int workers; /* processes of each search of the tuner; more than one if there are more cores than kinds of devices */
   tws_smallest_answer *answers;
 } all_kinds;
 

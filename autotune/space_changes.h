@@ -21,8 +21,8 @@ typedef struct tws_changed {
   tws_job_spec spec;
   char flags[512], tile_size[64], group_size[64];
 } tws_changed;
-/* Applies a change; returns 0 if it has no effect. The global batch stays the same. to_micro: the value of a smaller
- * micro batch. */
+/* Writes to *to the options of the job after a change; returns 0 if the change has no effect. The global batch stays
+ * the same. to_micro: the micro batch after the change that makes it smaller. */
 int tws_change_apply(const tws_job_spec *given, const tws_change *change, const tws_job *job, int64_t to_micro,
                      tws_changed *to);
 

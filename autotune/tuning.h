@@ -20,8 +20,8 @@ typedef enum tws_tuning_axes { /* the parallel axes that are tried in addition t
 typedef struct tws_tuning {
   const tws_job_spec *spec; /* the specification with which search.job was opened */
   /* The request of tws_tune() with the lists of its space. tws_tuning_complete() sets tuner, trials, early_stopping,
-   * seed, memory_bytes and unset fields of the space. Parts are set by the launcher that started this process; the
-   * budget and the state file are set from the members below. */
+   * seed, memory_bytes and unset fields of the space. If several processes share the search, the launcher that started
+   * this one sets its part; the budget and the state file are set from the members below. */
   tws_tune_request search;
   tws_tuner tuner; /* tuner that orders the runs; if none are requested, the one that orders the simulations */
   tws_tuning_axes axes;

@@ -316,8 +316,10 @@ static tws_code find_member(const tws_json *json, const cJSON *object, const cha
                             const cJSON **item, tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
   if (*item && !cJSON_IsNull(*item)) return TWS_OK;
+  char hint[128];
+  snprintf(hint, sizeof hint, "give \"%.80s\" a value there", key);
   if (required)
-    return tws_json_fail(json, *item ? *item : object, err, NULL, "key \"%s\" is %s, and it is required", key,
+    return tws_json_fail(json, *item ? *item : object, err, hint, "key \"%s\" is %s, and it is required", key,
                          *item ? "null" : "missing");
   *item = NULL;
   return TWS_OK;

@@ -9,8 +9,8 @@ typedef struct tws_launch_flags {
   const char *hostfile, *include, *exclude, *launcher, *remote_shell, *logs, *num_nodes; /* NULL: not given */
   int64_t num_gpus;                                                                      /* 0: not given */
   int elastic;     /* 1: elastic MIN:MAX is accepted */
-  int any_command; /* ranks run a foreign command, which every launcher can start; ranks of Twinspeed's own subcommands
-                    * need `ours` */
+  int any_command; /* 1: ranks run a foreign command, which every launcher can start, not a subcommand of this
+                    * program, which only its own launcher starts */
 } tws_launch_flags;
 
 /* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_launch_flags member in it. */
@@ -45,8 +45,8 @@ const char *tws_launch_flags_hostfile(const tws_launch_flags *flags, int64_t ran
 int tws_launch_flags_given(const tws_launch_flags *flags);
 /* Reports on standard error if the hosts come from the default hostfile. */
 void tws_launch_flags_report(const tws_cli *cli, const tws_launch_flags *flags, int64_t ranks);
-/* Returns 1 if devices were selected, so that CUDA_VISIBLE_DEVICES of this environment does not apply to the ranks. As
- * in DeepSpeed's launcher, a message says which option sets it. */
+/* Returns 1 if options of the launcher select devices, which then replaces CUDA_VISIBLE_DEVICES of this environment in
+ * the ranks; as in DeepSpeed's launcher, a message names the option. */
 int tws_launch_flags_choose_devices(const tws_cli *cli, const tws_launch_flags *flags);
 /* Prints the mapping rank -> host -> device to standard output or to standard error; as JSON ("twinspeed-ranks-1") with
  * --json. first: number of the first rank. */

@@ -35,18 +35,11 @@ static int64_t largest(const float *scores, int64_t count) {
   return best;
 }
 
-/* Returns the softmax's probability of score `of`. */
-static double probability(const float *scores, int64_t count, int64_t of) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; i++) sum += exp((double)scores[i] - (double)scores[of]);
-  return 1 / sum;
-}
-
 static void add_class(predictions *p, const float *scores, int64_t classes, int64_t label) {
   const int64_t best = largest(scores, classes);
   cJSON *item = cJSON_CreateObject();
   cJSON_AddNumberToObject(item, "label", (double)best);
-  cJSON_AddNumberToObject(item, "probability", probability(scores, classes, best));
+  cJSON_AddNumberToObject(item, "probability", tws_class_probability(scores, classes, best));
   cJSON_AddItemToArray(p->list, item);
   p->labelled += label >= 0;
   p->right += label == best;

@@ -15,7 +15,8 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
 /* Prints the assumptions (job/assumed.h) as a note, for a subcommand whose result does not include them; `trains`:
  * without those that affect a prediction alone. */
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains);
-/* Prints the values chosen for "auto" and for fractions of counts; included in the remarks about a job. */
+/* Prints the values chosen for "auto", and the whole numbers that counts given as fractions were rounded to; included
+ * in the remarks about a job. */
 void tws_config_remark(const tws_cli *cli, const tws_config *config);
 /* Prints a warning if the machine had other load during calibration; included in the remarks about a job. */
 void tws_noise_remark(const tws_cli *cli, const tws_profile *profile);

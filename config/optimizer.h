@@ -23,9 +23,10 @@ typedef enum tws_update_rule {
 typedef enum tws_optimizer_phases {
   TWS_PHASES_ONE,      /* all steps are equal */
   TWS_PHASES_FROZEN,   /* after freeze_step the second moments are fixed, and signs of the momentum are communicated */
-  /* as FROZEN, with one scale for the signs of all parameters; a program between the phases finds what that needs */
+  /* as FROZEN, with one scale for the signs of all parameters; a program between the phases computes the scale */
   TWS_PHASES_SCALED,
-  TWS_PHASES_INTERVALS /* second moments change at growing intervals; later weights are communicated at such, too */
+  /* second moments change at growing intervals; from a later step on weights are also averaged at growing intervals */
+  TWS_PHASES_INTERVALS
 } tws_optimizer_phases;
 
 enum { TWS_OPTIMIZER_STATES = 4 }; /* most state tensors that an optimizer has for each parameter */

@@ -85,7 +85,7 @@ const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *ke
 /* Returns the index-th section whose presence enables a feature that Twinspeed does not have, or NULL; *first is a key
  * of the section, whose row has the reason. */
 const char *tws_section_switch(int index, const tws_key **first);
-/* Returns 1 if the path is such a section or lies in one. */
+/* Returns 1 if the path is a section whose presence switches a feature on, or lies in one. */
 int tws_section_switches(const char *path);
 
 /* Computes fields of *config from the given keys: those of one top-level section, or all if `section` is NULL. */

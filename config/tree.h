@@ -8,8 +8,8 @@
 
 /* The value at a dotted path, or NULL. */
 const cJSON *tws_tree_at(const cJSON *root, const char *path);
-/* The same as a text: words, numbers as they print, "true" and "false". Returns 0 where there is none, or it is null,
- * a list or an object, or does not fit; then the text is empty. */
+/* Writes the value at a path as a text: words, numbers as they print, "true" and "false". Returns 0 if there is no
+ * value, or it is null, a list or an object, or does not fit; then the text is empty. */
 int tws_tree_text(const cJSON *root, const char *path, char *text, size_t size);
 /* Puts a value at a path, whose objects are made: a number, true, false, a list of JSON, or a word. Returns non-zero
  * without memory. */

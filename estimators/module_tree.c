@@ -18,6 +18,7 @@ static const char *container_type(builder *b, const char *name, int depth) {
   const tws_network *network = b->network;
   const char *prefix = network->class_prefix ? network->class_prefix : "";
   if (depth == 0) return network->class_name ? network->class_name : "Model";
+  if (isdigit((unsigned char)name[0]) && network->class_block && !*network->class_block) return "Module";
   if (isdigit((unsigned char)name[0]))
     return tws_arena_printf(b->tree->arena, "%s%s", prefix, network->class_block ? network->class_block : "Block");
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

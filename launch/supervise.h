@@ -36,8 +36,8 @@ typedef tws_code (*tws_attempt)(void *user, const tws_supervised *now, tws_error
 tws_code tws_supervised_place(tws_supervised *s, tws_error *err);
 
 /* Makes attempts until one succeeds or no other may follow (tws_recovery_continues()); returns the code and error of
- * the last one. In a rank that follows another process there is one attempt. Failures in between are logged as
- * warnings; log may be NULL. */
+ * the last one. In a rank, whose restarts the launching process decides, there is one attempt. Failures in between are
+ * logged as warnings; log may be NULL. */
 tws_code tws_supervise(tws_supervised *s, tws_attempt attempt, void *user, const tws_log *log, tws_error *err);
 
 #endif

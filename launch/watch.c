@@ -36,8 +36,8 @@ struct tws_watch {
   uint64_t print; /* hash of the board */
   double since_s; /* time of the last change */
   double looked_s, search_until_s;
-  double began_s, worked_s; /* began_s: start of the job; worked_s: last time at which the processes that start had used
-                             * more processor time */
+  double began_s, worked_s; /* began_s: start of the job; worked_s: last time at which the processes of ranks that are
+                             * starting had used more processor time */
   unsigned long long ticks; /* processor time that they had used by then, clock ticks; 0: not read yet */
   pid_t *apart;             /* process IDs of the ranks that have connected */
 };
@@ -135,7 +135,8 @@ static void read_work(tws_watch *w, double now) {
   if (!looks || all_came(w) || w->mpirun <= 0 || now - w->began_s > most_s) return;
   for (int r = 0; r < w->setup.ranks; r++) {
     w->apart[r] = w->rank[r].came ? w->rank[r].pid : 0;
-    if (w->rank[r].came && w->rank[r].pid == 0) return; /* no: the processes of a remote rank are not known here */
+    /* progress cannot be told: the processes of a remote rank are not known here */
+    if (w->rank[r].came && w->rank[r].pid == 0) return;
   }
   const unsigned long long ticks = 1 + tws_process_descendant_ticks(getpid(), w->apart, w->setup.ranks);
   if (w->ticks > 0 && ticks != w->ticks) w->worked_s = now;

@@ -26,7 +26,8 @@ static inline tws_disentangled tws_disentangled_of(const tws_work *work) {
   return s;
 }
 
-/* Returns the form that bidirectional attention has with these arguments: dropout and its random bits. */
+/* Returns the parameters of bidirectional attention of this work; the arguments are those of dropout and its random
+ * bits. */
 static inline tws_attention_form tws_disentangled_form(const tws_work *work, const double *arguments) {
   tws_work attention = *work;
   attention.d[5] = attention.d[6] = attention.d[7] = 0;

@@ -28,7 +28,7 @@ const char *tws_collective_name(tws_collective collective);
 enum {
   TWS_ACCUMULATE = 1,       /* add to the gradient output instead of writing it */
   TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight, dbias and sums; LINEAR_GRAD_INPUT: to sums */
-  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: of experts */
+  TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: experts have one */
   TWS_RMS = 8,
   TWS_L2 = 16,
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: an operand has the hyperparameters (loss scale) */

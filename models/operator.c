@@ -191,8 +191,8 @@ static inline double pairs(double seq, double kv_seq, double window, int bidirec
   return ends - begins;
 }
 
-/* Returns the same number of pairs for a sequence that consists of documents of `document` tokens each; 0: of one
- * document. */
+/* Returns the number of pairs of a query and a key that it sees, as pairs() counts them, in a sequence that consists of
+ * documents of `document` tokens each; 0: of one document. */
 static inline double seen_pairs(double seq, double kv_seq, double window, double document, int bidirectional) {
   if (document <= 0 || document >= seq) return pairs(seq, kv_seq, window, bidirectional);
   return seq / document * pairs(document, 0, window < document ? window : 0, bidirectional);

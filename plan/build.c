@@ -71,7 +71,8 @@ static tws_code make_groups(tws_lower *l, tws_error *err) {
   return l->b.failed;
 }
 
-/* Returns the number of target tokens of a micro-batch, which a decoder processes; 0: as for samples. */
+/* Returns the number of target tokens of a micro-batch, which a decoder processes; 0: targets are not a sequence of
+ * their own. */
 static int64_t target_tokens(const tws_lower *l) {
   return l->b.plan->network->objective == TWS_OBJECTIVE_PAIRS ? l->config->micro_batch_size * l->config->target_length
                                                               : 0;

@@ -304,7 +304,7 @@ typedef struct tws_onebit_lamb {
   uint64_t elements; /* of that buffer, with padding */
   uint64_t padding[4]; /* per compressed tensor: number of elements of padding at its end */
   uint32_t scaled; /* buffer of the scaled momenta of this program; TWS_NONE: none yet */
-  /* buffers in the state: second moments of averaged gradients, which follow on after the optimizer's own are fixed;
+  /* buffers in the state: second moments of averaged gradients, updated also after the optimizer's own are frozen;
    * and lists: averages of trust ratios, their factors, and scales by which momenta are multiplied before they are
    * compressed */
   uint32_t fresh, ratios, factors, scales;
@@ -746,7 +746,7 @@ tws_operand tws_zero_param(tws_lower *l, uint32_t param);
  * has to be added to the operand's contents, 0 if it replaces them. Contributions have to be emitted in the order of
  * these calls. */
 tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate);
-/* Returns the value of *accumulate that tws_zero_gradient() would write, without changing the state. */
+/* Returns 1 if the next contribution is added to the gradient, as tws_zero_gradient() would say; changes nothing. */
 int tws_zero_adds(const tws_lower *l, uint32_t param);
 void tws_zero_contributed(tws_lower *l, uint32_t param);
 /* Calls `run` for each maximal range of parameters that are adjacent in the flat buffers of a tws_zero_class and have

@@ -258,8 +258,8 @@ static void lower_sharded(tws_lower *l, matrix *m, tws_muon_update update) {
   update(l, m->of, m->at, part);
 }
 
-/* Lowers a matrix at stages 0 to 2: the owners of its parts broadcast them if there are several. A broadcast is in
- * place on all ranks, so that the parts of other owners are cleared before. */
+/* Lowers a matrix at stages 0 to 2: the owners of its parts broadcast them if there are several. A broadcast
+ * writes to the same buffer on all ranks, so that its elements of other owners are first set to zero. */
 static void lower_flat(tws_lower *l, matrix *m, tws_muon_update update) {
   const tws_zero *z = &l->zero;
   const uint64_t start = z->flat_offset[m->param] - m->of->stored, size = m->of->partition;

@@ -69,8 +69,9 @@ static group_spread spread_of(const tws_node_mapping *m, const tws_topology *top
   return found;
 }
 
-/* Lists the sets of axes along which replicas or parameters are divided: each axis alone, the axes inside a node, and
- * all axes along which samples and tokens are divided. Returns their number. */
+/* Lists the sets of axes whose groups of ranks communicate: each axis alone, the axes of data ranks within a node
+ * together with that of sequence ranks, and all axes along which samples and tokens are divided. Returns their number.
+ * */
 static int list_groups(const tws_topology *topology, tws_axes groups[TWS_MAX_AXES + 4]) {
   int count = 0;
   for (int i = 0; i < topology->axes; i++) groups[count++] = 1u << topology->axis[i];

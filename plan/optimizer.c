@@ -57,8 +57,8 @@ static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   if (tws_routers(l->b.plan->network, TWS_NONE, &experts) > 0) share_slots(l, group, TWS_METRIC_AUXILIARY, 2 + experts);
 }
 
-/* Returns 1 if each rank of a reduction has the whole gradient, so that sums of squares are not reduced; the squares of
- * parameters that only some ranks have are reduced. */
+/* Returns 1 if every data rank has the whole gradient after it was reduced, so that data ranks do not reduce sums of
+ * squares. */
 static int has_all_squares(const tws_lower *l) {
   return l->zero.stage == 0 && l->zero.trained_count == 1 && !tws_gradients_stay_local(l);
 }
@@ -183,8 +183,8 @@ tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t
   return work;
 }
 
-/* Writes the first operands of the kernels of a run, which are weights, states, gradients and scalars, and returns
- * their number. */
+/* Writes the first operands of the kernels that update a run of elements, which are weights, states, gradients and
+ * scalars, and returns their number. */
 static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand *operands) {
   tws_plan *plan = l->b.plan;
   const uint64_t state = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
@@ -253,8 +253,8 @@ static uint64_t norms_at(const tws_lower *l, uint32_t i) {
   return 2 * (uint64_t)(l->lamb.on ? (uint32_t)l->zero.order[i] : i);
 }
 
-/* Emits the norms of a run's parameter. Each of several tensor-parallel ranks with a copy counts 1 / copies of it;
- * OneBitLamb's are summed over pipeline stages too. */
+/* Emits the norms of the parameter to which a run of elements belongs. Each of several tensor-parallel ranks with a
+ * copy counts 1 / copies of it; OneBitLamb's are summed over pipeline stages too. */
 static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand operands[TWS_OPTIMIZER_STATES + 5];

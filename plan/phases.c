@@ -81,7 +81,7 @@ static int64_t multiples(int64_t interval, int64_t from, int64_t to) {
   return to < from ? 0 : to / interval - (from - 1) / interval;
 }
 
-/* Counts the programs of ZeroOneAdam, one interval after another. */
+/* Counts how often each program of ZeroOneAdam runs, one interval after another. */
 static void count_intervals(const tws_config *config, int64_t steps, int64_t count[TWS_PROGRAM_COUNT]) {
   const int64_t end = first_phase(config), before = steps < end ? steps : end;
   int64_t with_variance = before < 1 ? 0 : 1, merged = 0;

@@ -24,6 +24,12 @@ static int belongs_to_logits(tws_module_type type) {
          type == TWS_MODULE_SPANS;
 }
 
+/* Returns 1 for modules of a block of a transformer. The layers of a network that its file describes are single
+ * modules, or blocks with the type of their first one. */
+static int is_block(const tws_network *network, const tws_module *module) {
+  return module->layer >= 0 && network->layer_stride > 0;
+}
+
 /* Lists the layers as DeepSpeed's pipeline modules do: the embedding, each transformer layer, then each later module. A
  * layer never ends before an in-place ADD, which uses its buffer, nor between modules where more than one value
  * crosses: all modules that read the output of an encoder are in one layer with its end. `starts` has room for one more
@@ -36,8 +42,8 @@ static int list_layers(const tws_network *network, const uint8_t *whole, uint32_
                  (module->layer == -2 && !belongs_to_logits(module->type) && before->type != TWS_MODULE_EXCHANGE);
     if (begins && (!before || !whole[m])) {
       starts[count] = m;
-      layers[count++] =
-          (tws_pipeline_layer){.type = module->layer >= 0 ? "TransformerLayer" : tws_module_type_name(module->type)};
+      layers[count++] = (tws_pipeline_layer){.type = is_block(network, module) ? "TransformerLayer"
+                                                                               : tws_module_type_name(module->type)};
     }
     for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
       if (module->param[i] != TWS_NONE) layers[count - 1].params += tws_param_numel(&network->params[module->param[i]]);

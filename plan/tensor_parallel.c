@@ -32,7 +32,7 @@ static const struct {
     [TWS_MODULE_LOSS] = {.ends_features = 1,
                          .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                     TWS_PLACED_REPLICATED, TWS_PLACED_REPLICATED}},
-    /* B is split as y is; h is whole, unless y is whole, too */
+    /* y += B h: the rows of B are split as the features of y are; every rank has all of h */
     [TWS_MODULE_LOW_RANK] = {.keeps_features = 1,
                              .column = {TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES, TWS_PLACED_ROWS,
                                         TWS_PLACED_ROWS}},

@@ -265,7 +265,7 @@ static tws_code time_reductions(bench *b, timed *what, int times, double *second
   for (int i = 0; i < times; i++) {
     const uint64_t at = b->shared_at, bytes = what->transfer->bytes;
     float *values = (float *)(void *)take(b->shared_pool, b->shared_bytes, &b->shared_at, bytes);
-    for (uint64_t k = 0; k < bytes / sizeof *values; k++) values[k] = 0.5f; /* memset() may write past the caches */
+    for (uint64_t k = 0; k < bytes / sizeof *values; k++) values[k] = 0.5f; /* memset() may bypass the caches */
     b->shared_at = at;
     TWS_TRY(tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, what, 1, &one, err));
     sum += one;

@@ -27,7 +27,8 @@ typedef struct tws_fault {
   int64_t step;
 } tws_fault;
 
-/* Parses the list that the variable contains; text may be NULL. Fails with TWS_USAGE for other texts. */
+/* Parses the list of faults in the environment variable TWINSPEED_FAULT, and sets *fault to that of `rank`, if there is
+ * one; text may be NULL. Fails with TWS_USAGE if the text is no such list. */
 tws_code tws_fault_parse(const char *text, int rank, tws_fault *fault, tws_error *err);
 /* Executes the fault. Does not return for TWS_FAULT_KILL and TWS_FAULT_HANG. */
 void tws_fault_strike(tws_fault_kind kind);

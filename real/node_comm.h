@@ -21,7 +21,7 @@ typedef struct tws_span {
   int nodes, mine;        /* nodes: number of nodes of the group; mine: index of this rank's node */
   int *first;             /* [nodes + 1] index in the group of the first member of each node */
   int *leaders;           /* [nodes] rank of the first member of each node */
-  int handlers;           /* number of handlers of each node: the members of the node with the fewest */
+  int handlers;           /* members of each node that exchange data with other nodes: as many as the smallest has */
   tws_shared_group local; /* the members of this node */
 } tws_span;
 

@@ -36,7 +36,7 @@ typedef struct server {
   int replicas, replica;  /* number of replicas, and that of this rank, whose texts begin at replica * batch */
   int64_t columns;        /* scores of a token on one tensor rank, padding included */
   int tensor;             /* number of tensor ranks */
-  float *scores;          /* rank 0: [replica][tensor rank][text][column] */
+  float *scores;          /* on rank 0: [replica][tensor rank][text][token of that rank's part of the vocabulary] */
   float *one;             /* scores of one text */
   tws_candidate *room;
   int32_t *input; /* room for any input of a program */
@@ -48,8 +48,8 @@ static int64_t text_count(const server *s) {
   return s->batch * s->replicas;
 }
 
-/* Returns the number of a prompt's tokens that the prefill processes: all, but one of a text whose tokens are
- * scored. */
+/* Returns the number of a prompt's tokens that the prefill processes: all of them or, if the text's tokens are scored,
+ * only the first. */
 static int64_t prefilled(const tws_generate_options *o, int64_t prompt) {
   return o->scores ? 1 : o->prompts[prompt].count;
 }

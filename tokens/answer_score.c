@@ -1,5 +1,6 @@
 #include "tokens/answer_score.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -162,7 +163,13 @@ tws_code tws_answer_score_of(const char *prediction, const char *const *gold, si
   return counts || version == 1 ? TWS_OK : compare(prediction, "", version, &counts, out, err);
 }
 
-/* ---- predictions of answers ---- */
+/* ---- predictions ---- */
+
+double tws_class_probability(const float *scores, int64_t count, int64_t of) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; i++) sum += exp((double)scores[i] - (double)scores[of]);
+  return 1 / sum;
+}
 
 int tws_best_span(const float *first, const float *last, int64_t from, int64_t tokens, int64_t longest,
                   tws_token_span *best) {

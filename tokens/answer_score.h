@@ -41,7 +41,10 @@ typedef struct tws_squad_scores {
  * as the published scripts do. */
 tws_code tws_squad_score_files(const char *questions, const char *predictions, tws_squad_scores *out, tws_error *err);
 
-/* ---- predictions of answers ---- */
+/* ---- predictions ---- */
+
+/* Returns the softmax of the scores at index `of`. */
+double tws_class_probability(const float *scores, int64_t count, int64_t of);
 
 /* The tokens [first, last] of an answer, and the sum of the scores of its ends. */
 typedef struct tws_token_span {

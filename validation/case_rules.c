@@ -208,7 +208,7 @@ static int is_texts(const cJSON *item) {
   return 1;
 }
 
-/* Checks the form of the condition that a rule states for one reference. */
+/* Checks the form of the condition that a rule states for one member of a row. */
 static tws_code check_asked(const tws_json *rules, const cJSON *asked, tws_error *err) {
   const cJSON *question;
   if (cJSON_IsBool(asked) || cJSON_IsNumber(asked) || is_texts(asked)) return TWS_OK;

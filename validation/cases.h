@@ -60,7 +60,7 @@ double tws_case_flops(const tws_network *network, double samples, double sequenc
 double tws_case_step_s(const tws_case *one, const tws_job *job);
 
 typedef struct tws_case_prediction {
-  double step_s, bytes;                 /* bytes: peak of memory, in the kind that the row states */
+  double step_s, bytes;                 /* bytes: peak of memory, allocated or reserved, as the row says */
   double state_bytes, activation_bytes; /* bytes by category at the peak of the pipeline stage with the highest peak */
   int fits, tight; /* tight: it fits, but the interval of the runtime's measured peaks exceeds the device */
   const tws_memory_interval *seen;

@@ -135,7 +135,8 @@ static tws_code load_job(served_row *r, tws_job **out, tws_error *err) {
 
 /* ---- what was measured ---- */
 
-/* Returns the measured rate of generated tokens, of all GPUs, that a kind of run states; 0: none. *decoding: 1 if it
+/* Returns the measured rate of generated tokens of all GPUs, which a row states in one of several members depending on
+ * its "kind"; 0: none. *decoding: 1 if it
  * leaves out the prompts. */
 static double measured_rate(const cJSON *row, int64_t batch, int64_t output, int *decoding) {
   const char *kind = tws_case_text(row, "measure", "kind");

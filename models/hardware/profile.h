@@ -129,7 +129,7 @@ double tws_exchange_ring_factor(const tws_cluster *cluster, const tws_profile *p
  * ("corrections"). */
 typedef struct tws_profile_correction {
   double kernel[TWS_KERNEL_COUNT], collective[TWS_COLLECTIVE_COUNT];
-  double message; /* factor for messages between two ranks */
+  double message; /* factor of the seconds of messages between two ranks */
 } tws_profile_correction;
 void tws_profile_correct(tws_profile *profile, const tws_profile_correction *correction);
 /* Factors on the seconds of all operations of one kind, from measurements on the user's machine (job/measured.h):

@@ -29,9 +29,9 @@ typedef enum tws_runtime_attention {
 
 typedef enum tws_passes {
   TWS_PASSES_OURS,
-  TWS_PASSES_MEGATRON = 1, /* the passes of Megatron-LM of April 2021 */
-  TWS_PASSES_EAGER = 2,    /* the passes of PyTorch's modules without fusion, except those of norms */
-  TWS_PASSES_NORMS = 4,    /* the passes of norms without fusion */
+  TWS_PASSES_MEGATRON = 1, /* passes over memory of Megatron-LM of April 2021 */
+  TWS_PASSES_EAGER = 2,    /* passes over memory of PyTorch's modules without fusion, except of norms */
+  TWS_PASSES_NORMS = 4,    /* passes over memory of norms without fusion */
   TWS_PASSES_LOSS = 8,     /* logits are cast to float32; their softmax and its gradient are separate kernels */
   /* the passes of Hugging Face's modules and optimizer of 2021 that Megatron-LM does not have */
   TWS_PASSES_TRANSFORMERS = 16,
@@ -44,7 +44,7 @@ typedef enum tws_passes {
 typedef struct tws_runtime_keeps {
   double norm_input;      /* the input of an RMSNorm, which is cast to float32 */
   double rotated;         /* queries and keys after the rotation, if values are a view of the projection's output */
-  double gate_output;     /* the output of a gate's activation */
+  double gate_output;     /* output of the activation of a gated MLP's gate */
   double adapter_output;  /* the output of an adapter (LoRA) */
   double dropout_mask;    /* the mask of a dropout layer */
   double quantized_input; /* the input of a product whose weight is quantized */

@@ -26,7 +26,8 @@ const tws_server *tws_server_find(const char *name);
 const char *const *tws_server_names(void);
 /* Finds a row; NULL: the first one. Fails with TWS_USAGE for an unknown name; the hint lists the names. */
 tws_code tws_server_parse(const char *name, const tws_server **out, tws_error *err);
-/* Applies a row to a profile, once; rates that the profile measured stay. Fails with TWS_INVALID for the profile of a
+/* Sets the figures of a profile that serving software determines to those of its row, once; rates that the profile has
+ * from measurements stay. Fails with TWS_INVALID for the profile of a
  * host, unless the row is that of this program's own engine. */
 tws_code tws_profile_set_server(tws_profile *profile, const tws_server *server, tws_error *err);
 

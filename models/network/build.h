@@ -14,6 +14,7 @@ typedef struct tws_network_builder {
   tws_network *net;
   const tws_json *json;
   tws_text notes;
+  int64_t vocabulary_multiple; /* the vocabulary is padded to a multiple of it; 0 or 1: no padding */
   int64_t params;            /* number of parameter elements added until now */
   int failed;                /* 1: memory is exhausted */
   int too_large;             /* 1: more than TWS_MAX_PARAMS elements */
@@ -157,6 +158,8 @@ typedef struct tws_convolution {
 uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t height, int64_t width, int64_t channels);
 uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input,
                                const tws_convolution *convolution);
+/* Makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
+uint32_t tws_build_flatten(tws_network_builder *b, int layer, const char *name, uint32_t x);
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
                               double momentum);
 /* Adds pooling. side 0: over the whole picture, so that the result has one row per sample. */

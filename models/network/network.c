@@ -107,6 +107,8 @@ static tws_code read_vocabulary(tws_network_builder *b, const char *architecture
     return tws_fail(err, TWS_INVALID, "0 or 1 means no padding; 64 or 128 are common",
                     "vocabulary multiple %lld is outside 0 .. %d", (long long)multiple, TWS_MAX_WIDTH);
   }
+  b->vocabulary_multiple = multiple;
+  if (strcmp(architecture, "described") == 0) return TWS_OK; /* its builder reads its input */
   const cJSON *classes = cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label");
   const int labels = cJSON_IsObject(classes) ? cJSON_GetArraySize(classes) : 2;
   if (strcmp(architecture, "vit") == 0) /* the head predicts classes */

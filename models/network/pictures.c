@@ -92,3 +92,14 @@ uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws
           .height = like->row[1].size, .width = like->row[2].size, .side = side, .stride = stride, .padding = padding});
   return add_output(b, module, m->out_features);
 }
+
+uint32_t tws_build_flatten(tws_network_builder *b, int layer, const char *name, uint32_t x) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_FLATTEN, layer, name);
+  tws_module *m = &b->net->modules[module];
+  const tws_value *like = &b->net->values[x];
+  const tws_dim sample[] = {{.kind = TWS_DIM_SAMPLES}};
+  m->in[0] = x;
+  m->in_features = like->per_row;
+  m->out_features = like->row[1].size * like->row[2].size * like->per_row;
+  return tws_build_value(b, module, 0, "y", sample, 1, m->out_features, TWS_VALUE_ACTIVATION);
+}

@@ -255,7 +255,8 @@ static int proposals_for(const tws_cudnn *lib, tws_cudnn_status *status, const t
   return status->failed ? 0 : (int)count;
 }
 
-/* Returns 1 if a proposal is acceptable; if there is a handle, its plan is built. */
+/* Returns 1 if cuDNN's proposal is acceptable; if there is a handle of the library, the proposal's execution plan is
+ * built. */
 static int accept(const tws_cudnn *lib, tws_cudnn_status *status, descriptor proposal, const tws_cudnn_request *request,
                   tws_cudnn_plan *way) {
   *way = (tws_cudnn_plan){NULL, 0};

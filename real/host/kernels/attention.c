@@ -347,7 +347,8 @@ VECTOR_INLINE vf dropout_factors(const shape *s, const uint32_t *words) {
   return (vf)((vi)v_set(s->form.kept) & (vi)(bits >= s->form.dropped_below));
 }
 
-/* Variant of the code that computes a tile of probabilities. Special ones read the attention form. */
+/* Variant of the code that computes a tile of probabilities. SPECIAL also reads biases, caps, windows and masks from
+ * the tws_attention_form. */
 typedef enum kind_of_scores {
   PLAIN,
   PLAIN_DROPPED, /* plain scores with the flag TWS_DROPOUT */

@@ -1,0 +1,315 @@
+/* The types of modules of a network file. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/kernel.h"
+#include "models/network/described.h"
+
+/* ---- values and keys ---- */
+
+uint32_t tws_described_in(const tws_described *d, const tws_described_module *m, int i) {
+  return m->in[i] < 0 ? TWS_NONE : d->modules[m->in[i]].value;
+}
+
+static const tws_value *value_in(const tws_described *d, const tws_described_module *m, int i) {
+  return &d->b->net->values[tws_described_in(d, m, i)];
+}
+
+/* Fails unless the module reads the output of another one, and not pictures. */
+static tws_code needs_value(const tws_described *d, const tws_described_module *m, tws_error *err) {
+  for (int i = 0; i < m->type->inputs; i++)
+    if (m->in[i] < 0)
+      return tws_json_fail(d->b->json, m->item, err,
+                           "begin with a convolution; one of the whole side is a linear layer of the picture",
+                           "%s reads the network's pictures, which only a convolution does", m->name);
+  return TWS_OK;
+}
+
+static tws_code needs_pixels(const tws_described *d, const tws_described_module *m, tws_error *err) {
+  TWS_TRY(needs_value(d, m, err));
+  if (value_in(d, m, 0)->row_dims == 3) return TWS_OK;
+  return tws_json_fail(d->b->json, m->item, err, "put it before the module \"flatten\" or \"global_average_pool\"",
+                       "%s reads pictures, and %s has none", m->name, d->modules[m->in[0]].name);
+}
+
+static tws_code size(const tws_described *d, const tws_described_module *m, const char *key, int64_t low, int64_t high,
+                     int64_t fallback, int64_t *out, tws_error *err) {
+  return tws_json_int(d->b->json, m->item, key, fallback < low, low, high, fallback, out, err);
+}
+
+/* The deviation of initial weights: the module's "std", the network's "init_std", or 1 / sqrt(3 n), the variance that
+ * PyTorch's default has for sums of n products (torch.nn.init.kaiming_uniform_ with a = sqrt(5)). */
+static tws_code deviation(const tws_described *d, const tws_described_module *m, int64_t products, float *std,
+                          tws_error *err) {
+  double given;
+  TWS_TRY(tws_json_number(d->b->json, m->item, "std", 0, 0, 100, d->std, &given, err));
+  *std = (float)(given > 0 ? given : 1 / sqrt(3.0 * (double)products));
+  return TWS_OK;
+}
+
+static tws_code too_wide(const tws_described *d, const tws_described_module *m, tws_error *err) {
+  return tws_json_fail(d->b->json, m->item, err, "check the sizes", "%s has more than %d inputs or outputs", m->name,
+                       TWS_MAX_WIDTH);
+}
+
+/* ---- pictures ---- */
+
+/* Fails unless windows of this side fit into a picture of height x width with its padding. */
+static tws_code check_window(const tws_described *d, const tws_described_module *m, int64_t height, int64_t width,
+                             int64_t side, int64_t padding, tws_error *err) {
+  if (2 * padding > side && padding >= side)
+    return tws_json_fail(d->b->json, m->item, err, "less padding than the side",
+                         "%s pads by %lld, and its side is %lld", m->name, (long long)padding, (long long)side);
+  if (height + 2 * padding >= side && width + 2 * padding >= side) return TWS_OK;
+  return tws_json_fail(d->b->json, m->item, err, "smaller windows, or fewer poolings before it",
+                       "%s has windows of side %lld, and its input is %lld x %lld pixels", m->name, (long long)side,
+                       (long long)height, (long long)width);
+}
+
+static tws_code build_convolution(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_convolution c = {.groups = 1};
+  int64_t height = d->side, width = d->side, in = d->channels;
+  if (m->in[0] >= 0) {
+    TWS_TRY(needs_pixels(d, m, err));
+    const tws_value *x = value_in(d, m, 0);
+    height = x->row[1].size, width = x->row[2].size, in = x->per_row;
+  }
+  TWS_TRY(size(d, m, "out", 1, TWS_MAX_WIDTH, 0, &c.out, err));
+  TWS_TRY(size(d, m, "side", 1, TWS_DESCRIBED_SIDE, 0, &c.side, err));
+  TWS_TRY(size(d, m, "stride", 1, TWS_DESCRIBED_SIDE, 1, &c.stride, err));
+  TWS_TRY(size(d, m, "padding", 0, TWS_DESCRIBED_SIDE, 0, &c.padding, err));
+  TWS_TRY(size(d, m, "groups", 1, TWS_MAX_WIDTH, 1, &c.groups, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &c.bias, err));
+  if (in % c.groups != 0 || c.out % c.groups != 0)
+    return tws_json_fail(d->b->json, m->item, err, "groups divide the channels of input and output",
+                         "%s has %lld groups, %lld channels in and %lld out", m->name, (long long)c.groups,
+                         (long long)in, (long long)c.out);
+  TWS_TRY(check_window(d, m, height, width, c.side, c.padding, err));
+  if (c.side * c.side > TWS_MAX_WIDTH / (in / c.groups)) return too_wide(d, m, err);
+  TWS_TRY(deviation(d, m, c.side * c.side * in / c.groups, &c.std, err));
+  m->value =
+      tws_build_convolution(d->b, m->layer, m->name, tws_described_in(d, m, 0), m->in[0] < 0 ? d->input : TWS_NONE, &c);
+  return TWS_OK;
+}
+
+static tws_code build_pool(tws_described *d, tws_described_module *m, tws_error *err) {
+  const int largest = strcmp(m->type->name, "max_pool") == 0;
+  int64_t side, stride, padding;
+  TWS_TRY(needs_pixels(d, m, err));
+  TWS_TRY(size(d, m, "side", 1, TWS_DESCRIBED_SIDE, 0, &side, err));
+  TWS_TRY(size(d, m, "stride", 1, TWS_DESCRIBED_SIDE, side, &stride, err));
+  TWS_TRY(size(d, m, "padding", 0, TWS_DESCRIBED_SIDE, 0, &padding, err));
+  const tws_value *x = value_in(d, m, 0);
+  TWS_TRY(check_window(d, m, x->row[1].size, x->row[2].size, side, padding, err));
+  m->value = tws_build_pool(d->b, m->layer, m->name, largest ? TWS_MODULE_MAX_POOL : TWS_MODULE_AVERAGE_POOL,
+                            tws_described_in(d, m, 0), side, stride, padding);
+  return TWS_OK;
+}
+
+static tws_code build_global_pool(tws_described *d, tws_described_module *m, tws_error *err) {
+  TWS_TRY(needs_pixels(d, m, err));
+  m->value = tws_build_pool(d->b, m->layer, m->name, TWS_MODULE_AVERAGE_POOL, tws_described_in(d, m, 0), 0, 1, 0);
+  return TWS_OK;
+}
+
+static tws_code build_flatten(tws_described *d, tws_described_module *m, tws_error *err) {
+  TWS_TRY(needs_pixels(d, m, err));
+  const tws_value *x = value_in(d, m, 0);
+  if (x->row[1].size * x->row[2].size > TWS_MAX_WIDTH / (int64_t)x->per_row) return too_wide(d, m, err);
+  m->value = tws_build_flatten(d->b, m->layer, m->name, tws_described_in(d, m, 0));
+  return TWS_OK;
+}
+
+static tws_code build_batch_norm(tws_described *d, tws_described_module *m, tws_error *err) {
+  double epsilon, momentum;
+  TWS_TRY(needs_pixels(d, m, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "momentum", 0, 0, 1, 0.1, &momentum, err));
+  m->value = tws_build_batch_norm(d->b, m->layer, m->name, tws_described_in(d, m, 0), epsilon, momentum);
+  return TWS_OK;
+}
+
+/* ---- any rows ---- */
+
+static tws_code build_linear(tws_described *d, tws_described_module *m, tws_error *err) {
+  int64_t out;
+  int bias;
+  float std;
+  TWS_TRY(needs_value(d, m, err));
+  const int64_t in = value_in(d, m, 0)->per_row;
+  TWS_TRY(size(d, m, "out", 1, TWS_MAX_WIDTH, 0, &out, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &bias, err));
+  TWS_TRY(deviation(d, m, in, &std, err));
+  const int scores_words = m->layer == -2 && !d->of_pictures && out == d->b->net->vocabulary;
+  m->value = tws_build_linear(d->b, m->layer, m->name, tws_described_in(d, m, 0), in,
+                              scores_words ? d->b->net->padded_vocabulary : out, std, bias, NULL, TWS_NONE);
+  return TWS_OK;
+}
+
+static tws_code build_norm(tws_described *d, tws_described_module *m, tws_error *err) {
+  double epsilon;
+  TWS_TRY(needs_value(d, m, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
+  m->value = tws_build_norm(d->b, m->layer, m->name, tws_described_in(d, m, 0), strcmp(m->type->name, "rms_norm") == 0,
+                            epsilon);
+  return TWS_OK;
+}
+
+static tws_code build_activation(tws_described *d, tws_described_module *m, tws_error *err) {
+  static const struct {
+    const char *name;
+    tws_module_type type;
+  } activations[] = {{"relu", TWS_MODULE_RELU},
+                     {"gelu", TWS_MODULE_GELU_EXACT},
+                     {"gelu_tanh", TWS_MODULE_GELU},
+                     {"squared_relu", TWS_MODULE_SQUARED_RELU}};
+  TWS_TRY(needs_value(d, m, err));
+  for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
+    if (strcmp(activations[i].name, m->type->name) == 0)
+      m->value = tws_build_pointwise(d->b, m->layer, m->name, activations[i].type, tws_described_in(d, m, 0),
+                                     value_in(d, m, 0)->per_row);
+  return TWS_OK;
+}
+
+/* Fails if a later module reads the value that this one replaces in memory. */
+static tws_code is_last_reader(const tws_described *d, const tws_described_module *m, int input, tws_error *err) {
+  const tws_described_module *from = &d->modules[m->in[input]];
+  if (from->last_reader == (int)(m - d->modules)) return TWS_OK;
+  return tws_json_fail(d->b->json, m->item, err, "let the later module read its result, or move it after that module",
+                       "%s replaces the output of %s in memory, which %s reads later", m->name, from->name,
+                       d->modules[from->last_reader].name);
+}
+
+static tws_code build_dropout(tws_described *d, tws_described_module *m, tws_error *err) {
+  double probability;
+  TWS_TRY(needs_value(d, m, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "probability", 1, 0, 0.999, 0, &probability, err));
+  const uint32_t x = tws_described_in(d, m, 0);
+  const int alone = d->modules[m->in[0]].last_reader == (int)(m - d->modules);
+  m->value = alone ? tws_build_dropout(d->b, m->layer, m->name, x, probability)
+                   : tws_build_dropped(d->b, m->layer, m->name, x, probability);
+  return TWS_OK;
+}
+
+static tws_code build_scale(tws_described *d, tws_described_module *m, tws_error *err) {
+  double factor;
+  TWS_TRY(needs_value(d, m, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "factor", 1, -1e6, 1e6, 1, &factor, err));
+  TWS_TRY(is_last_reader(d, m, 0, err));
+  m->value = tws_build_scale(d->b, m->layer, m->name, tws_described_in(d, m, 0), factor);
+  return TWS_OK;
+}
+
+/* Adds two values; the sum takes the memory of one of them, which no later module may read. */
+static tws_code build_add(tws_described *d, tws_described_module *m, tws_error *err) {
+  TWS_TRY(needs_value(d, m, err));
+  const tws_value *a = value_in(d, m, 0), *b = value_in(d, m, 1);
+  if (m->in[0] == m->in[1])
+    return tws_json_fail(d->b->json, m->item, err, "use \"scale\" with the factor 2", "%s adds a value to itself",
+                         m->name);
+  if (a->per_row != b->per_row || a->row_dims != b->row_dims || memcmp(a->row, b->row, a->row_dims * sizeof *a->row))
+    return tws_json_fail(d->b->json, m->item, err, "both have the same pixels or tokens and the same width",
+                         "%s adds outputs of %s and %s, whose shapes differ", m->name, d->modules[m->in[0]].name,
+                         d->modules[m->in[1]].name);
+  const int self = (int)(m - d->modules);
+  const int branch = d->modules[m->in[1]].last_reader == self ? 1 : 0;
+  TWS_TRY(is_last_reader(d, m, branch, err));
+  m->value = tws_build_add(d->b, m->layer, m->name, tws_described_in(d, m, !branch), tws_described_in(d, m, branch));
+  return TWS_OK;
+}
+
+/* ---- tokens ---- */
+
+static tws_code build_embedding(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_network *net = d->b->net;
+  int positions;
+  double std;
+  int64_t width;
+  if (d->of_pictures || m->in[0] >= 0)
+    return tws_json_fail(d->b->json, m->item, err, "it is the first module of a network whose input is \"tokens\"",
+                         "%s reads %s, and an embedding reads tokens", m->name,
+                         m->in[0] >= 0 ? d->modules[m->in[0]].name : "pictures");
+  TWS_TRY(size(d, m, "width", 1, TWS_MAX_WIDTH, 0, &width, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "positions", 0, 0, &positions, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "std", 0, 0, 100, d->std > 0 ? d->std : 1, &std, err));
+  if (net->input_count > 0)
+    return tws_json_fail(d->b->json, m->item, err, "let other modules read the first one", "%s is a second embedding",
+                         m->name);
+  net->hidden = width;
+  m->value = tws_build_embedding(d->b, m->name, tws_build_name(d->b, "%s.weight", m->name),
+                                 positions ? tws_build_name(d->b, "%s.positions", m->name) : NULL, (float)std);
+  return TWS_OK;
+}
+
+static tws_code build_attention(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_network *net = d->b->net;
+  int64_t heads;
+  int causal, bias;
+  float std;
+  TWS_TRY(needs_value(d, m, err));
+  const int64_t width = value_in(d, m, 0)->per_row, parts[3] = {width, width, width};
+  if (value_in(d, m, 0)->row_dims != 2)
+    return tws_json_fail(d->b->json, m->item, err, "attention is among the tokens of a sample",
+                         "%s reads %s, which has no tokens", m->name, d->modules[m->in[0]].name);
+  TWS_TRY(size(d, m, "heads", 1, TWS_MAX_HEADS, 0, &heads, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "causal", 0, 1, &causal, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &bias, err));
+  TWS_TRY(deviation(d, m, width, &std, err));
+  if (width % heads != 0 || width > TWS_MAX_WIDTH / 3)
+    return tws_json_fail(d->b->json, m->item, err, "heads divide the width", "%s has %lld heads and the width %lld",
+                         m->name, (long long)heads, (long long)width);
+  if (net->heads != 0 && net->heads != heads)
+    return tws_json_fail(d->b->json, m->item, err, "equal heads in all attention modules",
+                         "%s has %lld heads, and an earlier module has %lld", m->name, (long long)heads,
+                         (long long)net->heads);
+  net->heads = net->kv_heads = heads;
+  net->head_size = width / heads;
+  uint32_t x = tws_build_linear(d->b, m->layer, tws_build_name(d->b, "%s.qkv", m->name), tws_described_in(d, m, 0),
+                                width, 3 * width, std, bias, parts, TWS_NONE);
+  x = tws_build_attention(d->b, m->layer, m->name, x);
+  if (!causal) net->modules[net->module_count - 1].flags = TWS_BIDIRECTIONAL;
+  m->value = tws_build_linear(d->b, m->layer, tws_build_name(d->b, "%s.out", m->name), x, width, width, std, bias, NULL,
+                              TWS_NONE);
+  return TWS_OK;
+}
+
+/* ---- the table ---- */
+
+#define KEYS(...)                   \
+  (const char *const[]) {           \
+    __VA_ARGS__ __VA_OPT__(, ) NULL \
+  }
+static const tws_described_type types[] = {
+    {"convolution", 1, KEYS("out", "side", "stride", "padding", "groups", "bias", "std"), build_convolution},
+    {"max_pool", 1, KEYS("side", "stride", "padding"), build_pool},
+    {"average_pool", 1, KEYS("side", "stride", "padding"), build_pool},
+    {"global_average_pool", 1, KEYS(), build_global_pool},
+    {"batch_norm", 1, KEYS("epsilon", "momentum"), build_batch_norm},
+    {"flatten", 1, KEYS(), build_flatten},
+    {"linear", 1, KEYS("out", "bias", "std"), build_linear},
+    {"layer_norm", 1, KEYS("epsilon"), build_norm},
+    {"rms_norm", 1, KEYS("epsilon"), build_norm},
+    {"relu", 1, KEYS(), build_activation},
+    {"gelu", 1, KEYS(), build_activation},
+    {"gelu_tanh", 1, KEYS(), build_activation},
+    {"squared_relu", 1, KEYS(), build_activation},
+    {"dropout", 1, KEYS("probability"), build_dropout},
+    {"scale", 1, KEYS("factor"), build_scale},
+    {"add", 2, KEYS(), build_add},
+    {"embedding", 1, KEYS("width", "positions", "std"), build_embedding},
+    {"self_attention", 1, KEYS("heads", "causal", "bias", "std"), build_attention},
+};
+enum { TYPES = sizeof types / sizeof *types };
+
+const tws_described_type *tws_described_type_named(const char *name) {
+  for (int i = 0; i < TYPES; i++)
+    if (strcmp(types[i].name, name) == 0) return &types[i];
+  return NULL;
+}
+
+void tws_described_types_hint(const char *word, char *hint, size_t size) {
+  const char *names[TYPES];
+  for (int i = 0; i < TYPES; i++) names[i] = types[i].name;
+  tws_names_hint(word, names, TYPES, "types of modules:", NULL, hint, size);
+}

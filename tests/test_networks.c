@@ -1,0 +1,392 @@
+/* Networks that files describe module by module: training against PyTorch's losses, on several ranks and stages, random
+ * networks through all readers and finite differences, and faulty files. */
+/* ctest: engine mpi */
+#include <ctype.h>
+
+#include "tests/answers.h"
+#include "tests/hand_network.h"
+#include "tests/members.h"
+#include "tests/train.h"
+
+/* ---- files ---- */
+
+static uint32_t word_of(uint64_t element, uint64_t stream) {
+  uint32_t x = (uint32_t)(element + stream * UINT64_C(0x9e3779b9));
+  x = (x ^ x >> 16) * 0x85ebca6bU;
+  x = (x ^ x >> 13) * 0xc2b2ae35U;
+  return (x ^ x >> 16) >> 8;
+}
+
+static tws_network *network_of(const char *text) {
+  tws_json *json = NULL;
+  tws_network *network = NULL;
+  HAND_OK(tws_json_parse(text, strlen(text), "network.json", &json, &err));
+  HAND_OK(tws_network_from_json(json, 1, &network, &err));
+  tws_json_destroy(json);
+  return network;
+}
+
+static char *text_of(const char *path) {
+  char *text = NULL;
+  size_t length;
+  HAND_OK(tws_read_file(path, 0, &text, &length, &err));
+  return text;
+}
+
+/* Sixteen pictures: class i mod 10, and pixels by a formula. */
+enum { PICTURES = 16, SIDE = 32, CHANNELS = 3, CLASSES = 10, TRAINED = 20 };
+static void write_pictures(const char *path) {
+  FILE *file = fopen(path, "wb");
+  for (int i = 0; i < PICTURES; i++) {
+    fputc(i % CLASSES, file);
+    for (uint64_t k = 0; k < SIDE * SIDE * CHANNELS; k++) fputc((int)(word_of(k, 1000 + (uint64_t)i) % 256), file);
+  }
+  ck_assert(fclose(file) == 0);
+}
+
+/* Writes weights by a formula as a file of a Hugging Face model: parameter p in a range of widths[p] around 0. */
+static void write_weights(const char *path, const tws_network *network, const cJSON *widths) {
+  cJSON *header = cJSON_CreateObject();
+  uint64_t at = 0;
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    const tws_param *param = &network->params[p];
+    const uint64_t count = (uint64_t)tws_param_numel(param);
+    cJSON *one = cJSON_AddObjectToObject(header, param->name), *shape, *range;
+    cJSON_AddStringToObject(one, "dtype", "F32");
+    shape = cJSON_AddArrayToObject(one, "shape");
+    if (param->rows > 1) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)param->rows));
+    cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)param->columns));
+    range = cJSON_AddArrayToObject(one, "data_offsets");
+    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)at));
+    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)(at += count * sizeof(float))));
+  }
+  char *text = cJSON_PrintUnformatted(header);
+  const uint64_t length = strlen(text);
+  FILE *file = fopen(path, "wb");
+  fwrite(&length, sizeof length, 1, file);
+  fwrite(text, 1, length, file);
+  for (uint32_t p = 0; p < network->param_count; p++)
+    for (uint64_t i = 0; i < (uint64_t)tws_param_numel(&network->params[p]); i++) {
+      const float value = (float)((word_of(i, p) / 0x1p24 - 0.5) * cJSON_GetArrayItem(widths, (int)p)->valuedouble);
+      fwrite(&value, sizeof value, 1, file);
+    }
+  ck_assert(fclose(file) == 0);
+  cJSON_free(text);
+  cJSON_Delete(header);
+}
+
+/* AlexNet's modules (Krizhevsky et al., 2012) with small widths, for pictures of CIFAR-10's size. */
+static const char alexnet[] =
+    "{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":32,\"channels\":3}},\"classes\":10,\"modules\":["
+    "{\"type\":\"convolution\",\"out\":8,\"side\":5,\"stride\":2,\"padding\":2},{\"type\":\"relu\"},"
+    "{\"type\":\"max_pool\",\"side\":3,\"stride\":2},{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},"
+    "{\"type\":\"relu\"},{\"type\":\"max_pool\",\"side\":3,\"stride\":2},"
+    "{\"type\":\"convolution\",\"out\":24,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
+    "{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
+    "{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
+    "{\"type\":\"max_pool\",\"side\":3,\"stride\":2},{\"type\":\"flatten\"},{\"type\":\"linear\",\"out\":32},"
+    "{\"type\":\"relu\"},{\"type\":\"linear\",\"out\":32},{\"type\":\"relu\"},{\"type\":\"linear\",\"out\":10}]}";
+
+static char model_path[2][600];
+static tws_json *golden;
+
+static void write_files(void) {
+  golden = golden_file("networks.json");
+  write_pictures(in_folder("pictures.bin"));
+  FILE *file = fopen(in_folder("alexnet.json"), "w");
+  ck_assert(file && fputs(alexnet, file) >= 0 && fclose(file) == 0);
+  snprintf(model_path[0], sizeof model_path[0], "%s/../scenarios/networks/cifar10.json", TWS_TEST_DIR);
+  snprintf(model_path[1], sizeof model_path[1], "%s", in_folder("alexnet.json"));
+  for (int i = 0; i < 2; i++) {
+    char *text = text_of(model_path[i]);
+    tws_network *network = network_of(text);
+    write_weights(in_folder(i ? "alexnet.safetensors" : "cnn.safetensors"), network,
+                  member(member(golden->root, i ? "alexnet" : "cnn"), "widths"));
+    tws_network_destroy(network);
+    tws_free(text);
+  }
+}
+
+/* ---- training ---- */
+
+static void train_described(int alex, const char *options, double loss[TRAINED]) {
+  command_result r = twinspeed(
+      "train --quiet --json -m %s --data %s --init-from %s --steps %d --threads 1 --set optimizer.type=SGD --set "
+      "optimizer.params.lr=0.01 --set optimizer.params.momentum=0.9 --set gradient_clipping=0 %s",
+      model_path[alex], in_folder("pictures.bin"), in_folder(alex ? "alexnet.safetensors" : "cnn.safetensors"), TRAINED,
+      options);
+  ck_assert_msg(r.status == 0, "%s: %s", options, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *steps = member(json, "losses"), *one;
+  ck_assert_int_eq(cJSON_GetArraySize(steps), TRAINED);
+  int i = 0;
+  cJSON_ArrayForEach(one, steps) loss[i++] = one->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+}
+
+/* Twenty steps are at most twice as far from float64 as PyTorch's own in float32, whatever divides the job. */
+START_TEST(losses_are_pytorchs) {
+  static const struct {
+    int alex;
+    const char *options;
+  } jobs[] = {{0, "--micro-batch 16"},
+              {0, "-n 2 --stage 1 --micro-batch 4 --accumulation 2"},
+              {1, "--micro-batch 16"},
+              {1, "--micro-batch 4 --accumulation 4 --set twinspeed.recompute=full"},
+              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4"},
+              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=uniform"},
+              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=type:Conv2d"},
+              {1, "-n 4 --pp 4 --micro-batch 4 --accumulation 4"},
+              {1, "-n 4 --pp 2 --micro-batch 4 --accumulation 2"},
+              {1, "-n 2 --stage 1 --micro-batch 8"},
+              {1, "-n 2 --stage 2 --micro-batch 8"},
+              {1, "-n 2 --stage 3 --micro-batch 8"},
+              {1, "-n 2 --tp 2 --micro-batch 16"}};
+  for (size_t j = 0; j < sizeof jobs / sizeof *jobs; j++) {
+    const cJSON *want = member(golden->root, jobs[j].alex ? "alexnet" : "cnn");
+    double loss[TRAINED], own = 0, ours = 0;
+    train_described(jobs[j].alex, jobs[j].options, loss);
+    for (int i = 0; i < TRAINED; i++) {
+      const double exact = cJSON_GetArrayItem(member(want, "float64"), i)->valuedouble;
+      own = fmax(own, fabs(cJSON_GetArrayItem(member(want, "float32"), i)->valuedouble - exact));
+      ours = fmax(ours, fabs(loss[i] - exact));
+    }
+    ck_assert_msg(ours <= 2 * own && ours < 1e-3, "%s: %g, PyTorch %g", jobs[j].options, ours, own);
+  }
+}
+END_TEST
+
+/* ---- the tutorials' networks ---- */
+
+START_TEST(sizes_are_published) {
+  static const struct {
+    const char *file;
+    int64_t parameters;
+    double macs;
+  } published[] = {{"cifar10.json", 62006, 0},
+                   {"alexnet.json", 61100840, 714.19e6}}; /* torchvision's; fvcore's count */
+  for (int i = 0; i < 2; i++) {
+    command_result r = twinspeed("profile --json --quiet -m %s/../scenarios/networks/%s --micro-batch 1", TWS_TEST_DIR,
+                                 published[i].file);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    ck_assert(number(json, "parameters") == (double)published[i].parameters);
+    if (published[i].macs > 0) ck_assert_double_eq_tol(number(json, "macs"), published[i].macs, 5e3);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* ---- random networks ---- */
+
+static int pick(uint64_t seed, uint64_t index, int low, int high) {
+  return low + (int)(tws_random_uniform(seed, 9, index) * (high - low + 1));
+}
+
+/* Writes a network of convolutions, pooling, norms, activations that have a derivative everywhere, residual sums and
+ * linear layers. */
+static void random_pictures(uint64_t seed, tws_text *out) {
+  int side = pick(seed, 0, 5, 8), channels = pick(seed, 1, 1, 3), width = 0;
+  tws_text_add(out,
+               "{\"model_type\":\"network\",\"init_std\":0.5,\"input\":{\"pictures\":{\"side\":%d,\"channels\":%d}},"
+               "\"classes\":4,\"modules\":[",
+               side, channels);
+  for (int i = 0; i < pick(seed, 2, 1, 4); i++) {
+    const uint64_t at = 100 * (uint64_t)(i + 1);
+    const int window = pick(seed, at, 1, side < 3 ? side : 3), padding = window == 3 ? pick(seed, at + 1, 0, 1) : 0;
+    const int stride = pick(seed, at + 2, 1, 2), out_width = 2 * pick(seed, at + 3, 1, 3);
+    const int normed = pick(seed, at + 5, 0, 1); /* a norm takes the bias out again */
+    tws_text_add(out,
+                 "{\"name\":\"c%d\",\"type\":\"convolution\",\"out\":%d,\"side\":%d,\"stride\":%d,\"padding\":%d,"
+                 "\"bias\":%s,\"groups\":%d},",
+                 i, out_width, window, stride, padding, normed ? "false" : "true",
+                 i > 0 && width % 2 == 0 ? pick(seed, at + 4, 1, 2) : 1);
+    width = out_width;
+    side = (side + 2 * padding - window) / stride + 1;
+    if (normed) tws_text_add(out, "{\"type\":\"batch_norm\"},");
+    tws_text_add(out, "{\"name\":\"a%d\",\"type\":\"%s\"},", i, pick(seed, at + 6, 0, 1) ? "gelu" : "gelu_tanh");
+    if (pick(seed, at + 7, 0, 1))
+      tws_text_add(
+          out,
+          "{\"name\":\"r%d\",\"type\":\"convolution\",\"out\":%d,\"side\":1,\"bias\":false},{\"name\":\"s%d\",\"type\":"
+          "\"add\",\"input\":[\"a%d\",\"r%d\"]},",
+          i, width, i, i, i);
+    if (side >= 2 && pick(seed, at + 8, 0, 2) == 0) {
+      tws_text_add(out, "{\"type\":\"average_pool\",\"side\":2,\"stride\":1},");
+      side--;
+    }
+  }
+  tws_text_add(out, pick(seed, 3, 0, 1) ? "{\"type\":\"flatten\"}," : "{\"type\":\"global_average_pool\"},");
+  if (pick(seed, 4, 0, 1))
+    tws_text_add(out, "{\"type\":\"linear\",\"out\":5},{\"type\":\"gelu\"},{\"type\":\"layer_norm\"},");
+  tws_text_add(out, "{\"type\":\"linear\",\"out\":4}]}");
+}
+
+static void random_tokens(uint64_t seed, tws_text *out) {
+  tws_text_add(
+      out,
+      "{\"model_type\":\"network\",\"init_std\":0.5,\"input\":{\"tokens\":{\"vocabulary\":11,\"positions\":5}},"
+      "\"modules\":[{\"name\":\"e\",\"type\":\"embedding\",\"width\":8,\"positions\":%s},",
+      pick(seed, 0, 0, 1) ? "true" : "false");
+  tws_text_add(out, "{\"repeat\":%d,\"name\":\"block\",\"modules\":[", pick(seed, 1, 1, 3));
+  tws_text_add(out, "{\"name\":\"keep\",\"type\":\"scale\",\"factor\":0.9},{\"name\":\"n\",\"type\":\"%s\"},",
+               pick(seed, 2, 0, 1) ? "layer_norm" : "rms_norm");
+  tws_text_add(out, "{\"name\":\"t\",\"type\":\"self_attention\",\"heads\":%d,\"causal\":%s},",
+               1 << pick(seed, 3, 0, 2), pick(seed, 4, 0, 1) ? "true" : "false");
+  tws_text_add(out, "{\"name\":\"x\",\"type\":\"add\",\"input\":[\"keep\",\"t\"]},");
+  tws_text_add(out,
+               "{\"type\":\"linear\",\"out\":%d,\"bias\":%s},{\"type\":\"gelu\"},{\"name\":\"y\",\"type\":\"linear\","
+               "\"out\":8},",
+               pick(seed, 5, 3, 9), pick(seed, 6, 0, 1) ? "true" : "false");
+  tws_text_add(out, "{\"type\":\"add\",\"input\":[\"x\",\"y\"]}]},{\"type\":\"linear\",\"out\":11}]}");
+}
+
+enum { RANDOM_NETWORKS = 100, NETWORK_SAMPLES = 2, POSITIONS = 5 };
+START_TEST(random_networks) {
+  static const char *const policies[] = {"none", "selective", "full", "operations"};
+  const int of_tokens = _i % 3 == 2;
+  tws_text text = {0};
+  char config[300];
+  float pictures[NETWORK_SAMPLES * 8 * 8 * 3];
+  int32_t ids[NETWORK_SAMPLES * POSITIONS], targets[NETWORK_SAMPLES * POSITIONS];
+  hand_job job;
+  if (of_tokens)
+    random_tokens((uint64_t)_i, &text);
+  else
+    random_pictures((uint64_t)_i, &text);
+  tws_network *network = network_of(text.data);
+  snprintf(config, sizeof config,
+           "{\"train_micro_batch_size_per_gpu\":%d,\"gradient_clipping\":0,\"zero_optimization\":{\"stage\":%d},"
+           "\"twinspeed\":{\"sequence_length\":%d,\"recompute\":\"%s\"}}",
+           NETWORK_SAMPLES, _i % 4, of_tokens ? POSITIONS : 1, policies[_i / 4 % 4]);
+  hand_job_begin(&job, network, config);
+  for (uint64_t i = 0; i < sizeof pictures / sizeof *pictures; i++) pictures[i] = (float)tws_random_normal(21, 1, i);
+  for (uint64_t i = 0; i < NETWORK_SAMPLES * POSITIONS; i++) {
+    ids[i] = (int32_t)(word_of(i, 5) % 11);
+    targets[i] = (int32_t)(word_of(i, 6) % (of_tokens ? 11 : 4));
+  }
+  hand_input(&job, tws_network_input_of(network, of_tokens ? TWS_INPUT_TOKENS : TWS_INPUT_NUMBERS),
+             of_tokens ? (const void *)ids : (const void *)pictures);
+  hand_input(&job, tws_network_input_of(network, TWS_INPUT_TARGETS), targets);
+  hand_differentiate_by(&job, 0.02, 4e-3, 1e-4);
+  hand_job_end(&job);
+  tws_network_destroy(network);
+  tws_text_free(&text);
+}
+END_TEST
+
+/* ---- faulty files ---- */
+
+static void assert_refused(const char *text, const char *says) {
+  tws_json *json = NULL;
+  tws_network *network = NULL;
+  tws_code code = tws_json_parse(text, strlen(text), "network.json", &json, &err);
+  if (code == TWS_OK) code = tws_network_from_json(json, 1, &network, &err);
+  ck_assert_msg(code != TWS_OK, "accepted: %s", text);
+  ck_assert_msg(strncmp(err.message, "network.json:", 13) == 0 && isdigit((unsigned char)err.message[13]),
+                "no place: %s", err.message);
+  ck_assert_msg(err.hint[0] != 0 || strstr(err.message, "must be"), "no remedy: %s", err.message);
+  if (says) ck_assert_msg(strstr(err.message, says) != NULL, "\"%s\" instead of \"%s\"", err.message, says);
+  tws_json_destroy(json);
+}
+
+#define PICTURE_NET(modules)                                                                                    \
+  "{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":8,\"channels\":1}},\"classes\":3,\"modules\":" \
+  "[" modules "]}"
+#define TOKEN_NET(modules) \
+  "{\"model_type\":\"network\",\"input\":{\"tokens\":{\"vocabulary\":7,\"positions\":4}},\"modules\":[" modules "]}"
+#define CONV "{\"name\":\"c\",\"type\":\"convolution\",\"out\":2,\"side\":3}"
+#define FLAT "{\"name\":\"f\",\"type\":\"flatten\"}"
+#define HEAD "{\"name\":\"h\",\"type\":\"linear\",\"out\":3}"
+
+START_TEST(faults_are_told) {
+  static const char *const wrong[][2] = {
+      {PICTURE_NET(""), "no list of modules"},
+      {PICTURE_NET("3"), "a module is an object"},
+      {PICTURE_NET("{\"type\":\"convolutoin\",\"out\":2,\"side\":3}," FLAT "," HEAD), "no module has the type"},
+      {PICTURE_NET("{\"type\":\"convolution\",\"side\":3}," FLAT "," HEAD), "out"},
+      {PICTURE_NET("{\"type\":\"convolution\",\"out\":2,\"side\":3,\"strid\":2}," FLAT "," HEAD), "unknown key"},
+      {PICTURE_NET("{\"type\":\"convolution\",\"out\":2,\"side\":9}," FLAT "," HEAD), "windows of side 9"},
+      {PICTURE_NET("{\"type\":\"convolution\",\"out\":3,\"side\":3,\"groups\":2}," FLAT "," HEAD), "2 groups"},
+      {PICTURE_NET(CONV "," CONV "," FLAT "," HEAD), "two modules have the name c"},
+      {PICTURE_NET(CONV "," FLAT "," HEAD
+                        ",{\"type\":\"relu\",\"input\":\"later\"},{\"name\":\"later\",\"type\":\"relu\"}"),
+       "no earlier module has the name \"later\""},
+      {PICTURE_NET(
+           CONV ",{\"type\":\"relu\",\"name\":\"lost\"},{\"name\":\"g\",\"type\":\"flatten\",\"input\":\"c\"}," HEAD),
+       "no module reads the output of lost"},
+      {PICTURE_NET(CONV "," HEAD), "for each pixel"},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"linear\",\"out\":4}"), "has 4 outputs, and there are 3 classes"},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"max_pool\",\"side\":2}," HEAD), "f has none"},
+      {PICTURE_NET(FLAT "," HEAD), "only a convolution does"},
+      {PICTURE_NET(CONV ",{\"type\":\"add\"}," FLAT "," HEAD), "add reads 2 values, and 0 are named"},
+      {PICTURE_NET(CONV ",{\"type\":\"add\",\"input\":[\"c\",\"c\"]}," FLAT "," HEAD), "adds a value to itself"},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"dropout\",\"probability\":1}," HEAD), "probability"},
+      {PICTURE_NET(CONV "," FLAT ",{\"name\":\"input\",\"type\":\"relu\"}," HEAD), "is no name"},
+      {PICTURE_NET("{\"repeat\":5000,\"modules\":[" CONV "]}," FLAT "," HEAD), "repeat"},
+      {PICTURE_NET("{\"repeat\":2,\"modules\":[{\"repeat\":2,\"modules\":[" CONV "]}]}," FLAT "," HEAD),
+       "block inside"},
+      {"{\"model_type\":\"network\",\"modules\":[]}", "has to say what the network reads"},
+      {"{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":8,\"channels\":1}},\"modules\":[]}", "classes"},
+      {TOKEN_NET("{\"type\":\"linear\",\"out\":7}"), "only an embedding does"},
+      {TOKEN_NET("{\"type\":\"embedding\",\"width\":6},{\"type\":\"self_attention\",\"heads\":4},{\"type\":\"linear\","
+                 "\"out\":7}"),
+       "4 heads and the width 6"},
+      {TOKEN_NET("{\"name\":\"e\",\"type\":\"embedding\",\"width\":6},{\"name\":\"s\",\"type\":\"scale\",\"factor\":2},"
+                 "{\"type\":\"add\",\"input\":[\"e\",\"s\"]},{\"type\":\"linear\",\"out\":7}"),
+       "replaces the output of e in memory"}};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_refused(wrong[i][0], wrong[i][1]);
+}
+END_TEST
+
+/* Files of which one number, name or bracket is another one: each is read, or refused with its place and a remedy. */
+START_TEST(changed_files_are_read_or_refused) {
+  enum { CHANGED = 400 };
+  char *text = text_of(model_path[0]);
+  const size_t length = strlen(text);
+  int refused = 0;
+  for (uint64_t i = 0; i < CHANGED; i++) {
+    static const char *const numbers[] = {"-1", "0", "1e300", "16777217", "\"4\"", "null", "[]", "true"};
+    tws_text changed = {0};
+    size_t at = (size_t)(tws_random_uniform(77, 1, i) * (double)(length - 1));
+    while (at + 1 < length && !isalnum((unsigned char)text[at])) at++;
+    size_t end = at;
+    while (end < length && isalnum((unsigned char)text[end])) end++;
+    while (at > 0 && isalnum((unsigned char)text[at - 1])) at--;
+    tws_text_add_bytes(&changed, text, at);
+    if (isdigit((unsigned char)text[at]) && text[at - 1] == ' ')
+      tws_text_add(&changed, "%s", numbers[i % 8]);
+    else if (i % 2)
+      tws_text_add(&changed, "%.*sx", (int)(end - at), text + at);
+    tws_text_add_bytes(&changed, text + end, length - end);
+    tws_json *json = NULL;
+    tws_network *network = NULL;
+    tws_code code = tws_json_parse(changed.data, changed.length, "network.json", &json, &err);
+    if (code == TWS_OK) code = tws_network_from_json(json, 1, &network, &err);
+    if (code != TWS_OK) {
+      ck_assert_msg(strncmp(err.message, "network.json", 12) == 0, "%s: %s", changed.data, err.message);
+      refused++;
+    }
+    tws_network_destroy(network);
+    tws_json_destroy(json);
+    tws_text_free(&changed);
+  }
+  ck_assert_int_ge(refused, 300);
+  tws_free(text);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("networks");
+  TCase *tests = tcase_create("networks");
+  tcase_add_unchecked_fixture(tests, write_files, NULL);
+  tcase_add_test(tests, losses_are_pytorchs);
+  tcase_add_test(tests, sizes_are_published);
+  tcase_add_loop_test(tests, random_networks, 0, RANDOM_NETWORKS);
+  tcase_add_test(tests, faults_are_told);
+  tcase_add_test(tests, changed_files_are_read_or_refused);
+  suite_add_tcase(suite, tests);
+  return run_training(suite);
+}
