@@ -207,8 +207,9 @@ int tws_tune_needs_axes(const tws_tune_request *request);
  * host. */
 double tws_tune_least_devices(const tws_tune_request *request);
 
+/* Returns 1 if the space has points, 0 if it is empty or invalid. */
+int tws_tune_has_points(const tws_tune_request *request);
 /* Lists the points of a space in order; the caller frees *points with tws_free. */
-int tws_tune_has_points(const tws_tune_request *request); /* returns 0 if the space is empty or invalid */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
 /* Returns 1 if a candidate fits and the upper end of the interval of measured peaks of its runtime does not. */

@@ -276,7 +276,7 @@ static double division_score(const tws_search *s, int64_t division) {
   c.samples = tws_variant_samples(&v);
   c.estimate.step_s = record->step_s;
   c.needed_bytes = (double)record->active.bytes[TWS_TIER_DEVICE];
-  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* the flops of a division are not bounded */
+  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* there is no bound of the flops of a division of ranks */
   return record->step_s > 0 ? tws_tune_score(s->request, &c) : 1e300;
 }
 

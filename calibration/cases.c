@@ -183,6 +183,14 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
       work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers after an RMSNorm seldom have biases */
       TWS_TRY(tws_case_add(list, &work, err));
     }
+  for (int kernel = TWS_KERNEL_EMBEDDING_ROWS; kernel <= TWS_KERNEL_ADD_ROWS; kernel++) {
+    tws_work work = start_case((tws_kernel)kernel, dtype);
+    work.d[0] = tokens;
+    work.d[1] = width;
+    work.d[2] = scale->vocabulary;
+    if (kernel == TWS_KERNEL_ADD_ROWS) work.d[3] = 1;
+    TWS_TRY(tws_case_add(list, &work, err));
+  }
   for (int kernel = TWS_KERNEL_EMBEDDING; kernel <= TWS_KERNEL_POSITION_GRAD; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;

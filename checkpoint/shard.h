@@ -32,7 +32,7 @@ typedef tws_code (*tws_shard_sink)(void *user, const void *bytes, size_t count, 
 /* tws_shard_bytes() returns the size that the file will have, and tws_shard_name() its name. */
 uint64_t tws_shard_bytes(const tws_shard_request *request);
 const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.safetensors" */
-/* Passes the file's bytes to `sink`; the arrays of *written are in the arena. */
+/* Makes a rank's file of a checkpoint and passes its bytes to `sink`; the arrays of *written are in the arena. */
 tws_code tws_shard_make(const tws_shard_request *request, tws_shard_sink sink, void *user, tws_arena *arena,
                         tws_shard_written *written, tws_error *err);
 /* Does the same, but writes the bytes to a new file, which is on the disk when the call returns. */

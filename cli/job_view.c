@@ -166,6 +166,7 @@ static void add_axes(const tws_job *job, cJSON *json) {
                             c->sequence_algorithm == TWS_SEQUENCE_RING ? "ring" : "ulysses");
   if (c->loss_tiles > 1) cJSON_AddNumberToObject(json, "loss_tiles", (double)c->loss_tiles);
   if (c->mlp_tiles > 1) cJSON_AddNumberToObject(json, "mlp_tiles", (double)c->mlp_tiles);
+  if (c->attention_chunks > 1) cJSON_AddNumberToObject(json, "attention_chunks", (double)c->attention_chunks);
   if (c->linear_tile_size > 0 && c->zero.stage == 3)
     cJSON_AddNumberToObject(json, "linear_tile_size", (double)c->linear_tile_size);
   if (c->ignored_token >= 0) cJSON_AddNumberToObject(json, "ignored_token", (double)c->ignored_token);

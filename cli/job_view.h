@@ -10,8 +10,8 @@
 void tws_job_remark(const tws_cli *cli, const tws_job *job);
 /* Prints the assumptions as a paragraph, or nothing if there are none. tws_job_print() includes this. */
 void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int count);
-/* Prints the first line of a result: the runtime whose software runs the plan, and the reason for that choice. Prints
- * nothing for a host. */
+/* Prints the first line of a result: the software that runs the plan, such as Megatron or DeepSpeed, and why it was
+ * chosen. Prints nothing if the job runs on CPUs. */
 void tws_runtime_print(const tws_cli *cli, const tws_job *job);
 /* Prints runtime, model, cluster, job and assumptions. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);

@@ -11,7 +11,8 @@
 
 /* Fails with TWS_INVALID, and the rule, if a ds_config.json breaks a rule of DeepSpeed. world: number of all ranks. */
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err);
-/* Checks Megatron's arguments in the same way: {"tensor_model_parallel_size": 2, "bf16": true}. */
+/* Fails with TWS_INVALID, and the rule, if arguments break a rule of Megatron: {"tensor_model_parallel_size": 2,
+ * "bf16": true}. world: number of all ranks. */
 tws_code tws_megatron_check(const cJSON *arguments, int64_t world, tws_error *err);
 
 #endif

@@ -53,7 +53,7 @@ static const char *describe_wanted(const tws_key *key, const cJSON *item, text *
     return t->data;
   }
   t->used += (size_t)snprintf(t->data, sizeof t->data, "%s", words[key->type]);
-  if (key->type == TWS_KEY_INT && key->strict) /* 10.0 may be given where 10 is required */
+  if (key->type == TWS_KEY_INT && key->strict) /* the value may be 10.0 where only 10 is accepted */
     t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, " written without a point");
   add_range(t, key, item);
   return t->data;

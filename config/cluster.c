@@ -80,7 +80,7 @@ static const tws_cluster systems[] = {
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-/* Names of built-in clusters; those of boxes and instances are appended. */
+/* Names of built-in clusters: those of this file, then those of the tables of server models and of cloud instances. */
 static const char *const builtin_names[] = {"dgx1-v100", "dgx2-v100", "quad-v100",     "dgx-a100",    "dgx-a100-40gb",
                                             "dgx-h100",  "dgx-h200",  "dgx-b200",      "gb200-nvl72", "gb300-nvl72",
                                             "aws-p4d",   "aws-p5",    "azure-nd-a100", "a100",        "h100",

@@ -80,6 +80,11 @@ static tws_code check_moved(const struct tws_config_store *store, tws_error *err
 /* Makes a configuration from a document, which it owns from then on. */
 static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *err) {
   *out = NULL;
+  const tws_code split = tws_config_split_params(json, cJSON_GetObjectItemCaseSensitive(json->root, "optimizer"), err);
+  if (split != TWS_OK) {
+    tws_json_destroy(json);
+    return split;
+  }
   tws_source *origin = source_create(json, 0);
   tws_config *config = tws_calloc(1, sizeof *config);
   struct tws_config_store *store = tws_calloc(1, sizeof *store);
@@ -258,6 +263,10 @@ static tws_code add_override(tws_walk *walk, const tws_key *key, const cJSON *it
   return TWS_OK;
 }
 
+static tws_code add_list(tws_walk *walk, const cJSON *item) {
+  return add_override(walk, NULL, item);
+}
+
 /* Parses the text of an override. Text that is not valid JSON is a string: --set optimizer.type=Adam needs no
  * quotes. */
 static tws_code parse_value(const char *path, const char *text, tws_json **out, tws_error *err) {
@@ -295,6 +304,7 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* check all members before any is set */
   walk.n = n;
   walk.visit = add_override;
+  walk.list = add_list;
   const tws_key *key = tws_key_find(walk.segments, n, &below);
   if (cJSON_IsNull(value)) { /* null restores the default */
     if (!key || below)
@@ -309,9 +319,29 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   return TWS_OK;
 }
 
+/* Turns a value of the section optimizer, or of optimizer.params, in which that is a list of groups, into one without
+ * such a list. *path becomes that of the section if the list is the value itself. */
+static tws_code split_params(const char **path, tws_json *json, tws_error *err) {
+  if (strcmp(*path, "optimizer.params") == 0 && cJSON_IsArray(json->root)) {
+    cJSON *section = cJSON_CreateObject();
+    if (!cJSON_AddItemToObject(section, "params", json->root)) {
+      cJSON_Delete(section);
+      return no_memory(err);
+    }
+    json->root = section;
+    *path = "optimizer";
+  }
+  return strcmp(*path, "optimizer") == 0 ? tws_config_split_params(json, json->root, err) : TWS_OK;
+}
+
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err) {
   tws_json *json;
   TWS_TRY(parse_value(path, json_value, &json, err));
+  const tws_code split = split_params(&path, json, err);
+  if (split != TWS_OK) {
+    tws_json_destroy(json);
+    return split;
+  }
   tws_source *source = source_create(json, 1);
   if (!source) return no_memory(err);
   tws_code code = set_value(config, path, source, err);

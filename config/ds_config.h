@@ -153,6 +153,9 @@ typedef struct tws_config {
   double gradient_clipping;       /* bound of the gradients' global norm; 0: gradients are not clipped */
   tws_dtype dtype;                /* type of activations and parameters: fp16 or bf16 if enabled, else float32 */
   tws_dtype accumulation_dtype;   /* data_types.grad_accum_dtype; dtype if that is not given */
+  int sparse_gradients;           /* gradients of embedding tables are communicated by rows (stage 0) */
+  int prescales;                  /* prescale_gradients; see tws_config_divides() */
+  double predivide;               /* gradient_predivide_factor */
   int communication_dtype;        /* communication_data_type as 1 + a tws_dtype; 0: not given */
   int sequence_communication;     /* seq_parallel_communication_data_type; see tws_config_communication_dtype() */
   int fp16_masters;               /* fp16.fp16_master_weights_and_grads; see tws_config_half_masters() */
@@ -228,7 +231,7 @@ typedef struct tws_config {
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens; 0: 1 */
   int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most weight elements gathered at once; 0: all */
-  int64_t attention_chunks;      /* twinspeed.attention_chunks: 1, as chunks need an offload tier */
+  int64_t attention_chunks;      /* twinspeed.attention_chunks: chunks of a sequence in attention (FPDT) */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id add nothing to the loss; -1: none */
   /* keys of the section "twinspeed", which DeepSpeed ignores as an unknown top-level section */
   tws_matmul_dtype matmul_dtype;
@@ -338,6 +341,13 @@ static inline tws_dtype tws_config_communication_dtype(const tws_config *config)
   const int apart = config->sequence_ranks > 1 && config->sequence_communication;
   const int given = apart ? config->sequence_communication : config->communication_dtype;
   return given ? (tws_dtype)(given - 1) : config->dtype;
+}
+/* Returns 1 if operations around the reductions of gradients divide them by the number of ranks, in place of the weight
+ * of the loss; a reduce-scatter of ZeRO leaves no room for them in DeepSpeed either. */
+static inline int tws_config_divides(const tws_config *config) {
+  const int scatters = config->zero.stage > 0 && config->zero.reduce_scatter;
+  const int given = config->prescales || (config->predivide > 0 && config->predivide != 1);
+  return given && !scatters && config->expert_ranks <= 1;
 }
 /* Returns 1 if activation checkpoints are stored in host memory. */
 static inline int tws_config_checkpoints_on_host(const tws_config *config) {

@@ -6,7 +6,6 @@
 
 /* Reasons why a key has no effect here. */
 #define LATER "Twinspeed does not have this technique yet: results are those without it"
-#define DIVIDED "the weight of the loss divides gradients by the number of ranks before any reduction"
 #define UPSTREAM "it has no effect in DeepSpeed either"
 #define PRECISION "precision follows from fp16, bf16 and data_types.grad_accum_dtype"
 #define TOKENS "the inputs are token ids, and embeddings are in half precision anyway"

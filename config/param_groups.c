@@ -7,6 +7,45 @@
 
 static const char list_path[] = "optimizer.param_groups";
 
+/* ---- optimizer.params as a list ---- */
+
+/* Takes the entry without "params" out of the list; *found: NULL if it has none. */
+static tws_code take_defaults(const tws_json *json, cJSON *list, cJSON **found, tws_error *err) {
+  *found = NULL;
+  for (cJSON *item = list->child; item; item = item->next) {
+    if (!cJSON_IsObject(item))
+      return tws_json_fail(json, item, err, "each is an object with \"params\", the names of its parameters",
+                           "objects are expected in optimizer.params, which is a list of groups");
+    if (cJSON_GetObjectItemCaseSensitive(item, "params")) continue;
+    if (*found)
+      return tws_json_fail(json, item, err,
+                           "give \"params\" in all entries but one, which has the values of all other parameters",
+                           "two entries of optimizer.params have no \"params\"");
+    *found = item;
+  }
+  if (*found) cJSON_DetachItemViaPointer(list, *found);
+  return TWS_OK;
+}
+
+tws_code tws_config_split_params(const tws_json *json, cJSON *optimizer, tws_error *err) {
+  cJSON *list = cJSON_GetObjectItemCaseSensitive(optimizer, "params"), *defaults;
+  if (!cJSON_IsArray(list)) return TWS_OK;
+  if (cJSON_GetObjectItemCaseSensitive(optimizer, "param_groups"))
+    return tws_json_fail(json, list, err, "move its entries into one of them",
+                         "optimizer.params is a list of groups, and %s is given as well", list_path);
+  TWS_TRY(take_defaults(json, list, &defaults, err));
+  cJSON_DetachItemViaPointer(optimizer, list);
+  int added = 1;
+  if (list->child)
+    added = cJSON_AddItemToObject(optimizer, "param_groups", list);
+  else
+    cJSON_Delete(list);
+  if (defaults) added &= cJSON_AddItemToObject(optimizer, "params", defaults);
+  return added ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
+}
+
+/* ---- the groups ---- */
+
 /* Returns the number of groups of each set of parameters. */
 static int kinds(const tws_config *config) {
   return tws_optimizer_of(config->optimizer)->matrices ? 2 : 1;

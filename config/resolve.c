@@ -460,11 +460,6 @@ static tws_code check_sizes(const rules *r) {
                   "sequence_parallel_size %lld does not divide a sequence of %lld tokens", (long long)ranks,
                   (long long)tokens);
   }
-  if (c->attention_chunks > 1)
-    return REFUSE(
-        r, "twinspeed.attention_chunks", TWS_UNSUPPORTED, "use sequence_parallel_size, or recomputation",
-        "attention in %lld chunks (FPDT) offloads those not in use, and Twinspeed offloads what is between layers",
-        (long long)c->attention_chunks);
   return TWS_OK;
 }
 

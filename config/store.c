@@ -210,6 +210,7 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item) {
   if (cJSON_IsNull(item)) return TWS_OK;
   if (below && cJSON_IsObject(item)) return walk_members(walk, item);
   if (below == 2 && cJSON_IsArray(item)) {
+    if (walk->list) return walk->list(walk, item);
     for (const cJSON *element = item->child; element; element = element->next) {
       if (!cJSON_IsObject(element)) return refuse_item(walk, element, NULL, "objects are expected in");
       TWS_TRY(walk_members(walk, element));
@@ -232,8 +233,12 @@ static int is_overridden(const struct tws_config_store *store, const tws_walk *w
   char path[512];
   if (!store->count) return 0;
   tws_key_join(walk->segments, walk->n, path, sizeof path);
-  for (size_t i = 0; i < store->count; i++)
-    if (strcmp(store->overrides[i].path, path) == 0) return 1;
+  for (size_t i = 0; i < store->count; i++) {
+    const char *other = store->overrides[i].path;
+    const size_t length = strlen(other);
+    const int in_list = !store->overrides[i].key && strncmp(other, path, length) == 0 && path[length] == '.';
+    if (in_list || strcmp(other, path) == 0) return 1;
+  }
   return 0;
 }
 
@@ -270,7 +275,8 @@ tws_code tws_store_walk_all(tws_walk *walk) {
     snprintf(path, sizeof path, "%s", o->path);
     walk->n = tws_key_split(path, walk->segments, TWS_KEY_DEPTH);
     walk->source = o->source;
-    if (walk->n > 0 && !cJSON_IsNull(o->item)) TWS_TRY(walk->visit(walk, o->key, o->item));
+    if (walk->n > 0 && !cJSON_IsNull(o->item))
+      TWS_TRY(o->key ? walk->visit(walk, o->key, o->item) : tws_store_walk(walk, o->item));
   }
   return TWS_OK;
 }

@@ -13,7 +13,7 @@ typedef struct tws_source {
 } tws_source;
 
 typedef struct tws_override {
-  const tws_key *key;
+  const tws_key *key; /* NULL: a list of sections, which replaces the whole list of the file */
   char *path;
   tws_source *source;
   const cJSON *item;
@@ -51,6 +51,10 @@ int tws_given_fraction(const tws_key *key, tws_given given);
 tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, tws_code code, tws_error *err,
                         const char *hint, const char *format, ...) __attribute__((format(printf, 6, 7)));
 
+/* If optimizer.params is a list of groups, as PyTorch takes one, moves its entries to optimizer.param_groups, and the
+ * one without "params", which has the values of all other parameters, to optimizer.params. optimizer: the section, a
+ * part of the document `json`. */
+tws_code tws_config_split_params(const tws_json *json, cJSON *optimizer, tws_error *err);
 /* Fails if optimizer.param_groups, or a list with a value for each group in the schedule, cannot be used. */
 tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err);
 
@@ -69,6 +73,8 @@ typedef struct tws_walk {
   const char *segments[TWS_KEY_DEPTH];
   int n;
   tws_code (*visit)(struct tws_walk *walk, const tws_key *key, const cJSON *item);
+  /* called for a list of sections in place of visits of their keys; NULL: the keys are visited */
+  tws_code (*list)(struct tws_walk *walk, const cJSON *item);
   /* called for unknown keys that DeepSpeed ignores; may be NULL */
   tws_code (*ignored)(struct tws_walk *walk, const cJSON *item, const char *hint);
   int unknown;            /* number of unknown keys found until now */

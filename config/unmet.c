@@ -48,7 +48,7 @@ static const char *of_zero(const tws_config *c, const char *path) {
       {"overlap_comm", pipe && c->zero.overlap_comm > 0, "gradients of a pipeline are reduced after its micro-batches"},
       {"overlap_comm", 1, NULL},
       {"reduce_scatter", stage == 0, stages},
-      {"reduce_scatter", flat && c->zero.multi_rank_bucket_allreduce,
+      {"reduce_scatter", flat && c->zero.multi_rank_bucket_allreduce && !c->prescales && c->predivide == 1,
        "at ZeRO stages 1 and 2 buckets are all-reduced anyway, unless use_multi_rank_bucket_allreduce is false"},
       {"use_multi_rank_bucket_allreduce", !flat || !c->zero.reduce_scatter,
        "it needs ZeRO stage 1 or 2, and zero_optimization.reduce_scatter"},
@@ -60,11 +60,20 @@ static const char *of_zero(const tws_config *c, const char *path) {
 static const char *of_training(const tws_config *c, const char *path) {
   static const char fixed[] = "fp16.loss_scale is fixed", decay[] = "it needs scheduler.params.decay_step_size";
   static const char momentum[] = "it needs scheduler.params.cycle_momentum";
+  static const char divided[] =
+      "with zero_optimization.reduce_scatter gradients are divided before their reduction anyway";
+  static const char experts[] = "with twinspeed.expert_parallel_size above 1 the weight of the loss divides gradients";
+  const int scatters = c->zero.stage > 0 && c->zero.reduce_scatter;
   const int phased = tws_optimizer_of(c->optimizer)->phases != TWS_PHASES_ONE;
   const int given = c->fp16.loss_scale > 0, still = c->schedule.cycle_decay_size == 0;
   const unmet rows[] = {
       {"fp16.enabled", 1, NULL},
       {path, starts_with(path, "fp16.") && c->dtype != TWS_F16, "it needs fp16.enabled"},
+      {"prescale_gradients", scatters, divided},
+      {"prescale_gradients", c->expert_ranks > 1, experts},
+      {"gradient_predivide_factor", scatters, divided},
+      {"gradient_predivide_factor", c->prescales, "prescale_gradients has the whole division before the reduction"},
+      {"gradient_predivide_factor", c->expert_ranks > 1, experts},
       {"fp16.initial_scale_power", given, fixed},
       {"fp16.loss_scale_window", given, fixed},
       {"fp16.hysteresis", given, fixed},

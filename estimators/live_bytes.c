@@ -11,7 +11,7 @@ static int64_t micro_batches_of(const tws_estimated_job *job, int stage) {
   enum { KINDS = 3 };
   const tws_pipeline_shape *shape = &job->shape;
   const int64_t all = shape->micro_batches;
-  const int late = job->request->config->delayed_update || tws_program_overlaps(job->request->program);
+  const int late = shape->irregular || tws_program_overlaps(job->request->program);
   if (late || (job->stages > 1 && shape->kind == TWS_PIPELINE_GPIPE)) return all;
   const int64_t every = tws_fold_step(shape), chunks = shape->virtual_stages;
   const int64_t in_flight = tws_pipeline_in_flight(shape, stage) / chunks + 2;

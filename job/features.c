@@ -74,12 +74,13 @@ static const struct {
     {"DeepSpeed", STAGES | PIPELINE_ZERO_1 | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) | BIT(ULYSSES) |
                       SPARSE | BIT(EXPERTS_FP16) | BIT(EXPERT_TENSOR) | ZERO_PP | ZERO_OFFLOAD |
                       BIT(CHECKPOINTS_ON_HOST) | BIT(ZENFLOW) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) |
-                      BIT(LINEAR_TILES) | CAST | TUNED},
+                      BIT(ATTENTION_CHUNKS) | BIT(LINEAR_TILES) | CAST | TUNED},
     {"Hugging Face Transformers with DeepSpeed", STAGES | BIT(TENSOR) | BIT(WHOLE_TOKENS) | BIT(TENSOR_OVERLAP) |
                                                      BIT(EXPERTS_WHOLE_TOKENS) | BIT(ULYSSES) | ZERO_PP | ZERO_OFFLOAD |
                                                      BIT(ZENFLOW) | BIT(FULL) | CAST | TUNED},
     {"Megatron-DeepSpeed", STAGES | PIPELINE_ZERO_1 | TENSOR_RANKS | BIT(ULYSSES) | SPARSE | BIT(EXPERTS_FP16) |
-                               ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | CAST},
+                               ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) |
+                               BIT(ATTENTION_CHUNKS) | CAST},
     {"Megatron-LM", STAGES_0_1 | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(FULL) | BIT(SELECTIVE) | CAST},
     {"Megatron-Core", STAGES | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) |
                           BIT(TENSOR_OVERLAP) | BIT(ULYSSES) | BIT(RING) | BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) |
@@ -114,6 +115,7 @@ static const struct {
   const char *name, *family;
 } members[] = {{"transformers-2021-ddp", "PyTorch DDP"},
                {"transformers-ddp", "PyTorch DDP"},
+               {"trl", "PyTorch DDP"},
                {"transformers-fsdp", "PyTorch FSDP"},
                {"transformers", "Hugging Face Transformers with DeepSpeed"},
                {"megatron-deepspeed", "Megatron-DeepSpeed"},
@@ -271,6 +273,7 @@ tws_features tws_config_features(const tws_config *c, int sparse) {
   used |= bit_if(tws_config_checkpoints_on_host(c), TWS_FEATURE_CHECKPOINTS_ON_HOST);
   used |= bit_if(c->zenflow.on, TWS_FEATURE_ZENFLOW) | bit_if(c->delayed_update, TWS_FEATURE_DELAYED_UPDATE);
   used |= bit_if(c->mlp_tiles > 1, TWS_FEATURE_MLP_TILES);
+  used |= bit_if(c->attention_chunks > 1, TWS_FEATURE_ATTENTION_CHUNKS);
   used |= bit_if(d.stage == 3 && c->linear_tile_size > 0, TWS_FEATURE_LINEAR_TILES);
   used |= bit_if(c->dtype == TWS_F16, TWS_FEATURE_FP16) | bit_if(c->matmul_dtype != TWS_MATMUL_AUTO, narrow);
   used |= bit_if(c->lora.r > 0, TWS_FEATURE_LORA);

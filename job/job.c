@@ -3,6 +3,7 @@
 #include "job/job.h"
 #include "job/serving.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "job/cluster_name.h"
@@ -172,6 +173,22 @@ static tws_code check_offload(const tws_job *job, tws_error *err) {
 }
 
 /* Resolves the configuration, topology and mapping of a job whose number of ranks is known. */
+/* Returns the parts of a micro-batch's tokens whose logits the runtime computes one after another: a power of two that
+ * divides the sequence, 1 if it computes all at once. */
+static int64_t loss_tiles_of(const tws_job *job, tws_loss_chunks chunks) {
+  const tws_config *c = job->config;
+  const tws_network *network = job->network;
+  const double tokens = (double)(c->micro_batch_size * c->sequence_length) / tws_config_division(c).sequence;
+  const double parts =
+      chunks == TWS_LOSS_BY_WIDTH ? ceil((double)network->vocabulary / (double)network->hidden) : ceil(tokens / 256);
+  const double most = ceil(tokens / exp2(ceil(log2(ceil(tokens / parts)))));
+  int64_t tiles = 1;
+  if (chunks == TWS_LOSS_WHOLE) return 1;
+  while (2 * (double)tiles <= most && c->sequence_length / tws_config_division(c).sequence % (2 * tiles) == 0)
+    tiles *= 2;
+  return tiles;
+}
+
 static tws_code settle_job(tws_job *job, tws_error *err) {
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
   choose_threads(job);
@@ -190,6 +207,8 @@ static tws_code settle_job(tws_job *job, tws_error *err) {
   job->assumed_sequence = !job->config->sequence_length;
   if (job->assumed_sequence) job->config->sequence_length = tws_network_usual_sequence(job->network);
   TWS_TRY(tws_config_resolve(job->config, job->ranks, &context, err));
+  if (runtime->loss_chunks && !tws_config_has_key(job->config, "twinspeed.loss_tiles"))
+    job->config->loss_tiles = loss_tiles_of(job, runtime->loss_chunks);
   TWS_TRY(check_offload(job, err));
   return tws_plan_topology(job->config, job->ranks, &job->topology, err);
 }

@@ -17,9 +17,9 @@ static const char *own_engine_why(const tws_job_spec *spec, const tws_profile *p
   return NULL;
 }
 
-/* The runtime whose current version reads a format. */
+/* The runtime whose current version reads a format, and the one if ZeRO partitions nothing; NULL: the same. */
 static const struct {
-  const char *runtime, *why;
+  const char *runtime, *why, *whole;
 } readers[TWS_FORMAT_COUNT] = {
     [TWS_FORMAT_NONE] = {"twinspeed", "as nothing names another"},
     [TWS_FORMAT_DEEPSPEED] = {"deepspeed-flash", "as -c is a ds_config.json"},
@@ -28,10 +28,10 @@ static const struct {
     [TWS_FORMAT_BRIDGE] = {"nemo-2026", "as -c is a configuration of Megatron-Bridge"},
     [TWS_FORMAT_TORCHTITAN] = {"fsdp", "as -c is a configuration of torchtitan"},
     [TWS_FORMAT_ACCELERATE] = {"transformers", "as -c is a configuration of accelerate"},
-    [TWS_FORMAT_ACCELERATE_FSDP] = {"fsdp", "as -c is a configuration of accelerate with FSDP"},
-    [TWS_FORMAT_TRAINER] = {"transformers", "as -c has arguments of Hugging Face's Trainer"},
-    [TWS_FORMAT_AXOLOTL] = {"transformers", "as -c is a configuration of axolotl"},
-    [TWS_FORMAT_LLAMA_FACTORY] = {"transformers", "as -c is a configuration of LLaMA-Factory"},
+    [TWS_FORMAT_ACCELERATE_FSDP] = {"transformers-fsdp", "as -c is a configuration of accelerate with FSDP"},
+    [TWS_FORMAT_TRAINER] = {"transformers", "as -c has arguments of Hugging Face's Trainer", "transformers-ddp"},
+    [TWS_FORMAT_AXOLOTL] = {"transformers", "as -c is a configuration of axolotl", "transformers-ddp"},
+    [TWS_FORMAT_LLAMA_FACTORY] = {"transformers", "as -c is a configuration of LLaMA-Factory", "transformers-ddp"},
 };
 
 tws_code tws_runtime_choose(const tws_job_spec *spec, const tws_config *config, const tws_profile *profile,
@@ -41,7 +41,7 @@ tws_code tws_runtime_choose(const tws_job_spec *spec, const tws_config *config, 
   if (!name && (why = own_engine_why(spec, profile)) != NULL) name = "twinspeed";
   if (!name) {
     const tws_config_format format = tws_config_format_of(config);
-    name = readers[format].runtime;
+    name = readers[format].whole && config->zero.stage == 0 ? readers[format].whole : readers[format].runtime;
     why = readers[format].why;
   }
   snprintf(out->why, sizeof out->why, "%s", why);

@@ -33,8 +33,8 @@ typedef struct tws_simulation {
   tws_comm_log *communication; /* of the whole step; NULL: it was not requested */
 } tws_simulation;
 /* Simulates a step. Of a step with many micro-batches only few are simulated, and the rest is extrapolated
- * (plan/fold.h), unless a timeline, a communication log or effects are requested. The caller frees *out, also after an
- * error. */
+ * (plan/fold.h), unless a timeline, a communication log or the effect of each resource on the step is requested. The
+ * caller frees *out, also after an error. */
 tws_code tws_job_simulate(const tws_job *job, const tws_simulation_request *request, tws_simulation *out,
                           tws_error *err);
 void tws_simulation_free(tws_simulation *simulation);

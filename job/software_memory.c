@@ -2,22 +2,9 @@
 
 #include <math.h>
 
+#include "job/software_kept.h"
 #include "job/software_step.h"
 #include "models/network/adapt.h"
-#include "plan/pipeline_schedule.h"
-
-/* Returns the tokens of a micro-batch on one rank. */
-static double tokens_of(const tws_job *job) {
-  const tws_config *c = job->config;
-  return (double)c->micro_batch_size * (double)c->sequence_length / tws_job_ranks_along(job, TWS_AXIS_SEQUENCE);
-}
-
-static double in_flight(const tws_job *job, int stage) {
-  const int stages = tws_job_stages(job);
-  if (stages < 2) return 1;
-  const tws_pipeline_shape shape = tws_pipeline_shape_of(job->config, stages, job->config->accumulation_steps);
-  return tws_pipeline_in_flight(&shape, stage) / (double)shape.virtual_stages;
-}
 
 /* Returns the bytes of unfused attention's scores: two copies of the softmax's output and a dropout mask, 5 bytes a
  * score in 16 bits, 9 in float32. */
@@ -25,19 +12,19 @@ static double score_bytes(const tws_job *job, const tws_runtime *runtime, const 
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
   const double score = 2 * (double)tws_dtype_bytes(c->dtype) + 1;
-  const double layer = score * (double)job->network->heads * s * tokens_of(job) / tensor;
+  const double layer = score * (double)job->network->heads * s * tws_software_tokens(job) / tensor;
   if (runtime->attention != TWS_ATTENTION_UNFUSED) return 0;
   if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer;
-  return stage->layers * in_flight(job, stage->stage) * layer;
+  return stage->layers * tws_software_in_flight(job, stage->stage) * layer;
 }
 
 /* Returns the bytes of the dropout masks after attention and after the feed-forward layer, one byte an element. */
 static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double split = c->tensor_sequence_parallel ? tws_job_ranks_along(job, TWS_AXIS_MODEL) : 1;
-  const double layer = 2 * tokens_of(job) * (double)job->network->hidden / split;
+  const double layer = 2 * tws_software_tokens(job) * (double)job->network->hidden / split;
   if (!tws_profile_keeps_masks(job->profile)) return 0;
-  return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
+  return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * tws_software_in_flight(job, stage->stage) * layer;
 }
 
 /* Returns the bytes of results that selective recomputation keeps although the backward pass does not read them, since
@@ -45,59 +32,8 @@ static double mask_bytes(const tws_job *job, const tws_stage_estimate *stage) {
 static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (!runtime->unread_outputs || c->recompute != TWS_RECOMPUTE_OPERATIONS || !(c->recompute_budget > 0)) return 0;
-  return 2 * tokens_of(job) * (double)job->network->hidden * stage->layers * in_flight(job, stage->stage) /
-         tws_job_ranks_along(job, TWS_AXIS_MODEL);
-}
-
-/* Returns 1 if the module's input is kept for backward anyway: attention keeps its output, and linear modules with the
- * same quantized input keep it once. */
-static int is_kept_anyway(const tws_network *network, const tws_module *m) {
-  if (network->modules[network->values[m->in[0]].producer].type == TWS_MODULE_ATTENTION) return 1;
-  for (const tws_module *other = m; other-- > network->modules && other->layer == m->layer;)
-    if (other->type == TWS_MODULE_LINEAR && other->in[0] == m->in[0] && network->params[other->param[0]].code_type > 0)
-      return 1;
-  return 0;
-}
-
-/* Returns the bytes per token that a module of a layer keeps for backward. */
-static double kept_bytes(const tws_network *network, const tws_module *m, const tws_runtime_keeps *keeps,
-                         double number) {
-  switch (m->type) {
-    case TWS_MODULE_NORM:
-      return m->rms ? keeps->norm_input * (double)m->out_features : 0;
-    case TWS_MODULE_ROPE:
-      return keeps->rotated * (double)(m->heads + m->kv_heads) * m->head_size;
-    case TWS_MODULE_SWIGLU:
-    case TWS_MODULE_GEGLU:
-      return keeps->gate_output * (double)m->out_features;
-    case TWS_MODULE_GELU:
-      return keeps->gelu_tensors[0] * number * (double)m->out_features;
-    case TWS_MODULE_GELU_EXACT:
-      return keeps->gelu_tensors[1] * number * (double)m->out_features;
-    case TWS_MODULE_LINEAR:
-      if (network->params[m->param[0]].code_type == 0 || is_kept_anyway(network, m)) return 0;
-      return keeps->quantized_input * (double)m->in_features;
-    case TWS_MODULE_LOW_RANK:
-      return keeps->adapter_output * (double)network->params[m->param[0]].rows;
-    case TWS_MODULE_DROPPED:
-    case TWS_MODULE_DROPOUT:
-      return keeps->dropout_mask * (double)m->out_features;
-    default:
-      return 0;
-  }
-}
-
-/* Returns the bytes that modules run operation by operation keep in addition to the plan: of all layers in flight or,
- * where layers are recomputed, of one layer. */
-static double operation_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
-  const tws_config *c = job->config;
-  const tws_network *network = job->network;
-  const double tokens = tokens_of(job), number = (double)tws_dtype_bytes(c->dtype);
-  double layer = 0;
-  for (uint32_t i = 0; i < network->layer_stride; i++)
-    layer += kept_bytes(network, &network->modules[network->layer_first + i], &runtime->keeps, number);
-  layer *= tokens / tws_job_ranks_along(job, TWS_AXIS_MODEL);
-  return c->recompute == TWS_RECOMPUTE_FULL ? layer : stage->layers * in_flight(job, stage->stage) * layer;
+  return 2 * tws_software_tokens(job) * (double)job->network->hidden * stage->layers *
+         tws_software_in_flight(job, stage->stage) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
 /* Nine of ten public messages of jobs that ran out of memory state less than 4 % of the allocated bytes as reserved
@@ -149,8 +85,8 @@ static double spared_activation_bytes(const tws_job *job, const tws_runtime *run
   double bytes = 0;
   if (!runtime->weighs_early || c->dtype == TWS_F32 || tws_config_recomputes_blocks(c)) return 0;
   for (uint32_t i = 0; i < job->network->module_count; i++) bytes += spared_bytes(job, &job->network->modules[i]);
-  return bytes / (double)job->network->layers * stage->layers * in_flight(job, stage->stage) * tokens_of(job) /
-         tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  return bytes / (double)job->network->layers * stage->layers * tws_software_in_flight(job, stage->stage) *
+         tws_software_tokens(job) / tws_job_ranks_along(job, TWS_AXIS_MODEL);
 }
 
 /* Returns the bytes of gradients in addition to the plan's, which have 16 bits unless ZeRO accumulates them in float32.
@@ -159,6 +95,7 @@ static double spared_activation_bytes(const tws_job *job, const tws_runtime *run
 static double gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->dtype == TWS_F32 || c->zero.stage > 1) return 0;
+  if (runtime->casts_weights && tws_config_half_masters(c)) return 0; /* 16-bit weights have 16-bit gradients */
   if (runtime->float_gradients && c->zero.stage == 0) return 2 * tws_software_trained(job, stage);
   return runtime->gradient_copies && c->dtype == TWS_BF16 ? 4 * tws_software_trained(job, stage) : 0;
 }
@@ -250,26 +187,58 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
 }
 
 static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
-  const double tokens = tokens_of(job);
+  const double tokens = tws_software_tokens(job);
   if (stage->stage < tws_job_stages(job) - 1) return 0;
   const tws_objective objective = job->network->objective;
   const int masked = objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES;
   const double scored = masked && runtime->scored_share > 0 ? runtime->scored_share : 1;
-  return runtime->logit_bytes * scored * tokens * (double)job->network->padded_vocabulary /
-         tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  const double tiles = fmax((double)job->config->loss_tiles, 1); /* of which one has logits */
+  return (runtime->logit_bytes / tiles + runtime->all_logit_bytes) * scored * tokens *
+         (double)job->network->padded_vocabulary / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
+/* Returns the bytes of DDP's buckets, which are a second copy of all gradients. */
+static double bucket_gradient_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (!runtime->bucket_copies || c->zero.stage > 0 || tws_job_ranks_along(job, TWS_AXIS_DATA) < 2) return 0;
+  const double number = tws_config_half_masters(c) ? (double)tws_dtype_bytes(c->dtype) : 4;
+  return number * tws_software_trained(job, stage);
+}
+
+/* Returns the bytes that FSDP has gathered in addition to the plan's layers: the parameters outside of layers, of which
+ * a plan has gathered the largest one at its peak, and copies of the largest layer. */
+static double gathered_bytes(const tws_job *job, const tws_runtime *runtime) {
+  const tws_config *c = job->config;
+  if (c->zero.stage < 3 || tws_software_shards(job) < 2 || !(runtime->root_stays || runtime->gather_copies)) return 0;
+  const flat_parameters flat = flat_parameters_of(job->network);
+  const double outside = fmax(flat.outside - tws_software_largest_parameter(job), 0);
+  return (double)tws_dtype_bytes(c->dtype) *
+         ((runtime->root_stays ? outside : 0) + runtime->gather_copies * flat.layer);
+}
+
+/* Returns the bytes of the plan's 16-bit parameters that do not exist in the backward pass if weights are float32 and
+ * cast in each use: those of layers that are recomputed, except the largest one. */
+static double uncast_bytes(const tws_job *job, const tws_runtime *runtime) {
+  const tws_config *c = job->config;
+  if (!tws_software_casts(job) || c->recompute != TWS_RECOMPUTE_FULL || c->zero.stage > 0) return 0;
+  const flat_parameters flat = flat_parameters_of(job->network);
+  const double layers = (double)tws_network_params(job->network, 0) - flat.outside - flat.layer;
+  return runtime->casts_weights ? (double)tws_dtype_bytes(c->dtype) * fmax(layers, 0) : 0;
 }
 
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const double tokens = tokens_of(job);
+  const double tokens = tws_software_tokens(job);
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
-                 unread_bytes(job, runtime, stage) + operation_bytes(job, runtime, stage) +
+                 unread_bytes(job, runtime, stage) + tws_software_kept(job, stage) +
                  bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +
-                 tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) + tws_profile_library_bytes(job->profile) -
-                 spared_activation_bytes(job, runtime, stage);
+                 bucket_gradient_bytes(job, runtime, stage) + gathered_bytes(job, runtime) -
+                 uncast_bytes(job, runtime) + tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) +
+                 tws_profile_library_bytes(job->profile) - spared_activation_bytes(job, runtime, stage);
   bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
-    bytes += runtime->boundary_tensors * in_flight(job, stage->stage) * tokens * (double)job->network->hidden * 2;
+    bytes += runtime->boundary_tensors * tws_software_in_flight(job, stage->stage) * tokens *
+             (double)job->network->hidden * 2;
   return bytes;
 }
 
@@ -277,19 +246,32 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
 static double late_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const tws_network *network = job->network;
-  if (!tws_profile_runtime(job->profile)->late_gradients || c->zero.stage > 1) return 0;
+  if (!tws_profile_runtime(job->profile)->late_gradients || c->zero.stage > 1 || c->accumulation_steps > 1) return 0;
   const tws_module *head = &network->modules[network->module_count - 1];
   while (head > network->modules && head->type != TWS_MODULE_LINEAR) head--;
   const tws_param *scores = head->param[0] == TWS_NONE ? NULL : &network->params[head->param[0]];
   const double trains = !scores || scores->frozen ? 0 : (double)tws_param_numel(scores);
-  return (double)tws_dtype_bytes(c->dtype) * fmax(tws_software_trained(job, stage) - trains, 0);
+  const double number = tws_software_casts(job) ? 4 : (double)tws_dtype_bytes(c->dtype);
+  return number * fmax(tws_software_trained(job, stage) - trains, 0);
 }
 
 /* Returns the bytes of checkpointed inputs of recomputed layers that are on the device until backward. */
 static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   if (c->cpu_checkpointing) return 0;
-  return (double)tws_dtype_bytes(c->dtype) * tokens_of(job) * (double)job->network->hidden * stage->layers;
+  return (double)tws_dtype_bytes(c->dtype) * tws_software_tokens(job) * (double)job->network->hidden * stage->layers;
+}
+
+/* Returns the bytes of a plan's parameters, gradients, master weights and two moments where ZeRO partitions none, and
+ * of what DDP and autocast add to them. */
+static double lasting_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const double number = (double)tws_dtype_bytes(c->dtype), trained = tws_software_trained(job, stage);
+  const double updated = tws_config_half_masters(c) ? 2 * number : c->dtype == TWS_F32 ? 8 : 12;
+  const double frozen = tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE ? number : 0.5; /* at least */
+  return number * 2 * trained + frozen * (stage->parameters - trained) + updated * trained +
+         gradient_bytes(job, runtime, stage) + bucket_gradient_bytes(job, runtime, stage);
 }
 
 /* Returns the peak of the passes in bytes. Gradients that are allocated late replace activations that wait for
@@ -298,11 +280,14 @@ static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage)
 static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double arena = planned_bytes(job, stage), beside = tws_software_bytes(job, stage);
-  const double loss = (double)stage->loss_bytes, late = late_bytes(job, stage);
+  /* gradients grow while activations are freed: the smaller of the two is not counted */
+  const double late = fmin(late_bytes(job, stage), fmax(arena + beside - lasting_bytes(job, stage), 0));
+  const double loss = (double)stage->loss_bytes;
   if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside - late;
-  const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + operation_bytes(job, runtime, stage);
+  const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + tws_software_kept(job, stage);
   const double replaced = fmin(late, waiting_bytes(job, stage));
-  return fmax(arena + beside - logit_bytes(job, runtime, stage) - replaced, loss + beside - layer - late);
+  return fmax(arena + beside - logit_bytes(job, runtime, stage) - replaced,
+              loss + beside + uncast_bytes(job, runtime) - layer - late);
 }
 
 static double apart_bytes(const tws_job *job, const tws_stage_estimate *stage) {

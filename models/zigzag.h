@@ -1,6 +1,6 @@
-/* The distribution of a sequence's tokens in ring attention (Megatron's order for causal attention): of 2n chunks, rank
- * r of n has chunk r and chunk 2n - 1 - r, so that all ranks compute equally many scores. Hosts and devices compile
- * this file. */
+/* The distribution of a sequence's tokens among sequence-parallel ranks. In ring attention it is Megatron's order for
+ * causal attention: of 2n chunks, rank r of n has chunk r and chunk 2n - 1 - r, so that all ranks compute equally many
+ * scores. Hosts and devices compile this file. */
 #ifndef TWS_MODELS_ZIGZAG_H
 #define TWS_MODELS_ZIGZAG_H
 
@@ -27,6 +27,24 @@ static inline int64_t tws_zigzag_first(int64_t whole, int ranks, int rank) {
 }
 static inline int64_t tws_zigzag_gap(int64_t whole, int ranks, int rank) {
   return whole / ranks * (ranks - 1 - rank);
+}
+
+/* The tokens of a sequence that one of its ranks has: `ranges` ranges of `length` tokens each. The first range begins
+ * at token `first`; other ranks have the `gap` tokens between a range and the next. */
+typedef struct tws_token_ranges {
+  int ranges;
+  int64_t first, length, gap;
+} tws_token_ranges;
+
+/* Returns the ranges of rank `rank` of `ranks` in a sequence of `whole` tokens. ring: 1 for ring attention, in the
+ * order above. chunks above 1: attention in chunks, of each of which every rank has an equal part (FPDT), so that an
+ * all-to-all of a chunk gives its tokens in their order. */
+static inline tws_token_ranges tws_token_ranges_of(int64_t whole, int ranks, int rank, int ring, int64_t chunks) {
+  if (ring)
+    return (tws_token_ranges){2, tws_zigzag_first(whole, ranks, rank), whole / (2 * ranks),
+                              tws_zigzag_gap(whole, ranks, rank)};
+  const int64_t length = whole / (ranks * (chunks > 1 ? chunks : 1));
+  return (tws_token_ranges){chunks > 1 ? (int)chunks : 1, rank * length, length, (ranks - 1) * length};
 }
 
 #endif

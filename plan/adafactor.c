@@ -30,24 +30,14 @@ static int is_used(const tws_lower *l) {
 
 /* Sets the part of a tensor that this rank updates; begin: index of the tensor's first element in its parameter. */
 static void find_part(const tws_lower *l, const tws_zero_class *c, uint32_t param, uint64_t begin, tensor *t) {
-  const tws_zero *z = &l->zero;
-  const uint64_t own = tws_zero_kept_first(z, c), start = z->flat_offset[param];
-  uint64_t from = 0, to = 0, shift = 0; /* the rank's elements of the parameter, and its first one at stage 3 */
-  if (z->stage == 3) {
-    const uint64_t part = (uint64_t)z->part[param], numel = tws_zero_numel(l, param);
-    shift = from = part * (uint64_t)c->index;
-    to = from + part < numel ? from + part : numel;
-  } else {
-    from = own > start ? own - start : 0;
-    to = own + c->partition > start ? own + c->partition - start : 0;
-  }
-  if (from < begin) from = begin;
-  if (to > begin + t->elements) to = begin + t->elements;
+  const tws_zero_part part = tws_zero_part_of(l, c, param);
+  const uint64_t end = begin + t->elements, last = part.first + part.count;
+  const uint64_t from = part.first > begin ? part.first : begin, to = last < end ? last : end;
   if (from >= to) return;
   t->count = to - from;
   t->first = from - begin;
-  t->at = start + from - shift;
-  t->kept = c->kept + t->at - own;
+  t->at = part.at + from - part.first;
+  t->kept = part.kept + from - part.first;
 }
 
 /* Adds `rows` rows of a parameter, which are one tensor. */

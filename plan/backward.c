@@ -1,12 +1,12 @@
 /* Lowers one backward visit of a module to kernels. */
 #include <string.h>
 
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 /* Counts a contribution to the gradients of a module's parameters. Tiles of tokens add to one gradient, which is
  * complete after the last tile; a tiled weight has one gradient for each tile. */
 static void contributed(tws_lower *l, const tws_module *m) {
-  if (l->at.tile + 1 < l->at.tiles) return;
+  if (!tws_is_last_tile(l)) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
     if (m->param[i] == TWS_NONE || tws_is_frozen(l, m->param[i])) continue;
     const uint32_t param = tws_visit_param(l, m->param[i], l->at.weight_tile);
@@ -24,6 +24,21 @@ static void clear_rows(tws_lower *l, tws_operand table, uint64_t first, uint64_t
   tws_lower_clear(l, tws_write(table.buffer, table.offset + first, count), l->zero.grad_dtype);
 }
 
+/* Adds the gradients of positions separately for each part of the tokens that has successive positions. */
+static void position_parts(tws_lower *l, const tws_module *m, tws_work *work, tws_operand whole, int accumulate) {
+  const int parts = tws_token_parts(l);
+  if (!accumulate) tws_lower_clear(l, whole, l->zero.grad_dtype);
+  work->d[0] /= parts;
+  work->d[2] = work->d[3] = work->d[0];
+  work->flags = TWS_ACCUMULATE;
+  for (int i = 0; i < parts; i++) {
+    const tws_operand operands[2] = {tws_part_of_tokens(l, tws_value_gradient(l, m->out[0]), i),
+                                     tws_with_access(tws_positions_of_part(l, m, whole, i), TWS_READ_WRITE)};
+    tws_lower_compute_with(l, work, &(tws_arguments){{0}}, operands, 2);
+  }
+  tws_zero_contributed(l, m->param[1]);
+}
+
 static void backward_positions(tws_lower *l, const tws_module *m) {
   int accumulate;
   int64_t first, rows, width = m->out_features;
@@ -36,6 +51,10 @@ static void backward_positions(tws_lower *l, const tws_module *m) {
   work.d[2] = rows;
   work.d[3] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.flags = accumulate ? TWS_ACCUMULATE : 0;
+  if (tws_has_token_parts(l)) {
+    position_parts(l, m, &work, whole, accumulate);
+    return;
+  }
   uint64_t begin = (uint64_t)(first * width), count = (uint64_t)(rows * width);
   if (!accumulate) {
     clear_rows(l, whole, 0, begin);
@@ -310,6 +329,10 @@ void tws_lower_backward(tws_lower *l, const tws_module *m) {
   }
   if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring) {
     tws_ring_backward(l, m);
+    return;
+  }
+  if (m->type == TWS_MODULE_ATTENTION && l->at.chunk_role) {
+    tws_chunked_backward(l, m);
     return;
   }
   if (own_backward[m->type]) {

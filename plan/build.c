@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/attention_parts.h"
 #include "plan/checkpoints.h"
 #include "plan/compressed.h"
 #include "plan/offload.h"
@@ -133,6 +134,7 @@ static tws_code make_local(tws_lower *l, tws_error *err) {
   TWS_TRY(tws_shard_network(plan->network, &l->sharding, l->scratch, plan->arena, &l->local, err));
   l->network = l->local.network;
   plan->slices = l->local.slices;
+  TWS_TRY(tws_chunked_begin(l, err));
   return tws_weight_tiles_begin(l);
 }
 
@@ -180,7 +182,8 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
 
 tws_code tws_plans_check_length(uint64_t operations, tws_error *err) {
   if (operations <= TWS_PLAN_MOST_VISITS) return TWS_OK;
-  return tws_fail(err, TWS_UNSUPPORTED, "use fewer accumulation steps, with a larger micro batch instead",
+  return tws_fail(err, TWS_UNSUPPORTED,
+                  "use fewer accumulation steps, with a larger micro batch instead, or fewer chunks of attention",
                   "the plans of the job's stages are longer together than 2^23 operations");
 }
 

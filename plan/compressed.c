@@ -103,6 +103,7 @@ void tws_compressed_begin(tws_lower *l) {
 
 /* Buffers of one average of all tensors of a ZeRO class. */
 typedef struct exchange {
+  const tws_zero_class *of;
   uint64_t tensors;
   uint32_t group;
   int ranks;
@@ -117,7 +118,7 @@ static uint32_t room(tws_lower *l, const char *name, tws_dtype dtype, uint64_t e
 /* Creates the buffers of an exchange of `elements` signs. */
 static exchange make_exchange(tws_lower *l, const tws_zero_class *of, uint64_t tensors, uint64_t elements) {
   const uint64_t ranks = (uint64_t)of->ranks;
-  exchange x = {.tensors = tensors, .group = of->group, .ranks = of->ranks};
+  exchange x = {.of = of, .tensors = tensors, .group = of->group, .ranks = of->ranks};
   x.codes = room(l, "signs", TWS_U8, elements / SIGNS);
   x.received = room(l, "received signs", TWS_U8, elements / SIGNS);
   x.averages = room(l, "signs of averages", TWS_U8, elements / SIGNS / ranks);
@@ -159,7 +160,7 @@ static void exchange_signs(tws_lower *l, const exchange *x, tws_collective colle
   for (uint32_t i = 0; i < c->count && operands; i++) {
     const tws_compressed_tensor *t = &c->tensors[i];
     const uint64_t part = t->part / SIGNS, ranks = (uint64_t)x->ranks;
-    if (t->of->group != x->group) continue;
+    if (t->of != x->of) continue;
     operands[n++] = whole ? tws_read(from, bytes, part * ranks) : tws_read(from, bytes / ranks, part);
     operands[n++] = tws_write(to, bytes, part * ranks);
     bytes += part * ranks;

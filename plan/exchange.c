@@ -49,7 +49,7 @@ tws_operand tws_exchange_gather(tws_lower *l, tws_operand operand, const char *n
 
 static tws_work heads_work(const tws_lower *l, const tws_module *m, tws_kernel kernel) {
   tws_work work = tws_kernel_work(kernel, l->config->dtype, 0);
-  work.d[0] = l->extent.tokens;
+  work.d[0] = l->extent.tokens / l->at.tiles;
   work.d[1] = l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   work.d[2] = m->heads;
   work.d[3] = m->kv_heads;
@@ -62,9 +62,9 @@ static tws_operand exchange_scratch(tws_lower *l, const char *name, uint64_t ele
 }
 
 /* Returns 1 if the all-to-all has to be transposed, [ranks][batch][...] <-> [batch][ranks][...]; it has not if the
- * batch is one sequence. */
+ * batch, or the chunk of attention, is one sequence. */
 static int transposes(const tws_lower *l) {
-  return l->config->micro_batch_size > 1;
+  return l->config->micro_batch_size > 1 && !l->at.chunk_role;
 }
 
 static void run_kernel(tws_lower *l, const tws_work *work, tws_operand from, tws_operand to) {

@@ -1,7 +1,8 @@
 /* Few-round plans: steps of many micro-batches are periodic, so that plans of a few micro-batches determine the memory
  * and time of any number. Estimates, simulations, checks and searches build such short plans and extrapolate from them.
- * Steps that are not proven to be periodic are planned whole: GPipe, which holds all micro-batches at once, and delayed
- * updates, since the part of the update that overlaps with micro-batches depends on their number.
+ * Steps that are not proven to be periodic are planned whole: GPipe, which holds all micro-batches at once, delayed
+ * updates, since the part of the update that overlaps with micro-batches depends on their number, and sparse gradients,
+ * whose rows are those of all tokens of a step.
  *
  * Memory is periodic by induction. Lowering emits the same operations for each micro-batch in the middle of a step, and
  * the placement of a buffer is a function of the free memory. As soon as the buffers of all micro-batches that are
@@ -63,7 +64,8 @@ typedef tws_code (*tws_fold_measure)(void *user, int64_t micro_batches, int slot
 typedef struct tws_folded {
   int slot, before;
   int64_t built; /* number of micro-batches of the plan that was built and measured in `slot` */
-  double more;   /* factor of the extrapolation; 0: all micro-batches of the step were measured */
+  double more;   /* factor by which the difference of the last two measurements is added to reach all micro-batches; 0:
+                  * all micro-batches of the step were measured */
 } tws_folded;
 /* Measures jobs with increasing numbers of micro-batches, few of the `wanted`, until these determine the whole step. */
 tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold_measure measure, void *user,

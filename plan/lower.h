@@ -8,6 +8,7 @@
  *   modules.c    one visit -> kernels: forward; backward.c: backward; exchange.c: collectives between modules
  *   module_work.c  rows, sizes and flags of a visit's kernels; module_kernel.c: one kernel by its row in modules.def
  *   ring_attention.c  attention over tokens of several ranks (ring, context parallelism)
+ *   chunked_attention.c  attention in chunks whose keys and values are on the host (FPDT)
  *   moe.c        routers; expert_sizes.c: slots per expert
  *   weight_tiles.c  large weights of stage 3 in tiles, each gathered and reduced separately
  *   quantized.c  quantized frozen weights (QLoRA)
@@ -55,6 +56,7 @@ typedef struct tws_visit {
   uint16_t weight_tile; /* index of the tile of the module's weight; 0 if the weight is not tiled */
   uint32_t fused_with;  /* index of the adjacent module whose work this visit's kernel does too, or TWS_NONE */
   uint32_t sums_for;    /* index of the linear layer whose backward pass reads this kernel's output next, or TWS_NONE */
+  uint8_t chunk_role;   /* tws_chunk_role (plan/attention_parts.h) */
 } tws_visit;
 
 typedef struct tws_visit_list {
@@ -177,7 +179,7 @@ typedef struct tws_zero {
   tws_bucket_room room;    /* scratch arrays with room for all parameters, allocated at the first reduction */
   /* 1 + the last operation of the last but one and of the last bucket of a micro-batch; 0: no such bucket */
   uint32_t flushed[2];
-  uint32_t emptied[2]; /* plan buffers of the two buckets in `flushed` */
+  uint32_t emptied[2]; /* plan buffers of these two buckets, which their reductions have emptied */
   /* zero_bucket_slots.c: which bucket uses slot_buffers[slot]; its arrays are NULL until a bucket begins */
   tws_bucket_slots bucket_slots;
   uint32_t *slot_buffers;
@@ -428,7 +430,7 @@ typedef struct tws_tiling {
 
 /* Properties of the visit that is being lowered; members as in tws_visit. */
 typedef struct tws_visit_place {
-  int tile, tiles;
+  int tile, tiles, chunk_role;
   uint32_t weight_tile;
   const tws_module *fused_with; /* the module whose work the visit's kernel does too, or NULL */
   const tws_module *sums_for;   /* the layer whose bias gradient the visit's kernel may compute too, or NULL */
@@ -497,6 +499,7 @@ typedef struct tws_lower {
   tws_visit_place at;             /* properties of the visit that is being lowered; written by modules.c */
   uint32_t summed; /* bias whose gradient is computed already, or TWS_NONE; written by module_kernel.c, backward.c */
   tws_shared_gradients shared; /* values whose gradients may share a buffer; written by backward.c */
+  struct tws_chunked *chunked; /* attention in chunks; NULL: there is none; written by chunked_attention.c */
   tws_lower_float8 float8;     /* matrix products in 8-bit floating point; written by float8.c */
   tws_lower_pipeline pipeline; /* the pipeline stage, and the current position in it; written by pipeline.c */
   tws_checkpoints checkpoints; /* offloaded and partitioned activation checkpoints; written by checkpoints.c */
@@ -692,9 +695,6 @@ double tws_loss_weight(const tws_lower *l, const tws_module *m);
 tws_code tws_backward_begin(tws_lower *l);
 void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch, in which no gradients share a buffer yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
-/* ring_attention.c: lower a module ATTENTION if l->sharding.ring is 1. */
-void tws_ring_forward(tws_lower *l, const tws_module *m);
-void tws_ring_backward(tws_lower *l, const tws_module *m);
 /* expert_sizes.c: tws_expert_tokens() returns the number of a rank's tokens that a layer of experts routes,
  * tws_expert_slots() that of the slots of an expert, tws_expert_expected() that of its slots that are filled on
  * average. */

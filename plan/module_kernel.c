@@ -1,7 +1,7 @@
 /* Emits one kernel of a module's row in the table of module types, with operands in the order of the row. */
 #include "models/network/module.h"
 #include "models/operator.h"
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;
@@ -147,6 +147,10 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
   }
   if (m->type == TWS_MODULE_ROPE && l->sharding.ring) {
     *arguments = (tws_arguments){{(double)tws_first_token(l), (double)tws_token_gap(l)}};
+    return 1;
+  }
+  if (m->type == TWS_MODULE_ROPE && l->at.chunk_role) {
+    *arguments = (tws_arguments){{(double)tws_chunk_first_token(l)}};
     return 1;
   }
   const int has_some = ((m->dropout > 0 || m->jitter > 0) && work->flags & TWS_DROPOUT) ||

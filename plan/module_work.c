@@ -70,6 +70,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
   /* factors of long texts, in place of those of the few tokens of a program of inference */
   if (m->type == TWS_MODULE_ROPE && work.flags & TWS_RUNNING && l->config->cache_length > 0)
     work.f[4] = (double)l->config->cache_length > work.f[4] ? 0 : (double)INT32_MAX;
+  if (m->type == TWS_MODULE_ROPE && l->at.chunk_role) work.d[4] /= l->config->attention_chunks;
   if (m->type == TWS_MODULE_ROPE && l->sharding.ring) work.d[4] /= l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
   return work;
 }

@@ -6,7 +6,9 @@
 #include "models/operator.h"
 #include "models/quantized.h"
 #include "models/zigzag.h"
+#include "plan/attention_parts.h"
 #include "plan/lower.h"
+#include "plan/zero.h"
 
 /* Adds rows of a table, which an input selects, to the output; the first row of the table is that of id `first_id`. */
 static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
@@ -18,6 +20,22 @@ static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[param].rows;
   tws_lower_compute_with(l, &work, &(tws_arguments){{(double)first_id}}, operands, 3);
+}
+
+/* Looks up ids and positions separately for each part of the tokens that has successive positions. */
+static void embed_parts(tws_lower *l, const tws_module *m, tws_work *work, const tws_arguments *arguments,
+                        const tws_operand whole[4]) {
+  const tws_operand positions = tws_zero_param(l, m->param[1]);
+  const int parts = tws_token_parts(l);
+  tws_operand operands[4] = {whole[0], whole[1], whole[2], whole[3]};
+  work->d[0] /= parts;
+  work->d[3] = work->d[4] = work->d[0];
+  for (int i = 0; i < parts; i++) {
+    operands[0] = tws_part_of_tokens(l, whole[0], i);
+    operands[2] = tws_positions_of_part(l, m, positions, i);
+    operands[3] = tws_part_of_tokens(l, whole[3], i);
+    tws_lower_compute_with(l, work, arguments, operands, 4);
+  }
 }
 
 static void forward_embedding(tws_lower *l, const tws_module *m) {
@@ -42,7 +60,10 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
         tws_read(positions.buffer, positions.offset + (uint64_t)(first * width), (uint64_t)(work.d[3] * width));
   }
   operands[n++] = tws_value_write(l, m->out[0]);
-  tws_lower_compute_with(l, &work, &arguments, operands, n);
+  if (n == 4 && tws_has_token_parts(l))
+    embed_parts(l, m, &work, &arguments, operands);
+  else
+    tws_lower_compute_with(l, &work, &arguments, operands, n);
   if (local->skips_vector) return;
   if (of_documents) add_rows(l, m, m->input[2], m->param[1], -m->first_position);
   if (m->param[2] != TWS_NONE) add_rows(l, m, m->input[1], m->param[2], 0);
@@ -75,7 +96,7 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   work.d[3] = l->sharding.position.ranks[TWS_AXIS_MODEL];
   const double weight = tws_loss_weight(l, m);
   const tws_arguments arguments = {
-      {weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
+      {weight * tws_gradient_weight(l), weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
   tws_operand second[5] = {tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
                            loss_slots(l, m, &work)};
   const int count = tws_lower_scaled(l, &work, second, 4);
@@ -100,8 +121,9 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   operands[1] = tws_input_read(l, m->input[0]);
   operands[2] = loss_slots(l, m, &work);
   const int count = tws_lower_scaled(l, &work, operands, 3);
-  tws_lower_compute_with(l, &work, &(tws_arguments){{weight, weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}},
-                         operands, count);
+  const tws_arguments arguments = {
+      {weight * tws_gradient_weight(l), weight / l->sharding.position.ranks[TWS_AXIS_MODEL]}};
+  tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 
 /* Writes the operand of a value's 8-bit copy, and returns 1 if this product has to write it: the first product that
@@ -249,6 +271,8 @@ static void forward(tws_lower *l, const tws_module *m) {
     tws_cache_scores(l, m);
   else if (m->type == TWS_MODULE_ATTENTION && l->sharding.ring)
     tws_ring_forward(l, m);
+  else if (m->type == TWS_MODULE_ATTENTION && l->at.chunk_role)
+    tws_chunked_forward(l, m);
   else if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
@@ -265,6 +289,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   tws_lower_at_visit(l, visit);
   l->at.tile = visit->tile;
   l->at.tiles = visit->tiles;
+  l->at.chunk_role = visit->chunk_role;
   l->at.weight_tile = visit->weight_tile;
   l->at.fused_with = visit->fused_with == TWS_NONE ? NULL : &l->network->modules[visit->fused_with];
   l->at.sums_for = visit->sums_for == TWS_NONE ? NULL : &l->network->modules[visit->sums_for];
@@ -275,6 +300,7 @@ void tws_lower_visit(tws_lower *l, const tws_visit *visit) {
   }
   l->at.tile = 0;
   l->at.tiles = 1;
+  l->at.chunk_role = TWS_CHUNK_NONE;
   l->at.weight_tile = 0;
   l->at.fused_with = NULL;
   l->at.sums_for = NULL;

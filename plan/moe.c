@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "models/routing.h"
+#include "plan/zero.h"
 
 static int divides_experts(const tws_network *network, int ranks, int64_t *experts) {
   for (uint32_t p = 0; p < network->param_count; p++) {
@@ -100,7 +101,8 @@ void tws_router_forward(tws_lower *l, const tws_module *m) {
 void tws_router_backward(tws_lower *l, const tws_module *m) {
   int accumulate;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER_GRAD, 0);
-  const double share = share_of(l) / (splits_tokens(l, m) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
+  const double parts = splits_tokens(l, m) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1;
+  const double share = share_of(l) * tws_gradient_weight(l) / parts;
   const tws_arguments arguments = {{m->routing->auxiliary * share, m->routing->z * share}};
   tws_operand dlogits = tws_value_gradient_out(l, m->in[0], &accumulate);
   if (accumulate) dlogits = tws_lower_scratch(l, "gradient to add", l->config->dtype, dlogits.count);

@@ -153,18 +153,18 @@ static uint32_t make_buffer(tws_lower *l, const char *name, uint64_t elements) {
 
 static matrix find_matrix(const tws_lower *l, const tws_zero_class *c, uint32_t param, int number) {
   const tws_zero *z = &l->zero;
-  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[param];
-  matrix m = {.of = c, .param = param, .number = number, .elements = tws_zero_numel(l, param), .at = start};
-  if (z->stage == 3) {
+  matrix m = {
+      .of = c, .param = param, .number = number, .elements = tws_zero_numel(l, param), .at = z->flat_offset[param]};
+  if (z->stage == 3) { /* with the padding */
     m.count = (uint64_t)z->part[param];
     m.elements = m.count * (uint64_t)c->ranks;
     return m;
   }
-  const uint64_t from = start > begin ? start : begin, to = start + m.elements < end ? start + m.elements : end;
-  if (from >= to) return m;
-  m.first = from - start;
-  m.count = to - from;
-  m.at = from;
+  const tws_zero_part part = tws_zero_part_of(l, c, param);
+  if (part.count == 0) return m;
+  m.first = part.first;
+  m.count = part.count;
+  m.at = part.at;
   return m;
 }
 

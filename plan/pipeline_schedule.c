@@ -33,7 +33,7 @@ tws_pipeline_shape tws_pipeline_shape_of(const tws_config *config, int stages, i
   return (tws_pipeline_shape){.kind = stages > 1 ? (tws_pipeline_kind)config->pipeline_schedule : TWS_PIPELINE_1F1B,
                               .stages = stages,
                               .virtual_stages = tws_config_division(config).virtual_stages,
-                              .delayed_update = config->delayed_update,
+                              .irregular = config->delayed_update || config->sparse_gradients,
                               .micro_batches = micro_batches < INT_MAX ? (int)micro_batches : INT_MAX};
 }
 

@@ -47,9 +47,9 @@ typedef struct tws_pipeline_shape {
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
   int forward_only; /* 1: an evaluation, which has no backward passes */
-  /* 1: a delayed update overlaps with the micro-batches, so that the exposed part of the update depends on their
-   * number */
-  int delayed_update;
+  /* 1: what the optimizer phase needs depends on the number of micro-batches: a delayed update overlaps with them, and
+   * rows of gradients are those of all their tokens */
+  int irregular;
 } tws_pipeline_shape;
 /* Returns the shape of a configuration's pipeline over `stages` stages; with one stage it is 1F1B whatever the
  * configuration says. */

@@ -145,7 +145,11 @@ void tws_recompute_decide(tws_lower *l) {
       l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
     }
   }
-  for (uint32_t v = 0; v < network->value_count; v++) { /* gathered tokens are not kept; backward gathers them again */
+  /* gathered tokens are not kept, since backward gathers them again; values in tiles neither, except that the sums of
+   * attention in chunks say whether its results are stored on the host until then */
+  for (uint32_t v = 0; v < network->value_count; v++) {
+    const tws_module *by = &network->modules[network->values[v].producer];
+    if (l->chunked && by->type == TWS_MODULE_ATTENTION && v == by->out[1]) continue;
     if (l->tiled[v] || l->local.modules[network->values[v].producer].forward == TWS_COLLECTIVE_ALL_GATHER)
       l->kept[v] = 0;
   }

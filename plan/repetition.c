@@ -24,7 +24,7 @@ int64_t tws_fold_first(const tws_pipeline_shape *shape) {
 int tws_fold_applies(const tws_pipeline_shape *shape, int64_t micro_batches) {
   const int gpipe = shape->stages > 1 && shape->kind == TWS_PIPELINE_GPIPE;
   const int64_t samples = 3 * (tws_fold_first(shape) + tws_fold_step(shape));
-  return !gpipe && !shape->delayed_update && micro_batches > samples;
+  return !gpipe && !shape->irregular && micro_batches > samples;
 }
 
 /* Returns the number of last micro-batches during which no forward pass of other micro-batches runs. */

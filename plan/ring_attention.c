@@ -5,7 +5,7 @@
  * attention has equal work on all ranks: all queries of a rank attend to the first half of the keys of a lower rank,
  * and the second half of its queries to all keys of a higher rank. Masked blocks are not computed. In the backward pass
  * the gradients of keys and values circulate with them, one step later, and return to their ranks. */
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 typedef struct ring {
   tws_lower *l;
@@ -55,72 +55,27 @@ static tws_operand tokens_of(tws_operand whole, int64_t sample, int64_t length, 
   return whole;
 }
 
-static tws_operand with_access(tws_operand operand, uint32_t access) {
-  operand.access = access;
-  return operand;
-}
-
-static tws_work heads_work(const ring *r, tws_kernel kernel) {
-  tws_work work = tws_kernel_work(kernel, r->dtype, 0);
-  work.d[0] = r->batch * r->length;
-  work.d[1] = r->m->heads;
-  work.d[2] = r->m->kv_heads;
-  work.d[3] = r->m->head_size;
-  return work;
-}
-
 static void split_heads(const ring *r, tws_operand qkv, tws_operand q, tws_operand kv) {
-  const tws_work work = heads_work(r, TWS_KERNEL_HEADS_SPLIT);
-  const tws_operand operands[3] = {with_access(qkv, TWS_READ), q, kv};
-  tws_lower_compute(r->l, &work, operands, 3);
-}
-
-static void join_heads(const ring *r, tws_operand q, tws_operand kv, tws_operand qkv) {
-  const tws_work work = heads_work(r, TWS_KERNEL_HEADS_JOIN);
-  const tws_operand operands[3] = {with_access(q, TWS_READ), with_access(kv, TWS_READ),
-                                   with_access(qkv, TWS_READ_WRITE)};
-  tws_lower_compute(r->l, &work, operands, 3);
+  tws_heads_split(r->l, r->m, r->batch * r->length, qkv, q, kv);
 }
 
 /* Emits a collective that sends an operand to the next rank and receives that of the previous rank, overlapped with
  * compute. Returns the received operand. */
 static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   const tws_operand received = scratch(r, name, r->kv);
-  const tws_operand operands[2] = {with_access(sent, TWS_READ), received};
+  const tws_operand operands[2] = {tws_with_access(sent, TWS_READ), received};
   tws_builder_collective(&r->l->b, TWS_STREAM_EXCHANGE, TWS_COLLECTIVE_SHIFT, r->l->group[TWS_AXIS_SEQUENCE], r->dtype,
                          sent.count * tws_dtype_bytes(r->dtype), 1, 0, operands, 2);
-  return with_access(received, TWS_READ);
+  return tws_with_access(received, TWS_READ);
 }
 
-/* The first returns the work of this rank's queries with its own keys, which is causal attention; the second that of
- * one sample's queries with keys of another rank, where all queries attend to all keys. */
+/* The first returns the work of this rank's queries with its own keys; the second that of one sample's queries with
+ * keys of another rank. */
 static tws_work own_work(const ring *r, tws_kernel kernel) {
-  tws_work work = tws_module_work(r->l, r->m, kernel, 0);
-  work.d[0] = r->batch;
-  work.d[1] = r->length;
-  work.d[6] = 0; /* the window of attention does not limit the keys, since it is no shorter than the sequence */
-  return work;
+  return tws_attention_own_work(r->l, r->m, kernel, r->batch, r->length);
 }
 static tws_work block_work(const ring *r, tws_kernel kernel, const block *b) {
-  tws_work work = own_work(r, kernel);
-  work.flags |= TWS_Q_KV | TWS_BIDIRECTIONAL;
-  work.d[0] = 1;
-  work.d[1] = b->queries;
-  work.d[5] = b->keys;
-  return work;
-}
-
-static void merge(const ring *r, const block *b, tws_operand part, tws_operand lse_part, tws_operand o,
-                  tws_operand lse) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_ATTENTION_MERGE, r->dtype, 0);
-  work.d[0] = r->batch;
-  work.d[1] = r->length;
-  work.d[2] = r->m->heads;
-  work.d[3] = r->m->head_size;
-  work.d[4] = b->queries;
-  const tws_operand operands[4] = {with_access(part, TWS_READ), with_access(lse_part, TWS_READ),
-                                   with_access(o, TWS_READ_WRITE), with_access(lse, TWS_READ_WRITE)};
-  tws_lower_compute(r->l, &work, operands, 4);
+  return tws_attention_block_work(r->l, r->m, kernel, b->queries, b->keys);
 }
 
 static void attend_block(const ring *r, const block *b, tws_operand q, tws_operand kv, tws_operand o, tws_operand lse) {
@@ -136,7 +91,7 @@ static void attend_block(const ring *r, const block *b, tws_operand q, tws_opera
                                      tws_lower_workspace(r->l, &work)};
     tws_lower_compute(r->l, &work, operands, 5);
   }
-  merge(r, b, part, lse_part, o, lse);
+  tws_attention_merge(r->l, r->m, r->batch, r->length, b->queries, part, lse_part, o, lse);
 }
 
 void tws_ring_forward(tws_lower *l, const tws_module *m) {
@@ -173,7 +128,7 @@ static tws_operand split_lse(const ring *r, tws_operand lse) {
   work.d[0] = r->batch * r->m->heads;
   work.d[1] = 2;
   work.d[2] = r->length / 2;
-  const tws_operand operands[2] = {with_access(lse, TWS_READ), halves};
+  const tws_operand operands[2] = {tws_with_access(lse, TWS_READ), halves};
   tws_lower_compute(r->l, &work, operands, 2);
   return (tws_operand){halves.buffer, TWS_READ, halves.offset + halves.count / 2, halves.count / 2};
 }
@@ -235,7 +190,7 @@ static void differentiate(const ring *r, tws_operand into) {
     differentiate_block(r, &b, &w, kv, step == 1);
     w.dkv = shift(r, w.dkv, "gradients of keys and values");
   }
-  join_heads(r, w.dq, w.dkv, into);
+  tws_heads_join(l, m, r->batch * r->length, w.dq, w.dkv, into);
 }
 
 void tws_ring_backward(tws_lower *l, const tws_module *m) {

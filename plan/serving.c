@@ -34,7 +34,7 @@ static tws_config config_of(const tws_config *base, tws_program program, tws_ser
   c.sequence_length = program == TWS_PROGRAM_DECODE ? 1 : sizes.prompt;
   c.tensor_sequence_parallel = 0; /* divides the tokens of long sequences between split layers */
   c.recompute = TWS_RECOMPUTE_NONE;
-  c.loss_tiles = c.mlp_tiles = 1;
+  c.loss_tiles = c.mlp_tiles = c.attention_chunks = 1;
   c.dropout = 0;
   c.cache_bits = sizes.cache_bits;
   if (sizes.weight_codes != TWS_CODES_NONE) {

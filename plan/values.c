@@ -1,7 +1,7 @@
 /* Finds the buffers of the values of a micro-batch and of their gradients. */
 #include <string.h>
 
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 static uint64_t count_of(const tws_lower *l, const tws_dim *dim, int dims, int64_t sequence) {
   tws_dim resolved[TWS_DIMS];
@@ -159,7 +159,7 @@ tws_operand tws_value_read(tws_lower *l, uint32_t value) {
 }
 
 tws_operand tws_value_write(tws_lower *l, uint32_t value) {
-  if (l->at.tile == 0 || l->tiled[value]) value_new(l, value);
+  if (tws_is_first_tile(l) || l->tiled[value]) value_new(l, value);
   return range(l, value, l->values.buffer[value], TWS_WRITE);
 }
 
@@ -180,8 +180,8 @@ tws_operand tws_value_gradient(tws_lower *l, uint32_t value) {
 
 tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate) {
   *accumulate = l->values.gradient[value] != TWS_NONE && !l->tiled[value];
-  if (!l->tiled[value] && l->at.tile > 0) *accumulate = l->values.adds[value];
-  if (!l->tiled[value] && l->at.tile == 0) l->values.adds[value] = (uint8_t)*accumulate;
+  if (!l->tiled[value] && !tws_is_first_tile(l)) *accumulate = l->values.adds[value];
+  if (!l->tiled[value] && tws_is_first_tile(l)) l->values.adds[value] = (uint8_t)*accumulate;
   if (l->tiled[value] || l->values.gradient[value] == TWS_NONE) {
     l->values.gradient[value] =
         tws_builder_buffer(&l->b, l->network->values[value].name, TWS_CATEGORY_ACTIVATION_GRADIENT,

@@ -3,10 +3,10 @@
  * values that are kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the
  * product that computes it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a
  * linear layer can also compute the gradient of that layer's bias. */
-#include "plan/lower.h"
+#include "plan/attention_parts.h"
 
 /* Appends the visits of a module for one tile of tokens: one visit for each tile of its weight. */
-static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles) {
+static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles, tws_chunk_role role) {
   tws_visit_list *list = &l->pipeline.chunk->visits;
   const uint32_t count = tws_module_weight_tiles(l, module);
   if (tws_reserve(&list->items, &list->capacity, list->count + count, sizeof *list->items)) {
@@ -19,21 +19,24 @@ static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, 
                                              .tile = (uint16_t)tile,
                                              .tiles = (uint16_t)tiles,
                                              .weight_tile = (uint16_t)(phase == TWS_PHASE_BACKWARD ? count - 1 - i : i),
+                                             .chunk_role = (uint8_t)role,
                                              .fused_with = TWS_NONE,
                                              .sums_for = TWS_NONE};
 }
 
 static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
-  push_tile(l, module, phase, 0, 1);
+  push_tile(l, module, phase, 0, 1, TWS_CHUNK_NONE);
 }
 
 /* ---- tiles ----
  * A group of modules processes one tile of the micro-batch's tokens after another, so that no value between them exists
- * whole. The loss goes backward immediately, tile by tile; an MLP recomputes each tile in the backward pass. */
+ * whole. The loss goes backward immediately, tile by tile; an MLP recomputes each tile in the backward pass. Tiles of
+ * attention are chunks of a sample (plan/chunked_attention.c). */
 
 typedef struct group {
   uint32_t first, count; /* modules [first, first + count) */
   int tiles, loss;
+  uint32_t attention; /* the attention module of a group in chunks; TWS_NONE: the group has none */
 } group;
 
 /* largest number of modules after the first one, since the logits of a head are scaled and capped */
@@ -42,6 +45,11 @@ enum { MOST_TILED = 3 };
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
+  tws_chunked_group chunked;
+  if (tws_chunked_group_of(l, m, &chunked)) {
+    *g = (group){chunked.first, chunked.last + 1 - chunked.first, chunked.tiles, 0, chunked.attention};
+    return 1;
+  }
   if (l->config->loss_tiles <= 1 && l->config->mlp_tiles <= 1) return 0;
   for (uint32_t first = m < MOST_TILED ? 0 : m - MOST_TILED; first <= m; first++) {
     if (modules[first].type != TWS_MODULE_LINEAR || first + 1 >= count) continue;
@@ -50,12 +58,16 @@ static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
     while (tws_module_row_of(modules[end].type)->pointwise && end + 1 < count) end++;
     const int of_tokens = l->network->values[modules[first].in[0]].row_dims > 1;
     if (modules[end].type == TWS_MODULE_LOSS && of_tokens && l->config->loss_tiles > 1 && m <= end) {
-      *g = (group){.first = first, .count = end + 1 - first, .tiles = (int)l->config->loss_tiles, .loss = 1};
+      *g = (group){.first = first,
+                   .count = end + 1 - first,
+                   .tiles = (int)l->config->loss_tiles,
+                   .loss = 1,
+                   .attention = TWS_NONE};
       return 1;
     }
     if (tws_module_row_of(next)->pointwise && l->config->mlp_tiles > 1 && first + 2 < count &&
         modules[first + 2].type == TWS_MODULE_LINEAR && m <= first + 2) {
-      *g = (group){.first = first, .count = 3, .tiles = (int)l->config->mlp_tiles};
+      *g = (group){.first = first, .count = 3, .tiles = (int)l->config->mlp_tiles, .attention = TWS_NONE};
       return 1;
     }
   }
@@ -67,23 +79,58 @@ static void mark_tiled(tws_lower *l) {
   for (uint32_t m = 0; m < l->network->module_count; m++) {
     if (!tiled_group(l, m, &g)) continue;
     int whole_out = !g.loss && m == g.first + g.count - 1;
-    if (!whole_out) l->tiled[l->network->modules[m].out[0]] = 1;
+    const int outs = g.attention != TWS_NONE ? TWS_MODULE_OUTS : 1;
+    for (int i = 0; i < outs && !whole_out; i++)
+      if (l->network->modules[m].out[i] != TWS_NONE) l->tiled[l->network->modules[m].out[i]] = 1;
   }
 }
 
+/* Returns the value that says, by l->kept, whether the backward pass finds the results of a group in chunks: the sums
+ * of attention. */
+static uint32_t stored_value(const tws_lower *l, const group *g) {
+  return l->network->modules[g->attention].out[1];
+}
+
+static int goes_backward(const tws_lower *l, uint32_t module) {
+  return tws_module_goes_backward(l, &l->network->modules[module]);
+}
+
+static tws_chunk_role role_of(const tws_lower *l, const group *g, tws_phase phase) {
+  if (g->attention == TWS_NONE) return TWS_CHUNK_NONE;
+  const int stores = phase == TWS_PHASE_RECOMPUTE || (!l->extent.evaluates && l->kept[stored_value(l, g)]);
+  return stores && goes_backward(l, g->first + g->count - 1) ? TWS_CHUNK_STORE : TWS_CHUNK_PASS;
+}
+
 static void push_group(tws_lower *l, const group *g, tws_phase phase) {
+  const tws_chunk_role role = role_of(l, g, phase);
   for (int tile = 0; tile < g->tiles; tile++) {
-    for (uint32_t i = 0; i < g->count; i++) push_tile(l, g->first + i, phase, tile, g->tiles);
+    for (uint32_t i = 0; i < g->count; i++) push_tile(l, g->first + i, phase, tile, g->tiles, role);
     for (uint32_t i = g->count; g->loss && !l->extent.evaluates && i-- > 0;) {
-      push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
+      push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles, TWS_CHUNK_NONE);
     }
+  }
+}
+
+/* Pushes the backward pass of a group in chunks, the last chunk first. Each chunk recomputes its queries, keys and
+ * values, gets the results of attention from the host, and recomputes what follows attention, except the group's
+ * output. */
+static void push_chunks_backward(tws_lower *l, const group *g) {
+  const uint32_t last = g->first + g->count - 1;
+  for (int tile = g->tiles; tile-- > 0;) {
+    for (uint32_t m = g->first; m < last; m++)
+      if (m >= g->attention || goes_backward(l, g->attention))
+        push_tile(l, m, TWS_PHASE_RECOMPUTE, tile, g->tiles, TWS_CHUNK_RETURN);
+    for (uint32_t m = last + 1; m-- > g->first;)
+      if (goes_backward(l, m)) push_tile(l, m, TWS_PHASE_BACKWARD, tile, g->tiles, TWS_CHUNK_RETURN);
   }
 }
 
 static void push_group_backward(tws_lower *l, const group *g) {
   for (int tile = 0; tile < g->tiles && !g->loss; tile++) {
-    for (uint32_t i = 0; i + 1 < g->count; i++) push_tile(l, g->first + i, TWS_PHASE_RECOMPUTE, tile, g->tiles);
-    for (uint32_t i = g->count; i-- > 0;) push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles);
+    for (uint32_t i = 0; i + 1 < g->count; i++)
+      push_tile(l, g->first + i, TWS_PHASE_RECOMPUTE, tile, g->tiles, TWS_CHUNK_NONE);
+    for (uint32_t i = g->count; i-- > 0;)
+      push_tile(l, g->first + i, TWS_PHASE_BACKWARD, tile, g->tiles, TWS_CHUNK_NONE);
   }
 }
 
@@ -105,6 +152,7 @@ static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
     ensure_value(l, have, l->network->modules[g.first].in[0]);
     push_group(l, &g, TWS_PHASE_RECOMPUTE);
     have[value] = 1;
+    if (g.attention != TWS_NONE) have[stored_value(l, &g)] = 1;
     return;
   }
   for (int i = 0; i < TWS_MODULE_INS; i++) ensure_value(l, have, m->in[i]);
@@ -270,7 +318,12 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
       /* the last module of the group */
     } else if (m == g.first && tws_module_goes_backward(l, &network->modules[g.first + g.count - 1])) {
       if (!g.loss) ensure_value(l, have, network->modules[g.first].in[0]);
-      push_group_backward(l, &g);
+      if (g.attention == TWS_NONE) {
+        push_group_backward(l, &g);
+        continue;
+      }
+      if (!have[stored_value(l, &g)]) push_group(l, &g, TWS_PHASE_RECOMPUTE);
+      push_chunks_backward(l, &g);
     }
   }
   tws_float8_visits(l, &chunk->visits);

@@ -41,24 +41,12 @@
 /* ---- parts of matrices and numbers of selected columns ---- */
 
 static void place_piece(const tws_lower *l, tws_columns_segment *p) {
-  const tws_zero *z = &l->zero;
-  const tws_zero_class *c = &z->classes[p->zero_class];
-  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[p->param];
-  const uint64_t all = tws_zero_numel(l, p->param);
-  /* elements of the matrix before those that the rank stores, and number of those */
-  uint64_t skipped = 0, stored = all;
-  if (z->stage == 3) {
-    const uint64_t part = (uint64_t)z->part[p->param];
-    skipped = part * (uint64_t)c->index;
-    stored = skipped >= all ? 0 : all - skipped < part ? all - skipped : part;
-  }
-  const uint64_t from = start > begin ? start : begin, to = start + stored < end ? start + stored : end;
-  if (from >= to) return;
-  const uint64_t element = skipped + from - start;
-  p->at = from;
-  p->kept = c->kept + from - begin;
-  p->count = (int64_t)(to - from);
-  p->first = (int64_t)(element % (uint64_t)p->columns);
+  const tws_zero_part part = tws_zero_part_of(l, &l->zero.classes[p->zero_class], p->param);
+  if (part.count == 0) return;
+  p->at = part.at;
+  p->kept = part.kept;
+  p->count = (int64_t)part.count;
+  p->first = (int64_t)(part.first % (uint64_t)p->columns);
   p->rows = (p->first + p->count + p->columns - 1) / p->columns;
 }
 

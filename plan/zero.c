@@ -302,8 +302,10 @@ static uint64_t range_elements(const tws_operand *operands, int count) {
 }
 
 static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, int count, tws_dtype dtype) {
+  tws_zero_divide(l, ranges, count, 0);
   tws_builder_collective(&l->b, l->streams.reduce, TWS_COLLECTIVE_ALL_REDUCE, c->group, dtype,
                          range_elements(ranges, count) * tws_dtype_bytes(dtype), (uint32_t)count, 0, ranges, count);
+  tws_zero_divide(l, ranges, count, 1);
 }
 
 /* Reduces each owner's slices to this rank only (use_multi_rank_bucket_allreduce false). All ranges are in one buffer;
@@ -648,10 +650,19 @@ void tws_zero_micro_end(tws_lower *l) {
     if (l->b.failed != TWS_OK) return;
     for (uint32_t k = 0; k < z->trained_count; k++) {
       const tws_zero_class *c = &z->classes[k];
-      for (uint64_t at = 0; at < c->total; at += group) {
-        tws_operand range[2] = {
-            tws_update(l->b.plan->gradients, c->stored + at, at + group < c->total ? group : c->total - at)};
-        reduce_gradients(l, c, range, NULL, 1);
+      for (uint64_t at = 0; at < c->total;) {
+        uint32_t table = TWS_NONE;
+        uint64_t end = c->total;
+        const int by_rows = tws_sparse_next(l, c, at, &table, &end);
+        for (; at < end; at += group) {
+          tws_operand range[2] = {
+              tws_update(l->b.plan->gradients, c->stored + at, at + group < end ? group : end - at)};
+          reduce_gradients(l, c, range, NULL, 1);
+        }
+        at = end;
+        if (!by_rows) break;
+        tws_sparse_reduce(l, c, table);
+        at += numel(l, table);
       }
     }
   } else if (z->stage == 1 && !l->streams.overlap) {

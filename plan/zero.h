@@ -1,5 +1,5 @@
-/* Functions of ZeRO that only its own files and the optimizer pass use, in addition to plan/lower.h. Internal to
- * plan/. */
+/* Functions of ZeRO that only its own files, losses and the optimizer pass use, in addition to plan/lower.h. Internal
+ * to plan/. */
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
@@ -15,6 +15,13 @@ void tws_zero_make_classes(tws_lower *l);
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
+/* The elements of a parameter that this rank updates: number of them, 0 if none, and the index of the first one in the
+ * parameter, in the flat order of what ranks store, and among all elements that the rank updates. */
+typedef struct tws_zero_part {
+  uint64_t count, first, at, kept;
+} tws_zero_part;
+/* zero_classes.c: finds the part of a parameter of the class `c` that this rank updates. */
+tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* Assigns gradients to buckets in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
 /* zero_bucket_slots.c: the first returns 1 if all buckets reuse a few buffers; the second returns the buffer of a
@@ -65,6 +72,17 @@ void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *
 int tws_zero_casts(const tws_lower *l);
 void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count);
 void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count);
+/* tws_zero_divides() returns 1 if operations divide gradients by the number of ranks; tws_zero_divide() emits those
+ * before a reduction, or with after 1 those after it. tws_gradient_weight() returns the factor that the weight of a
+ * gradient then has over that of its loss, which includes the division. */
+int tws_zero_divides(const tws_lower *l);
+void tws_zero_divide(tws_lower *l, const tws_operand *gradients, int count, int after);
+double tws_gradient_weight(const tws_lower *l);
+/* sparse_gradients.c: tws_sparse_next() finds the first table of a class, from element `at` of its range on, whose
+ * gradient is communicated by rows; it returns 0 if there is none, else 1, the parameter, and its first element in the
+ * range. tws_sparse_reduce() emits the operations. */
+int tws_sparse_next(const tws_lower *l, const tws_zero_class *c, uint64_t at, uint32_t *param, uint64_t *begin);
+void tws_sparse_reduce(tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces the rank's
  * shards of the gradients of `params` among the ranks that have the same shards, after the last micro-batch;
  * tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels if groups span nodes. */

@@ -158,7 +158,7 @@ typedef struct unit_trace {
   tws_zero3_visit *runs; /* runs of successive visits with the same units */
   uint32_t *run_of, run_count;
   uint32_t *member_first, *members; /* members of unit u: parameters members[member_first[u]] and following */
-  uint32_t *units;                  /* the units of all runs, one run after another */
+  uint32_t *units;                  /* units (parameters gathered together) of all runs, one run after another */
   uint32_t units_used;
 } unit_trace;
 

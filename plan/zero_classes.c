@@ -75,6 +75,22 @@ void tws_zero_make_classes(tws_lower *l) {
   tws_groups_begin(l);
 }
 
+tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param) {
+  const tws_zero *z = &l->zero;
+  const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[param];
+  /* elements of the parameter before those that the rank stores, and number of those */
+  uint64_t skipped = 0, stored = tws_zero_numel(l, param);
+  if (z->stage == 3) {
+    const uint64_t part = (uint64_t)z->part[param], all = stored;
+    skipped = part * (uint64_t)c->index;
+    stored = skipped >= all ? 0 : all - skipped < part ? all - skipped : part;
+  }
+  const uint64_t from = start > begin ? start : begin, to = start + stored < end ? start + stored : end;
+  if (from >= to) return (tws_zero_part){0};
+  return (tws_zero_part){
+      .count = to - from, .first = skipped + from - start, .at = from, .kept = c->kept + from - begin};
+}
+
 static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind kind_of, tws_zero_run run) {
   const tws_zero *z = &l->zero;
   /* this rank updates [begin, end) of the stored range; padding belongs to the last range */

@@ -4,7 +4,8 @@
  *
  * DeepSpeed divides the sum by the number of ranks, before the reduction or after it (prescale_gradients,
  * gradient_predivide_factor). Here the weight of the loss includes this division, so that gradients are divided before
- * they are cast, and neither key has an effect. */
+ * they are cast; but where one of these keys is given, operations divide what is reduced, as in DeepSpeed. */
+#include "plan/compressed.h"
 #include "plan/zero.h"
 
 int tws_zero_casts(const tws_lower *l) {
@@ -58,4 +59,36 @@ void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copi
 
 void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count) {
   cast_all(l, copies, gradients, count);
+}
+
+int tws_zero_divides(const tws_lower *l) {
+  return l->zero.ranks > 1 && tws_config_divides(l->config) && !tws_gradients_stay_local(l);
+}
+
+double tws_gradient_weight(const tws_lower *l) {
+  return tws_zero_divides(l) ? l->zero.ranks : 1;
+}
+
+static void multiply(tws_lower *l, tws_operand range, double factor) {
+  const uint32_t micro_batch = l->b.micro_batch;
+  if (l->b.failed != TWS_OK || range.count == 0) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_MULTIPLY, (tws_dtype)l->b.plan->buffers[range.buffer].dtype, 0);
+  work.d[0] = (int64_t)range.count;
+  work.f[0] = factor;
+  range.access = TWS_READ_WRITE;
+  if (l->zero.flat_gradients) l->b.micro_batch = (uint32_t)l->extent.accumulation;
+  tws_builder_compute(&l->b, l->streams.reduce, &work, &range, 1);
+  l->b.micro_batch = micro_batch;
+}
+
+void tws_zero_divide(tws_lower *l, const tws_operand *gradients, int count, int after) {
+  const double before = l->config->prescales ? l->zero.ranks : l->config->predivide;
+  const double factor = after ? before / l->zero.ranks : 1 / before;
+  if (!tws_zero_divides(l) || factor == 1) return;
+  for (int i = 0; i < count;) {
+    tws_operand range = gradients[i];
+    for (i++; i < count && touches(&range, &gradients[i]) && gradients[i].buffer == range.buffer; i++)
+      range.count += gradients[i].count;
+    multiply(l, range, factor);
+  }
 }

@@ -315,16 +315,15 @@ static int32_t target_of(const tws_data *data, const tws_batch_shape *shape, uin
 
 tws_code tws_data_fill(const tws_data *data, const tws_batch_shape *shape, int64_t step, int32_t *ids, int32_t *targets,
                        tws_error *err) {
-  const int64_t length = data->sequence / shape->parts / (shape->halves ? 2 : 1);
-  const int64_t begin =
-                    shape->halves ? tws_zigzag_first(data->sequence, shape->parts, shape->part) : shape->part * length,
-                between = shape->halves ? tws_zigzag_gap(data->sequence, shape->parts, shape->part) : 0;
+  const tws_token_ranges ranges =
+      tws_token_ranges_of(data->sequence, shape->parts, shape->part, shape->halves, shape->chunks);
+  const int64_t length = ranges.length;
   for (int64_t a = 0; a < shape->accumulation; a++)
     for (int64_t row = 0; row < shape->micro_batch; row++) {
       int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + row;
       uint64_t first = tws_data_sample(data, shape->train_batch, step, place) * (uint64_t)data->sequence;
-      first += (uint64_t)begin;
-      for (int run = 0; run <= (shape->halves != 0); run++, first += (uint64_t)(length + between)) {
+      first += (uint64_t)ranges.first;
+      for (int run = 0; run < ranges.ranges; run++, first += (uint64_t)(length + ranges.gap)) {
         TWS_TRY(read_tokens(data, first, length + 1, err));
         for (int64_t t = 0; t <= length; t++) {
           uint32_t token;

@@ -58,14 +58,15 @@ uint64_t tws_data_sample(const tws_data *data, int64_t train_batch, int64_t step
 
 /* One rank's share of the global batch. Micro-batch a of replica r has the positions (a replicas + r) micro + [0,
  * micro), and rank p of the sequence-parallel group the tokens p length + [0, length) of every sample with their
- * targets, where length = sequence / parts; with `halves` it has the two ranges of tokens that models/zigzag.h
- * computes. The other ranks of a replica (tensor-parallel and pipeline ranks) read the same tokens. */
+ * targets, where length = sequence / parts; with `halves`, or `chunks` above 1, it has the ranges of tokens that
+ * models/zigzag.h computes. The other ranks of a replica (tensor-parallel and pipeline ranks) read the same tokens. */
 typedef struct tws_batch_shape {
   int64_t train_batch, micro_batch, accumulation;
   int replica, replicas; /* data parallelism: index and number of replicas */
   int part, parts;       /* sequence parallelism: index and size of the group; parts divide the sequence */
   int64_t ignored; /* targets with this token id become -1 (they do not count in the loss); negative: no target does */
   int halves;      /* 1: a rank has two ranges of tokens of a sample, not one (zigzag) */
+  int64_t chunks;  /* above 1: a rank has a range of each of as many chunks of a sample (attention in chunks) */
 } tws_batch_shape;
 /* Returns the number of tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);

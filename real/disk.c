@@ -169,7 +169,8 @@ static tws_code run_plainly(worker *w, share *of, tws_error *err) {
 }
 
 #ifdef TWS_HAVE_AIO
-/* Submits cut blocks. Requests that could not be submitted are executed at once by blocking calls. */
+/* Submits the blocks into which a transfer was divided. Requests that could not be submitted are executed at once by
+ * blocking calls. */
 static tws_code submit(worker *w, const tws_disk_transfer *t, int count, int *under_way, tws_error *err) {
   int done = 0;
   while (done < count) {

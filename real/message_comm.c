@@ -2,13 +2,15 @@
 #include <string.h>
 #include "base/memory.h"
 #include "models/collective.h"
+#include "real/mpi_wait.h"
 
 /* PIECE: number of elements that a member sums at a time; PART: most bytes of a message, far below the limit of MPI's
- * int counts. */
-enum { PIECE = 1 << 16, PART = 1 << 28, TAG_MESSAGE = 1, TAG_GROUP = 2, TAGS = 16384 };
+ * int counts; LARGE: larger messages are sent when both sides are ready, where ranks sleep while they wait. */
+enum { PIECE = 1 << 16, PART = 1 << 28, LARGE = 1 << 16, TAG_MESSAGE = 1, TAG_READY = 2, TAG_GROUP = 3, TAGS = 16384 };
 
 struct tws_messages {
   MPI_Comm world;
+  int busy;              /* ranks sleep while they wait: there are more threads than cores */
   MPI_Request *requests; /* [2 x world] */
   const void **from;     /* [world] addresses of the summands */
   unsigned char *scratch;
@@ -25,10 +27,11 @@ typedef struct call {
   uint64_t size; /* bytes of an element */
 } call;
 
-tws_code tws_messages_create(MPI_Comm world, int world_size, tws_messages **out, tws_error *err) {
+tws_code tws_messages_create(MPI_Comm world, int world_size, int busy, tws_messages **out, tws_error *err) {
   tws_messages *m = tws_calloc(1, sizeof *m);
   if (m) {
     m->world = world;
+    m->busy = busy;
     m->requests = tws_calloc((size_t)world_size, 2 * sizeof(MPI_Request));
     m->from = tws_calloc((size_t)world_size, sizeof *m->from);
   }
@@ -64,23 +67,56 @@ static tws_code need_scratch(tws_messages *m, size_t bytes, tws_error *err) {
   return TWS_OK;
 }
 
-static tws_code send_to(tws_messages *m, int peer, int tag, const void *data, uint64_t bytes, tws_error *err) {
+/* Waits until `target` and `source` wait for this rank, too, by an empty message to and from each. A large message is
+ * transferred in many parts, each in a call of MPI, so that both sides have to poll without sleeping until it is there,
+ * and this keeps them from polling before it can be. Returns MPI's code. */
+static int meet_peers(const tws_messages *m, int target, int source) {
+  const int peers[] = {target, source};
+  MPI_Request requests[4];
+  int code = MPI_SUCCESS, count = 0;
+  for (int i = 0; i < 2 && code == MPI_SUCCESS; i++, count += 2) {
+    code = MPI_Irecv(NULL, 0, MPI_BYTE, peers[i], TAG_READY, m->world, &requests[count]);
+    if (code == MPI_SUCCESS) code = MPI_Isend(NULL, 0, MPI_BYTE, peers[i], TAG_READY, m->world, &requests[count + 1]);
+  }
+  return code == MPI_SUCCESS ? tws_mpi_wait(requests, count) : code;
+}
+
+/* Sends a message to `target` and receives one from `source` concurrently. Either is MPI_PROC_NULL if there is none. */
+static tws_code transfer(const tws_messages *m, int tag, int target, const void *out, int out_bytes, int source,
+                         void *in, int in_bytes, tws_error *err) {
+  const int large_out = m->busy && out_bytes > LARGE, large_in = m->busy && in_bytes > LARGE;
+  MPI_Request requests[2];
+  int code = MPI_Irecv(in, in_bytes, MPI_BYTE, source, tag, m->world, &requests[0]);
+  if (code == MPI_SUCCESS) code = MPI_Isend(out, out_bytes, MPI_BYTE, target, tag, m->world, &requests[1]);
+  if (code == MPI_SUCCESS && (large_out || large_in))
+    code = meet_peers(m, large_out ? target : MPI_PROC_NULL, large_in ? source : MPI_PROC_NULL);
+  if (code == MPI_SUCCESS)
+    code =
+        m->busy && !large_out && !large_in ? tws_mpi_wait(requests, 2) : MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  return tws_messages_check(code,
+                            target == MPI_PROC_NULL   ? "receive"
+                            : source == MPI_PROC_NULL ? "send"
+                                                      : "exchange",
+                            err);
+}
+
+static tws_code send_to(const tws_messages *m, int peer, int tag, const void *data, uint64_t bytes, tws_error *err) {
   const char *from = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(tws_messages_check(MPI_Send(from, part, MPI_BYTE, peer, tag, m->world), "send", err));
-    from += part;
+    TWS_TRY(transfer(m, tag, peer, from, part, MPI_PROC_NULL, NULL, 0, err));
+    if (part > 0) from += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
   return TWS_OK;
 }
 
-static tws_code receive_from(tws_messages *m, int peer, int tag, void *data, uint64_t bytes, tws_error *err) {
+static tws_code receive_from(const tws_messages *m, int peer, int tag, void *data, uint64_t bytes, tws_error *err) {
   char *to = data;
   do {
     int part = bytes < PART ? (int)bytes : PART;
-    TWS_TRY(tws_messages_check(MPI_Recv(to, part, MPI_BYTE, peer, tag, m->world, MPI_STATUS_IGNORE), "receive", err));
-    to += part;
+    TWS_TRY(transfer(m, tag, MPI_PROC_NULL, NULL, 0, peer, to, part, err));
+    if (part > 0) to += part;
     bytes -= (uint64_t)part;
   } while (bytes > 0);
   return TWS_OK;
@@ -101,14 +137,22 @@ static tws_code exchange_parts(const call *c, int to, const char *out, uint64_t 
   while (out_bytes > 0 || in_bytes > 0) {
     const int o = out_bytes < PART ? (int)out_bytes : PART, i = in_bytes < PART ? (int)in_bytes : PART;
     const int target = o ? c->group->ranks[to] : MPI_PROC_NULL, source = i ? c->group->ranks[from] : MPI_PROC_NULL;
-    TWS_TRY(tws_messages_check(
-        MPI_Sendrecv(out, o, MPI_BYTE, target, c->tag, in, i, MPI_BYTE, source, c->tag, c->m->world, MPI_STATUS_IGNORE),
-        "exchange", err));
+    TWS_TRY(transfer(c->m, c->tag, target, out, o, source, in, i, err));
     if (o > 0) out += o; /* without data there is no memory, so NULL must not be advanced */
     if (i > 0) in += i;
     out_bytes -= (uint64_t)o;
     in_bytes -= (uint64_t)i;
   }
+  return TWS_OK;
+}
+
+/* Enters a dissemination barrier: after round i each member has received a message, directly or indirectly, from 2^i
+ * members. */
+static tws_code enter_barrier(const call *c, tws_error *err) {
+  int n = c->group->size, me = c->group->index;
+  char out = 0, in = 0;
+  for (int step = 1; step < n; step <<= 1)
+    TWS_TRY(exchange_parts(c, (me + step) % n, &out, 1, (me - step + n) % n, &in, 1, err));
   return TWS_OK;
 }
 
@@ -120,7 +164,9 @@ static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uin
   int n = c->group->size, me = c->group->index, pending = 0;
   uint64_t mine = (uint64_t)me * shard < total ? total - (uint64_t)me * shard : 0;
   if (mine > shard) mine = shard;
+  const int large = m->busy && shard * c->size > LARGE; /* the same on all members */
   TWS_TRY(need_scratch(m, (size_t)n * PIECE * c->size, err));
+  if (large) TWS_TRY(enter_barrier(c, err));
   for (int p = 0; p < n; p++) {
     m->from[p] = p == me ? data + (uint64_t)me * stride : (char *)m->scratch + (size_t)p * PIECE * c->size;
     if (p != me && mine > 0)
@@ -136,7 +182,9 @@ static tws_code sum_shards(const call *c, const char *data, uint64_t stride, uin
                                            c->group->ranks[p], c->tag, m->world, &m->requests[pending++]),
                                  "send", err));
   }
-  TWS_TRY(tws_messages_check(MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE), "wait", err));
+  const int code =
+      m->busy && !large ? tws_mpi_wait(m->requests, pending) : MPI_Waitall(pending, m->requests, MPI_STATUSES_IGNORE);
+  TWS_TRY(tws_messages_check(code, "wait", err));
   if (mine > 0) tws_ordered_sum(c->dtype, m->from, n, &(void *){out}, 1, mine);
   return TWS_OK;
 }
@@ -218,16 +266,6 @@ static tws_code broadcast_tree(const call *c, const tws_comm_segment *s, int roo
   if (place != 0) TWS_TRY(receive_from(c->m, ranks[(place - bit + root) % n], c->tag, s->receive, bytes, err));
   for (bit >>= 1; bit > 0; bit >>= 1)
     if (place + bit < n) TWS_TRY(send_to(c->m, ranks[(place + bit + root) % n], c->tag, s->receive, bytes, err));
-  return TWS_OK;
-}
-
-/* Enters a dissemination barrier: after round i each member has received a message, directly or indirectly, from 2^i
- * members. */
-static tws_code enter_barrier(const call *c, tws_error *err) {
-  int n = c->group->size, me = c->group->index;
-  char out = 0, in = 0;
-  for (int step = 1; step < n; step <<= 1)
-    TWS_TRY(exchange_parts(c, (me + step) % n, &out, 1, (me - step + n) % n, &in, 1, err));
   return TWS_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "models/collective.h"
+#include "real/mpi_wait.h"
 #include "real/node_comm.h"
 
 struct tws_comm {
@@ -58,7 +59,9 @@ tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error
 }
 
 void tws_mpi_stop(void) {
-  if (mpi_is_on()) MPI_Finalize();
+  if (!mpi_is_on()) return;
+  tws_mpi_meet(MPI_COMM_WORLD);
+  MPI_Finalize();
 }
 
 static MPI_Comm communicator_of(const void *ranks) {
@@ -82,6 +85,7 @@ tws_code tws_mpi_duplicate(const void *ranks, void **copy, tws_error *err) {
   if (!mpi_is_on()) return TWS_OK;
   MPI_Comm *made = tws_calloc(1, sizeof *made);
   if (!made) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  tws_mpi_meet(communicator_of(ranks));
   if (MPI_Comm_dup(communicator_of(ranks), made) != MPI_SUCCESS) {
     tws_free(made);
     return tws_fail(err, TWS_RANK, NULL, "MPI does not duplicate the communicator");
@@ -125,7 +129,7 @@ static tws_code number_groups(tws_comm *comm, const int *lists, int integers, tw
   if (lengths) {
     int *starts = lengths + comm->world_size;
     if (comm->world_size > 1)
-      MPI_Allgather(&integers, 1, MPI_INT, lengths, 1, MPI_INT, comm->world);
+      tws_mpi_allgather(&integers, lengths, 1, MPI_INT, comm->world);
     else
       lengths[0] = integers;
     for (int r = 0; r < comm->world_size; r++) {
@@ -184,6 +188,7 @@ static tws_code copy_groups(tws_comm *comm, const tws_group *groups, uint32_t gr
 
 static tws_code find_nodes(tws_comm *comm, tws_transport transport, tws_error *err) {
   const int together = (int)transport;
+  TWS_TRY(tws_messages_check(tws_mpi_meet(comm->world), "nodes", err));
   const int failed = together > 1
                          ? MPI_Comm_split(comm->world, comm->rank / together, comm->rank, &comm->node)
                          : MPI_Comm_split_type(comm->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &comm->node);
@@ -191,8 +196,8 @@ static tws_code find_nodes(tws_comm *comm, tws_transport transport, tws_error *e
   int first = comm->rank;
   comm->node_of = tws_calloc((size_t)comm->world_size, sizeof *comm->node_of);
   if (!comm->node_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  TWS_TRY(tws_messages_check(MPI_Bcast(&first, 1, MPI_INT, 0, comm->node), "nodes", err));
-  return tws_messages_check(MPI_Allgather(&first, 1, MPI_INT, comm->node_of, 1, MPI_INT, comm->world), "nodes", err);
+  TWS_TRY(tws_messages_check(tws_mpi_bcast(&first, 1, MPI_INT, comm->node), "nodes", err));
+  return tws_messages_check(tws_mpi_allgather(&first, comm->node_of, 1, MPI_INT, comm->world), "nodes", err);
 }
 
 static tws_code make_spans(tws_comm *comm, tws_error *err) {
@@ -220,7 +225,9 @@ tws_code tws_comm_create(const void *ranks, const tws_group *groups, uint32_t gr
   uint32_t distinct = comm->everyone.id;
   comm->everyone.id = 0;
   if (code == TWS_OK && comm->world_size > 1) {
-    code = tws_messages_create(comm->world, comm->world_size, &comm->messages, err);
+    int any = busy; /* both sides of a message wait in the same way */
+    code = tws_messages_check(tws_mpi_allreduce(&busy, &any, MPI_INT, MPI_MAX, comm->world), "all-reduce", err);
+    if (code == TWS_OK) code = tws_messages_create(comm->world, comm->world_size, any, &comm->messages, err);
     if (code == TWS_OK) code = find_nodes(comm, transport, err);
     if (code == TWS_OK && transport != TWS_TRANSPORT_MESSAGES)
       code = tws_shared_create(comm->world, comm->node, distinct + 1, busy, &comm->shared, err);
@@ -400,7 +407,7 @@ tws_code tws_comm_barrier(tws_comm *comm, tws_error *err) {
 tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
   if (comm->world_size == 1) return TWS_OK;
   waits(comm, 1);
-  const int failed = MPI_Allreduce(MPI_IN_PLACE, value, 1, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS;
+  const int failed = tws_mpi_allreduce(MPI_IN_PLACE, value, MPI_DOUBLE, MPI_MAX, comm->world) != MPI_SUCCESS;
   waits(comm, 0);
   return failed ? tws_fail(err, TWS_RANK, NULL, "MPI all-reduce failed") : TWS_OK;
 }
@@ -408,7 +415,7 @@ tws_code tws_comm_max(tws_comm *comm, double *value, tws_error *err) {
 tws_code tws_mpi_broadcast(const void *ranks, void **data, uint64_t *bytes, tws_error *err) {
   const uint64_t most = UINT64_C(1) << 28;
   if (tws_mpi_world(ranks) == 1) return TWS_OK;
-  int failed = MPI_Bcast(bytes, 1, MPI_UINT64_T, 0, communicator_of(ranks)) != MPI_SUCCESS;
+  int failed = tws_mpi_bcast(bytes, 1, MPI_UINT64_T, communicator_of(ranks)) != MPI_SUCCESS;
   if (tws_mpi_rank(ranks) != 0) *data = tws_calloc((size_t)*bytes + 1, 1);
   if (!*data) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint64_t done = 0; done < *bytes && !failed; done += most) {
@@ -426,7 +433,7 @@ static tws_code gather(tws_comm *comm, const void *data, uint64_t bytes, unsigne
   uint64_t *sizes = root ? tws_calloc((size_t)world + 1, sizeof *sizes) : NULL;
   if (root && !sizes) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (world > 1)
-    MPI_Gather(&bytes, 1, MPI_UINT64_T, sizes, 1, MPI_UINT64_T, 0, comm->world);
+    tws_mpi_gather(&bytes, sizes, 1, MPI_UINT64_T, comm->world);
   else
     sizes[0] = bytes;
   if (!root) return bytes ? tws_messages_send(comm->messages, 0, data, bytes, err) : TWS_OK;

@@ -45,8 +45,8 @@ tws_code tws_mpi_broadcast(const void *ranks, void **data, uint64_t *bytes, tws_
 
 /* Creates a communicator for plans over the ranks of an MPI communicator; collective: every rank calls it, each with
  * its own plan's groups (group i of a collective is groups[i]; they are copied). group_count 0 gives a communicator for
- * tws_comm_barrier() and the helpers alone. `busy`: the ranks' threads outnumber the cores, and waiting yields at once
- * instead of spinning. */
+ * tws_comm_barrier() and the helpers alone. `busy`: the ranks' threads outnumber the cores, so that a rank that waits
+ * for others soon sleeps instead of polling. */
 tws_code tws_comm_create(const void *ranks, const tws_group *groups, uint32_t group_count, tws_transport transport,
                          int busy, tws_comm **out, tws_error *err);
 void tws_comm_destroy(tws_comm *comm);

@@ -47,12 +47,11 @@ static void put_documents(const filler *f, int64_t row) {
   const tws_batch_shape *shape = f->from->shape;
   const int64_t whole = f->from->data->sequence, part = whole / shape->parts;
   if (!has_places(f)) return;
-  const int64_t first = shape->halves ? tws_zigzag_first(whole, shape->parts, shape->part) : part * shape->part;
-  const int64_t gap = shape->halves ? tws_zigzag_gap(whole, shape->parts, shape->part) : 0;
+  const tws_token_ranges ranges = tws_token_ranges_of(whole, shape->parts, shape->part, shape->halves, shape->chunks);
   tws_documents_find(f->row, whole, f->from->document_end, f->spans);
   if (f->documents) memcpy(f->documents + 2 * row * whole, f->spans, 2 * (size_t)whole * sizeof *f->spans);
   for (int64_t t = 0; t < part; t++) {
-    const int64_t at = first + tws_zigzag_position(part, gap, t);
+    const int64_t at = ranges.first + t + t / ranges.length * ranges.gap;
     if (f->positions) f->positions[row * part + t] = (int32_t)at - f->spans[2 * at];
     if (f->targets && f->from->network->objective == TWS_OBJECTIVE_NEXT_TOKEN && f->row[at] == f->from->document_end)
       f->targets[row * part + t] = -1;

@@ -15,6 +15,7 @@
 #include "base/memory.h"
 #include "base/units.h"
 #include "models/collective.h"
+#include "real/mpi_wait.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -24,8 +25,9 @@
 #endif
 
 enum { MAX_ARENAS = 16, SEGMENTS = TWS_SHARED_SEGMENTS, CACHE_LINE = 64, HUGE_PAGE = 2 << 20 };
-/* GRAIN: minimum number of elements that a member sums; MAX_MEMBERS: maximum number of ranks of one node */
-enum { GRAIN = 2048, MAX_MEMBERS = 512 };
+/* GRAIN: minimum number of elements that a member sums; MAX_MEMBERS: maximum number of ranks of one node; LEAST_SPINS
+ * and MOST_SPINS: limits of how often a barrier polls before it sleeps */
+enum { GRAIN = 2048, MAX_MEMBERS = 512, LEAST_SPINS = 20, MOST_SPINS = 4000 };
 
 typedef struct place {
   uint32_t arena, pad;
@@ -56,7 +58,9 @@ typedef struct shared_arena {
  * indexed. */
 struct tws_shared {
   MPI_Comm node;
-  int rank, size, spins; /* rank: place of this rank; size: ranks of the node */
+  int rank, size;        /* rank: place of this rank; size: ranks of the node */
+  int spins, most_spins; /* how often a barrier polls before it sleeps: now, and at most */
+  unsigned slept;        /* number of barriers in which this rank slept */
   int is_whole;          /* 1: all ranks of the world are on this node */
   int *place_of;         /* [rank of the world] its place; -1: it is on another node */
   int *rank_of;          /* [place] the rank of the world */
@@ -118,7 +122,7 @@ static void populate(char *base, uint64_t bytes) {
 
 static int all_agree(MPI_Comm among, int ok) {
   int all = 0;
-  MPI_Allreduce(&ok, &all, 1, MPI_INT, MPI_MIN, among);
+  tws_mpi_allreduce(&ok, &all, MPI_INT, MPI_MIN, among);
   return all;
 }
 
@@ -132,7 +136,7 @@ static tws_code map_control(tws_shared *shared) {
     where[0] = (long)getpid();
     where[1] = fd;
   }
-  MPI_Bcast(where, 2, MPI_LONG, 0, shared->node);
+  tws_mpi_bcast(where, 2, MPI_LONG, shared->node);
   if (shared->rank != 0 && where[1] >= 0) fd = open_memory(where[0], where[1]);
   char *base = fd >= 0 ? map_memory(fd, shared->control_bytes) : NULL;
   int ok = all_agree(shared->node, base != NULL);
@@ -148,7 +152,7 @@ static tws_code list_places(tws_shared *shared, int rank, int world_size, tws_er
   shared->rank_of = tws_calloc((size_t)shared->size, sizeof *shared->rank_of);
   shared->place_of = tws_calloc((size_t)world_size, sizeof *shared->place_of);
   if (!shared->rank_of || !shared->place_of) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
-  MPI_Allgather(&rank, 1, MPI_INT, shared->rank_of, 1, MPI_INT, shared->node);
+  tws_mpi_allgather(&rank, shared->rank_of, 1, MPI_INT, shared->node);
   for (int r = 0; r < world_size; r++) shared->place_of[r] = -1;
   for (int i = 0; i < shared->size; i++) shared->place_of[shared->rank_of[i]] = i;
   return TWS_OK;
@@ -167,7 +171,8 @@ tws_code tws_shared_create(MPI_Comm world, MPI_Comm node, uint32_t group_count, 
   MPI_Comm_size(node, &shared->size);
   shared->is_whole = shared->size == world_size;
   shared->group_count = group_count;
-  shared->spins = busy ? 20 : 4000;
+  shared->most_spins = busy ? LEAST_SPINS : MOST_SPINS;
+  shared->spins = shared->most_spins;
   const tws_code code = list_places(shared, rank, world_size, err);
   const int ok = code == TWS_OK && shared->size <= MAX_MEMBERS;
   /* All ranks must agree: first those of a node, which map each other's memory, then all nodes. */
@@ -221,7 +226,7 @@ static tws_code map_peers(tws_shared *shared, shared_arena *arena, const long *w
 }
 
 static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t bytes, long *where, tws_error *err) {
-  MPI_Allgather(&bytes, 1, MPI_UINT64_T, arena->bytes, 1, MPI_UINT64_T, shared->node);
+  tws_mpi_allgather(&bytes, arena->bytes, 1, MPI_UINT64_T, shared->node);
   TWS_TRY(check_room(shared, arena->bytes, err));
   int fd = -1;
   if (bytes > 0) {
@@ -239,7 +244,7 @@ static tws_code fill_arena(tws_shared *shared, shared_arena *arena, uint64_t byt
     populate(base, bytes);
   }
   long mine[2] = {(long)getpid(), fd};
-  MPI_Allgather(mine, 2, MPI_LONG, where, 2, MPI_LONG, shared->node);
+  tws_mpi_allgather(mine, where, 2, MPI_LONG, shared->node);
   tws_code code = map_peers(shared, arena, where);
   int ok = all_agree(shared->node, code == TWS_OK);
   if (fd >= 0) close(fd);
@@ -289,6 +294,26 @@ static void sleep_until_changed(const tws_shared *shared, _Atomic uint32_t *word
   }
 }
 
+/* Polls until the word has changed; returns 0 if it has not after the limit, which follows from how earlier barriers
+ * ended. Polling is worth its time where the other ranks run on cores of their own and arrive within microseconds.
+ * Where they do not, because other processes need the cores or because their work takes longer, polling takes a core
+ * from them: each barrier that ends in sleep halves the limit, each that does not doubles it, and after 31 sleeps one
+ * polls up to the largest limit, since the cores may be free again. */
+static int poll_until_changed(tws_shared *shared, _Atomic uint32_t *word, uint32_t value) {
+  const int limit = shared->slept % 32 == 31 ? shared->most_spins : shared->spins;
+  for (int i = 0; i < limit; i++) {
+    if (atomic_load_explicit(word, memory_order_acquire) != value) {
+      shared->spins = limit * 2 < shared->most_spins ? limit * 2 : shared->most_spins;
+      shared->slept += shared->slept % 32 == 31;
+      return 1;
+    }
+    relax_processor();
+  }
+  shared->spins = shared->spins / 2 > LEAST_SPINS ? shared->spins / 2 : LEAST_SPINS;
+  shared->slept++;
+  return 0;
+}
+
 /* Enters a barrier: the last rank to arrive increments the generation. All atomics are sequentially consistent: a rank
  * that was not counted as sleeping in time sees that the generation has changed, and does not sleep. */
 void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
@@ -300,10 +325,7 @@ void tws_shared_barrier(tws_shared *shared, const tws_shared_group *group) {
     if (atomic_load(&slot->sleepers) > 0) futex(&slot->generation, FUTEX_WAKE, INT_MAX, NULL);
     return;
   }
-  for (int i = 0; i < shared->spins; i++) {
-    if (atomic_load_explicit(&slot->generation, memory_order_acquire) != generation) return;
-    relax_processor();
-  }
+  if (poll_until_changed(shared, &slot->generation, generation)) return;
   rank_slot *mine = &shared->ranks[shared->rank];
   atomic_store(&mine->waiting, group->id + 1);
   atomic_fetch_add(&slot->sleepers, 1);
@@ -359,8 +381,8 @@ char *tws_shared_received(const tws_shared *shared, int rank, int segment) {
   return peer_address(shared, peer, &shared->ranks[peer].receive[segment]);
 }
 
-/* Finds the positions of a segment's two sides in shared memory; returns 0 if one is elsewhere. A side without elements
- * needs no position. */
+/* Finds where a segment's send and receive buffers are in shared memory; returns 0 if one is elsewhere. A buffer
+ * without elements needs no place. */
 static int find_places(const tws_shared *shared, tws_collective_parts parts, const tws_comm_segment *s, place *send,
                        place *receive) {
   const uint64_t bytes = s->count * tws_dtype_bytes(s->dtype);

@@ -71,7 +71,8 @@ tws_code tws_training_shape(tws_training *t, tws_error *err) {
                                .part = t->plan->position.index[TWS_AXIS_SEQUENCE],
                                .parts = t->plan->position.ranks[TWS_AXIS_SEQUENCE],
                                .ignored = c->ignored_token,
-                               .halves = tws_config_is_ring(c)};
+                               .halves = tws_config_is_ring(c),
+                               .chunks = c->attention_chunks};
   if (routed > 0) t->routed = tws_calloc(routed, sizeof *t->routed);
   return routed == 0 || t->routed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }

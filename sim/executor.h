@@ -29,7 +29,7 @@ typedef struct tws_sim_rank {
   double compute_s, other_s;
 } tws_sim_rank;
 
-/* One flow of a communicator or of one of its replicas. */
+/* One flow in a communicator, or in a communicator that the simulated one represents. */
 typedef struct tws_flow {
   /* from, to: ranks; from_index, to_index: their indices in the communicator, set only for edges of pairwise exchanges
    * (all-to-all) */

@@ -62,7 +62,8 @@ double tws_platform_load(const tws_platform *platform, const int links[TWS_PATH_
 typedef struct tws_symmetry {
   int block, step; /* block 1: nodes are not rotated; step equal to the number of slots: slots are not rotated */
 } tws_symmetry;
-/* The first returns the rank to which both rotations map a rank, the second the representative of a rank. */
+/* The first returns the rank to which the symmetry maps a rank by its rotation of nodes and then of slots in a node;
+ * the second the rank that is simulated in place of a rank. */
 int tws_platform_image(const tws_platform *platform, const tws_symmetry *symmetry, int rank);
 int tws_platform_representative(const tws_platform *platform, const tws_symmetry *symmetry, int rank);
 /* Returns the representative of a link, which has to be a device's port or a NIC. */

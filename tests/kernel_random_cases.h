@@ -30,6 +30,10 @@ static test_case random_case(int number) {
       if (c.d[4] > c.d[3]) c.d[3] = draw(s, 20, 0, 1) ? 0 : c.d[4];
       c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
       break;
+    case TWS_KERNEL_ADD_ROWS:
+      c.d[3] = 1 + c.d[3] % 4, c.d[2] += c.d[0] * c.d[3]; /* more rows than places */
+      break;
+    case TWS_KERNEL_EMBEDDING_ROWS:
     case TWS_KERNEL_EMBEDDING_GRAD:
       c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
       break;

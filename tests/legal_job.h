@@ -144,6 +144,9 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   c.bf16_masters = c.dtype == TWS_BF16 && c.accumulation_dtype == TWS_BF16 && c.zero.stage > 0;
   c.communication_dtype = (int)draw(seed, 80, 4); /* none, or one of three */
   c.sequence_communication = (int)draw(seed, 81, 4);
+  c.sparse_gradients = c.zero.stage == 0 && draw(seed, 82, 4) == 0;
+  c.prescales = draw(seed, 83, 4) == 0;
+  c.predivide = draw(seed, 84, 2) ? 1 : 3;
   c.bf16_moments = (int)draw(seed, 27, 2);
   c.stochastic_rounding = draw(seed, 28, 4) != 0;
   c.zero.quantized_weights = draw(seed, 73, 3) == 0;
@@ -184,6 +187,12 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   }
   s->kv_heads = s->heads;
   if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
+  const int whole_tokens = c.tensor_ranks == 1 || !c.tensor_sequence_parallel;
+  if (c.pipeline_stages == 1 && c.sequence_algorithm == TWS_SEQUENCE_ULYSSES && whole_tokens &&
+      draw(seed, 64, 3) == 0) {
+    c.attention_chunks = 2 + (int64_t)draw(seed, 65, 4);
+    c.sequence_length *= c.attention_chunks;
+  }
   return c;
 }
 

@@ -399,6 +399,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
 #include "tests/oracle_factored.h"
+#include "tests/oracle_sparse.h"
 #include "tests/oracle_optimizers.h"
 #include "tests/oracle_quantized.h"
 #include "tests/oracle_routing.h"
@@ -761,6 +762,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_MOMENTUM_SCALES:
       oracle_momentum_scales(w, o);
+      break;
+    case TWS_KERNEL_EMBEDDING_ROWS:
+      oracle_embedding_rows(w, a, o);
+      break;
+    case TWS_KERNEL_ADD_ROWS:
+      oracle_add_rows(w, o);
       break;
     case TWS_KERNEL_FACTOR_SUMS: /* oracle_factored() */
     case TWS_KERNEL_FACTOR_MOMENTS:

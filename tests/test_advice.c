@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Advice after an estimate: what it says is what the changed job gives, and no change that it tries is better. */
 #include <check.h>
 

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Bounds are no larger than what they bound: of random legal jobs of all kinds, at random and at a machine's costs. */
 #include <check.h>
 #include <math.h>

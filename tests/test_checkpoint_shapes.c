@@ -273,10 +273,52 @@ START_TEST(other_batch) {
 }
 END_TEST
 
+/* ---- moments of rows and columns ---- */
+
+/* Trains to step 10 with Adafactor and returns the number of losses. */
+static int train_factored(const char *ranks, const char *files, double *loss) {
+  command_result r = twinspeed(
+      "train --json --quiet -m tiny-llama --seq 16 --threads 1 --steps 10 --data %s --set train_batch_size=8 --set "
+      "optimizer.type=Adafactor --set 'optimizer.params=[{\"lr\":0.03,\"weight_decay\":0.01},{\"params\":\"vectors\","
+      "\"lr\":0.01}]' --set gradient_clipping=1 %s %s",
+      text_path, ranks, files);
+  int count = 0;
+  const cJSON *item;
+  ck_assert_msg(r.status == 0, "%s: %s", ranks, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  cJSON_ArrayForEach(item, cJSON_GetObjectItem(json, "losses")) loss[count++] = item->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+  return count;
+}
+
+/* Adafactor's second moments are of whole matrices on all ranks: a checkpoint of any number of ranks and stage is resumed
+ * on any other, and losses are those of the training that was not interrupted, but for the order of sums. */
+START_TEST(factored_moments_on_other_ranks) {
+  static const char *const from[] = {"-n 2 --stage 2", "-n 4 --stage 3"};
+  static const char *const to[] = {"-n 1 --stage 0", "-n 4 --stage 1", "-n 2 --stage 1", "-n 2 --stage 3",
+                                   "-n 4 --stage 0"};
+  for (int f = 0; f < 2; f++) {
+    double whole[10], rest[10];
+    char files[200];
+    snprintf(files, sizeof files, "--save %s/factored-%d --save-every 5 --keep 9", folder, f);
+    ck_assert_int_eq(train_factored(from[f], files, whole), 10);
+    for (size_t i = (size_t)f; i < sizeof to / sizeof *to; i += 2) {
+      snprintf(files, sizeof files, "--resume %s/factored-%d --tag global_step5", folder, f);
+      ck_assert_int_eq(train_factored(to[i], files, rest), 5);
+      for (int s = 0; s < 5; s++)
+        ck_assert_msg(fabs(rest[s] / whole[5 + s] - 1) < 1e-5, "%s from %s, step %d: loss %.9g, not %.9g", to[i],
+                      from[f], 6 + s, rest[s], whole[5 + s]);
+    }
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("checkpoint_shapes");
   TCase *tests = tcase_create("checkpoint_shapes");
   tcase_add_test(tests, every_shape);
+  tcase_add_test(tests, factored_moments_on_other_ranks);
   tcase_add_test(tests, same_bits);
   tcase_add_test(tests, other_precisions);
   tcase_add_test(tests, other_batch);

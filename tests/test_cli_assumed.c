@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Answers list the values that they assumed, and the same values given explicitly give the same answer. */
 #include <check.h>
 #include <math.h>

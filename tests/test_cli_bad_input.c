@@ -106,7 +106,7 @@ START_TEST(bad_configurations) {
        "use a train_batch_size of 2 or 4"},
       {"{\"train_batch_size\": 8, \"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 63}}",
        "60 or 64 tokens"},
-      {"{\"train_batch_size\": 8, \"twinspeed\": {\"attention_chunks\": 2}}", "offload"},
+      {"{\"train_batch_size\": 8, \"twinspeed\": {\"attention_chunks\": 3}}", "use a sequence of 1026 tokens"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"loss_tiles\": 0}}", "loss_tiles"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"mlp_tiles\": \"2\"}}", "mlp_tiles"},
       {"{\"train_batch_size\": 8, \"twinspeed\": {\"axis_order\": \"model,data\"}}", "axis_order"},

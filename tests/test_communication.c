@@ -46,9 +46,12 @@ START_TEST(words) {
        "\"seq_parallel_communication_data_type\": \"bfp16\"",
        TWS_BF16, "\"bf16\"",
        "\"communication_data_type\" has no effect: seq_parallel_communication_data_type replaces"},
-      {"bf16", ",\"prescale_gradients\": true", TWS_BF16, NULL, "divides gradients by the number of ranks before any"},
-      {"bf16", ",\"gradient_predivide_factor\": 2", TWS_BF16, NULL,
-       "divides gradients by the number of ranks before any"},
+      {"bf16", ",\"prescale_gradients\": true", TWS_BF16, NULL, NULL},
+      {"bf16", ",\"gradient_predivide_factor\": 2", TWS_BF16, NULL, NULL},
+      {"bf16", ",\"gradient_predivide_factor\": 2,\"prescale_gradients\": true", TWS_BF16, NULL,
+       "prescale_gradients has the whole division before"},
+      {"bf16", ",\"prescale_gradients\": true,\"zero_optimization\": {\"stage\": 1}", TWS_BF16, NULL,
+       "gradients are divided before their reduction anyway"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[400];

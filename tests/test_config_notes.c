@@ -481,6 +481,44 @@ START_TEST(param_groups_have_values_of_their_own) {
 }
 END_TEST
 
+/* A list of groups in optimizer.params is param_groups and params; on the command line it replaces the file's list. */
+START_TEST(params_as_a_list) {
+  static const char *const texts[] = {
+      "{\"params\": {\"lr\": 0.5, \"betas\": [0.8, 0.9]}, \"param_groups\": [{\"params\": \"*.bias\", \"lr\": 3}, "
+      "{\"params\": "
+      "[\"*.wte.*\"], \"lr\": 4}]}",
+      "{\"params\": [{\"params\": \"*.bias\", \"lr\": 3}, {\"lr\": 0.5, \"betas\": [0.8, 0.9]}, {\"params\": "
+      "[\"*.wte.*\"], \"lr\": "
+      "4}]}",
+      "{\"params\": {\"lr\": 0.5}, \"param_groups\": [{\"params\": \"*\", \"lr\": 9}, {\"params\": \"*.bias\", \"lr\": "
+      "8}]}"};
+  uint64_t prints[4];
+  tws_config *c[3];
+  for (int i = 0; i < 3; i++) {
+    char text[512];
+    snprintf(text, sizeof text, "{\"train_batch_size\": 1, \"optimizer\": %s}", texts[i]);
+    ck_assert_msg(resolve(text, 1, 0, &c[i]) == TWS_OK, "%s: %s", text, err.message);
+    ck_assert_int_eq(tws_config_fingerprint(c[i], &prints[i], &err), TWS_OK);
+  }
+  ck_assert_uint_eq(prints[0], prints[1]);
+  ck_assert_uint_ne(prints[0], prints[2]);
+  const char *list = strstr(texts[1], "[");
+  char value[300];
+  snprintf(value, sizeof value, "%.*s", (int)strlen(list) - 1, list);
+  ck_assert_msg(tws_config_set(c[2], "optimizer.params", value, &err) == TWS_OK, "%s", err.message);
+  ck_assert_int_eq(tws_config_resolve(c[2], 1, NULL, &err), TWS_OK);
+  ck_assert_int_eq(tws_config_fingerprint(c[2], &prints[3], &err), TWS_OK);
+  ck_assert_uint_eq(prints[3], prints[0]);
+  tws_text notes = {0};
+  int count;
+  ck_assert_int_eq(tws_config_notes(c[2], &notes, &count, &err), TWS_OK);
+  ck_assert_int_eq(count, 0);
+  tws_text_free(&notes);
+  ck_assert_int_eq(tws_config_set(c[2], "optimizer.params", "[{}, {}]", &err), TWS_INVALID);
+  for (int i = 0; i < 3; i++) tws_config_destroy(c[i]);
+}
+END_TEST
+
 /* Muon has two groups for each set of parameters, of which the first is the matrices. */
 START_TEST(groups_of_muon) {
   static const struct {
@@ -515,6 +553,7 @@ int main(void) {
   TCase *tests = tcase_create("config_notes");
   tcase_add_test(tests, words_of_listings_and_python);
   tcase_add_test(tests, param_groups_have_values_of_their_own);
+  tcase_add_test(tests, params_as_a_list);
   tcase_add_test(tests, groups_of_muon);
   tcase_add_test(tests, fractions_of_counts_are_rounded);
   tcase_add_test(tests, documented_arguments_at_their_defaults);

@@ -113,7 +113,7 @@ START_TEST(check_without_ranks) {
        TWS_INVALID},
       {"{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2}", TWS_OK},
       {"{\"train_batch_size\": 7}", TWS_OK},
-      {"{\"twinspeed\": {\"attention_chunks\": 4}}", TWS_UNSUPPORTED},
+      {"{\"twinspeed\": {\"attention_chunks\": 4}}", TWS_OK},
       {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 4}}}", TWS_OK},
       {"{\"tensor_parallel\": {\"autotp_size\": 4, \"tp\": {\"tp_size\": 8}}}", TWS_INVALID},
       {"{\"sequence_parallel_size\": 4, \"twinspeed\": {\"sequence_length\": 66}}", TWS_INVALID},
@@ -261,7 +261,8 @@ START_TEST(contradictions) {
       {"{" B "\"fp16\": {\"fp16_master_weights_and_grads\": true}}", TWS_INVALID, "needs ZeRO stage", ""},
       {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2}}", TWS_INVALID,
        "needs offload_optimizer", "device to cpu"},
-      {"{" B F16 ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
+      {"{" B F16
+       ", \"fp16_master_weights_and_grads\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": "
        "{\"device\": \"cpu\"}}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
        TWS_INVALID, "keeps gradients in fp16, and data_types.grad_accum_dtype is fp32", "leave it out"},
       {"{" B F16 "}, \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"zero_optimization\": {\"stage\": 1}}",
@@ -379,7 +380,6 @@ START_TEST(contradictions) {
        "sequence_parallel_size 3 does not divide a sequence of 64 tokens", "63 or 66 tokens"},
       {"{" B "\"sequence_parallel_size\": 3, \"twinspeed\": {\"sequence_length\": 2}}", TWS_INVALID,
        "a sequence of 2 tokens", "of 3 tokens"},
-      {"{" B "\"twinspeed\": {\"attention_chunks\": 2}}", TWS_UNSUPPORTED, "offload", "sequence_parallel_size"},
       {"{" B "\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity chooses it", ""},
       {"{\"elasticity\": {\"enabled\": true}}", TWS_INVALID, "elasticity needs max_train_batch_size", ""},
       {"{" B "\"optimizer\": {\"type\": \"MuAdam\"}}", TWS_UNSUPPORTED, "\"MuAdam\"", "AdamW"},
@@ -422,6 +422,12 @@ START_TEST(contradictions) {
        "entry 1: SGD takes no \"eps\"", ""},
       {"{" B "\"optimizer\": {\"param_groups\": [{\"params\": \"*\", \"betas\": [0.9, 1]}]}}", TWS_INVALID,
        "entry 1: betas must be below 1", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"lr\": 1}, {\"lr\": 2}]}}", TWS_INVALID, "have no \"params\"",
+       "all entries but one"},
+      {"{" B "\"optimizer\": {\"params\": [{\"lr\": 1}, 2]}}", TWS_INVALID, "objects are expected", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"params\": \"*\", \"freeze_step\": 2}]}}", TWS_INVALID, "freeze_step", ""},
+      {"{" B "\"optimizer\": {\"params\": [{\"params\": \"*\"}], \"param_groups\": []}}", TWS_INVALID,
+       "is given as well", "one of them"},
       {"{" B
        "\"optimizer\": {\"param_groups\": [{\"params\": \"*\"}]}, \"scheduler\": {\"type\": \"WarmupLR\", \"params\": "
        "{\"warmup_max_lr\": [1, 2, 3]}}}",

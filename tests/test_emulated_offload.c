@@ -112,7 +112,16 @@ static const struct {
     {"adapters", 2, 3, "small-llama",
      "\"zero_optimization\":{\"stage\":3," HOST
      ",\"offload_param\":{\"device\":\"cpu\"}},\"twinspeed\":{\"lora\":{\"r\":4,\"target_modules\":\"all-linear\"}}",
-     "--dtype fp32", 1e-6, 0}};
+     "--dtype fp32", 1e-6, 0},
+    {"attention in two chunks", 1, 3, "small-gpt", "\"twinspeed\":{\"attention_chunks\":2}",
+     "--dtype fp32 --recompute selective", 1e-6, 0},
+    {"attention in eight chunks, recomputed", 2, 3, "small-llama",
+     "\"zero_optimization\":{\"stage\":3," HOST "},\"activation_checkpointing\":{\"cpu_checkpointing\":true},"
+     "\"twinspeed\":{\"attention_chunks\":8}",
+     "--dtype fp32 --recompute full --sp 2", 1e-6, 0},
+    {"attention in four chunks on four ranks", 4, 3, "small-gpt",
+     "\"zero_optimization\":{\"stage\":2," HOST ",\"overlap_comm\":true},\"twinspeed\":{\"attention_chunks\":4}",
+     "--dtype fp32 --sp 2", 1e-6, 0}};
 
 /* Replaces every "%s" by the suite's folder. */
 static void put_folder(char *out, size_t size, const char *text) {

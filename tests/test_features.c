@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The features of runtimes: searches are cut to them, answers say which ones are missing, and what a search writes for
  * DeepSpeed obeys its rules of batches and stages. */
 #include <check.h>

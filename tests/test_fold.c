@@ -142,7 +142,7 @@ START_TEST(few_rounds_of_any_job) {
     draw_job(seed, 0, 1, &j);
     const int stages = (int)j.config.pipeline_stages;
     if (j.config.pipeline_schedule == TWS_PIPELINE_GPIPE) j.config.pipeline_schedule = TWS_PIPELINE_1F1B;
-    j.config.delayed_update = 0; /* which is whole, too */
+    j.config.delayed_update = j.config.sparse_gradients = 0; /* which are whole, too */
     const tws_pipeline_shape pipeline = tws_pipeline_shape_of(&j.config, stages, 1);
     int64_t steps = stages;
     while (!tws_fold_applies(&pipeline, steps)) steps += stages;

@@ -298,21 +298,21 @@ START_TEST(files_of_others_are_read) {
       {"fsdp.yaml",
        "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
        "  fsdp_activation_checkpointing: true\n",
-       "fsdp", 2, 1, 1, 512, "full", NULL},
+       "transformers-fsdp", 2, 1, 1, 512, "full", NULL},
       {"arguments.json",
        "{\"per_device_train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": true, "
        "\"gradient_checkpointing\": true, \"output_dir\": \"out\"}",
-       "transformers", 0, 4, 2, 512, "full", "output_dir"},
+       "transformers-ddp", 0, 4, 2, 512, "full", "output_dir"},
       {"axolotl.yml",
        "base_model: meta-llama/Llama-3.1-8B\nload_in_4bit: true\nadapter: qlora\nlora_r: 32\nlora_alpha: 16\n"
        "lora_target_linear: true\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nbf16: auto\n"
        "gradient_checkpointing: true\ndatasets:\n  - path: tatsu-lab/alpaca\n    type: alpaca\n",
-       "transformers", 0, 2, 4, 4096, "full", "datasets"},
+       "transformers-ddp", 0, 2, 4, 4096, "full", "datasets"},
       {"factory.yaml",
        "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\n"
        "lora_target: all\ncutoff_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\nbf16: "
        "true\n",
-       "transformers", 0, 1, 8, 2048, "none", "stage"}};
+       "transformers-ddp", 0, 1, 8, 2048, "none", "stage"}};
   write_text(in_folder("model.json"),
              "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 256, \"intermediate_size\": 512, "
              "\"num_attention_heads\": 4, \"vocab_size\": 1024, \"max_position_embeddings\": 8192}");

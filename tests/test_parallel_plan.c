@@ -267,7 +267,7 @@ START_TEST(illegal_jobs_are_refused) {
     c.zero.stage = 0;
     c.sequence_length = 24;
     c.micro_batch_size = 1;
-    c.loss_tiles = c.mlp_tiles = 1;
+    c.loss_tiles = c.mlp_tiles = c.attention_chunks = 1;
     c.tensor_overlap = c.tensor_sequence_parallel = 0;
     if (kind == 0) s.heads = s.kv_heads = 3;
     if (kind == 1) s.llama = 1, s.kv_heads = 1;

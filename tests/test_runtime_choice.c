@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The runtime of an answer where no flag says it; the first line says which and why. */
 #include <check.h>
 

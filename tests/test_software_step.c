@@ -146,6 +146,86 @@ START_TEST(layers_and_logits_of_transformers) {
 }
 END_TEST
 
+#define ADAPTERS "--set twinspeed.lora.r=8 --set twinspeed.lora.lora_alpha=16 "
+#define ALL_LINEAR ADAPTERS "--set 'twinspeed.lora.target_modules=\"all-linear\"' "
+#define Q_AND_V ADAPTERS "--set 'twinspeed.lora.target_modules=[\"q_proj\",\"v_proj\"]' "
+#define DROPOUT "--set twinspeed.lora.lora_dropout=0.05 "
+#define NF4_TWICE \
+  "--set twinspeed.frozen_quantization.type=nf4 --set twinspeed.frozen_quantization.scale_block_size=256 "
+
+/* Counted with a tracer of storages: Trainer under autocast keeps 8f + 30h + 4kv + 4H of float32 weights; with adapters
+ * on all seven projections 45.9h of f = 3h and kv = h (44h and rank 8 at h = 64) if they are 16 bits and share their
+ * inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and values 36.7h and 38.7h. Weights in
+ * NF4 with double quantization take 0.516 bytes a parameter, and bitsandbytes keeps no input of their products. */
+START_TEST(layers_of_the_trainer) {
+  static const struct {
+    const char *options;
+    double f, h;      /* and 4kv + 4H */
+    double parameter; /* bytes; gradients of float32 weights are made when activations are freed */
+  } counted[] = {{"--runtime transformers-ddp", 8, 30, 14},
+                 {"--runtime transformers " ALL_LINEAR, 8, 16, 2},
+                 {"--runtime transformers-ddp " ALL_LINEAR, 8, 24, 2},
+                 {"--runtime transformers " ALL_LINEAR DROPOUT, 9, 30, 2},
+                 {"--runtime transformers-ddp " ALL_LINEAR DROPOUT, 9, 30, 2},
+                 {"--runtime transformers " Q_AND_V, 6, 14, 2},
+                 {"--runtime transformers-ddp " Q_AND_V, 6, 16, 2},
+                 {"--runtime transformers-ddp " ALL_LINEAR NF4_TWICE, 8, 24, 0.516}};
+  const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
+  double few, many;
+  make_folder();
+  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+    const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
+    const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
+    const double expected = counted[i].f * f + counted[i].h * h + 4 * kv + 4 * heads;
+    const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* an allocator loses at most that */
+    ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
+                  counted[i].options, layer, expected);
+  }
+  remove_folder();
+}
+END_TEST
+
+/* Liger's loss has logits of 512 tokens at a time here: 32,000 / 2,048 = 15.6, so 16 parts of 448 tokens, rounded up to a
+ * power of two; that many parts that divide the tokens are 8. TRL's has those of 256. */
+START_TEST(losses_in_chunks_have_no_logits_of_all_tokens) {
+  const double logits = 7168.0 * 32000;
+  double count;
+  make_folder();
+  const double whole = needed(4, "--runtime transformers-ddp", &count);
+  const double liger = needed(4, "--runtime transformers-ddp-liger", &count);
+  const double trl = needed(4, "--runtime trl", &count);
+  ck_assert_double_eq(liger, needed(4, "--runtime transformers-ddp-liger --set twinspeed.loss_tiles=8", &count));
+  ck_assert_double_eq(trl, needed(4, "--runtime trl --set twinspeed.loss_tiles=16", &count));
+  ck_assert_double_gt(whole - liger, 10 * logits);
+  ck_assert_double_gt(whole - trl, 9 * logits);
+  remove_folder();
+}
+END_TEST
+
+/* DDP's buckets are a second copy of all gradients, 4 bytes a parameter of float32 weights: 22 bytes with weights,
+ * gradients, Adam's moments and casts, where one device has 18; recomputed layers have casts of one layer alone. */
+START_TEST(replicas_have_gradients_twice) {
+  double bytes[2], parameters = 0;
+  for (int i = 0; i < 2; i++) {
+    command_result r = twinspeed(
+        "estimate -m gpt2-xl --dtype bf16 --cluster dgx-h100 -n %d --stage 0 --micro-batch 1 --seq 128 --runtime "
+        "transformers-ddp --json",
+        i ? 8 : 1);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *need = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "verdict"), "device_need_bytes");
+    bytes[i] = cJSON_GetNumberValue(need);
+    parameters = cJSON_GetNumberValue(cJSON_GetObjectItem(json, "parameters"));
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  ck_assert_double_ge(bytes[0], 18 * parameters);
+  ck_assert_double_le(bytes[0], 18 * parameters + 2.5 * GIB);
+  ck_assert_double_ge(bytes[1], 22 * parameters);
+  ck_assert_double_le(bytes[1] - bytes[0], 4 * parameters + 1.5 * GIB); /* a communicator, a bucket of the plan */
+}
+END_TEST
+
 /* ---- reports ---- */
 
 static const char qwen[] =
@@ -240,6 +320,9 @@ int main(void) {
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);
   tcase_add_test(tests, layers_and_logits_of_transformers);
+  tcase_add_test(tests, layers_of_the_trainer);
+  tcase_add_test(tests, losses_in_chunks_have_no_logits_of_all_tokens);
+  tcase_add_test(tests, replicas_have_gradients_twice);
   tcase_add_test(tests, masked_tokens_alone_are_scored);
   tcase_add_test(tests, runs_that_exhausted_memory_do_not_fit);
   suite_add_tcase(suite, tests);

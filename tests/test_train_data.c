@@ -37,16 +37,19 @@ START_TEST(data_order) {
         same += sample == tws_random_permute(trial + 1, data.samples, (uint64_t)(step * batch + place));
       }
       if (step > 2) continue;
-      /* replica r, micro-batch a, row i: place (a replicas + r) micro + i; of that sample one part */
-      for (int cut = 0; cut < ranks * parts; cut++) {
-        int replica = cut / (int)parts, part = cut % (int)parts;
-        tws_batch_shape shape = {batch, micro,      accumulation,         replica, (int)ranks,
-                                 part,  (int)parts, trial % 2 ? ' ' : -1, 0};
+      /* replica r, micro-batch a, row i: place (a replicas + r) micro + i; of that sample one part, or with attention
+       * in chunks a part of each chunk */
+      for (int cut = 0; cut < 2 * ranks * parts; cut++) {
+        int replica = cut / 2 / (int)parts, part = cut / 2 % (int)parts;
+        const int64_t chunks = cut % 2 && length % 3 == 0 ? 3 : 1, range = length / chunks;
+        tws_batch_shape shape = {batch,      micro,                accumulation, replica, (int)ranks, part,
+                                 (int)parts, trial % 2 ? ' ' : -1, 0,            chunks};
         ck_assert_int_eq(tws_data_tokens(&data, &shape), (int64_t)tokens);
         ck_assert_int_eq(tws_data_fill(&data, &shape, step, ids, targets, &err), TWS_OK);
         for (int64_t a = 0, at = 0; a < accumulation; a++)
           for (int64_t row = 0; row < micro; row++)
-            for (int64_t i = part * length; i < (part + 1) * length; i++, at++) {
+            for (int64_t own = 0; own < length; own++, at++) {
+              const int64_t i = own / range * range * parts + part * range + own % range;
               uint64_t sample = tws_data_sample(&data, batch, step, (a * ranks + replica) * micro + row);
               int target = text[sample * (uint64_t)sequence + (uint64_t)i + 1];
               ck_assert_int_eq(ids[at], text[sample * (uint64_t)sequence + (uint64_t)i]);
@@ -89,7 +92,7 @@ START_TEST(data_tokens) {
     ck_assert_msg(tws_data_open(path, 10, 1000, 2, 0, &data, &err) == TWS_OK, "%s", err.message);
     ck_assert_uint_eq(data.count, 500);
     int32_t ids[20], targets[20];
-    tws_batch_shape shape = {2, 2, 1, 0, 1, 0, 1, -1, 0};
+    tws_batch_shape shape = {2, 2, 1, 0, 1, 0, 1, -1, 0, 1};
     ck_assert_int_eq(tws_data_fill(&data, &shape, 0, ids, targets, &err), TWS_OK);
     for (int i = 0; i < 20; i++) ck_assert_int_eq(targets[i], (ids[i] + 37) % 1000);
     tws_data_close(&data);
@@ -287,7 +290,7 @@ START_TEST(data_converted) {
       tws_data data = opened(part ? eval : to, count - 1, 70001);
       ck_assert_int_eq((int64_t)data.count, count);
       ck_assert_int_eq(data.token_bytes, 4);
-      const tws_batch_shape shape = {1, 1, 1, 0, 1, 0, 1, -1, 0};
+      const tws_batch_shape shape = {1, 1, 1, 0, 1, 0, 1, -1, 0, 1};
       ck_assert(tws_data_fill(&data, &shape, 0, ids[megatron][part], targets, &err) == TWS_OK);
       ck_assert_int_eq(targets[count - 2], 70000);
       tws_data_close(&data);

@@ -45,7 +45,7 @@ START_TEST(equal_divisions) {
     combination_name(c, name, sizeof name);
     reference_name(c->model, c->ignored, reference, sizeof reference);
     taken++;
-    int k = c->ranks == 2 ? 1 : c->ranks == 4 ? 2 : 3;
+    const int k = c->ranks == 1 ? 0 : c->ranks == 2 ? 1 : c->ranks == 4 ? 2 : 3;
     const curve *got = find(k, name), *want = find(0, reference);
     ck_assert(got->steps == SHORT && want->steps == SHORT);
     for (int s = 0; s < SHORT; s++) {

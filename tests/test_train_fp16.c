@@ -227,6 +227,49 @@ START_TEST(float16_masters) {
 }
 END_TEST
 
+/* Trains four ranks for `steps` steps; returns the last loss and sets the last gradient norm and loss scale. */
+static double trained(const char *model, const char *dtype, int steps, const char *keys, double *norm, double *scale) {
+  command_result r = twinspeed(
+      "train --json --quiet -m %s --seq 16 --micro-batch 1 --accumulation 2 -n 4 --threads 1 --steps %d --data %s "
+      "--dtype %s --set fp16.initial_scale_power=30 --set fp16.hysteresis=1 --set optimizer.params.lr=0.0001 %s",
+      model, steps, text_path, dtype, keys);
+  ck_assert_msg(r.status == 0, "%s: %s", keys, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *losses = cJSON_GetObjectItem(json, "losses"), *norms = cJSON_GetObjectItem(json, "gradient_norms");
+  const cJSON *scales = cJSON_GetObjectItem(json, "loss_scales");
+  const double loss = cJSON_GetArrayItem(losses, steps - 1)->valuedouble;
+  *norm = cJSON_GetArrayItem(norms, steps - 1)->valuedouble;
+  *scale = scales ? cJSON_GetArrayItem(scales, steps - 1)->valuedouble : 0;
+  cJSON_Delete(json);
+  command_free(&r);
+  return loss;
+}
+
+/* prescale_gradients and gradient_predivide_factor are operations of the plan. In float32 they change losses and norms
+ * by rounding alone, at all stages where they are, and with the losses of routers. In fp16 a factor below 1 makes
+ * gradients larger before they are added up, so that a loss scale that is too high is halved more often. */
+START_TEST(divisions_around_reductions) {
+  static const char *const keys[] = {
+      "", "--set prescale_gradients=true", "--set gradient_predivide_factor=3",
+      "--stage 2 --set zero_optimization.reduce_scatter=false --set gradient_predivide_factor=3",
+      "--stage 3 --set zero_optimization.reduce_scatter=false --set gradient_predivide_factor=3"};
+  static const char *const models[] = {"tiny-gpt2", "tiny-mixtral"};
+  double norm[5], scale[2];
+  for (int m = 0; m < 2; m++) {
+    double first = 0;
+    for (int i = 0; i < 5; i++) {
+      const double loss = trained(models[m], "fp32", 3, keys[i], &norm[i], scale);
+      if (i == 0) first = loss;
+      ck_assert_msg(fabs(loss / first - 1) < 1e-6, "%s %s: loss %.9g, not %.9g", models[m], keys[i], loss, first);
+      ck_assert_msg(fabs(norm[i] / norm[0] - 1) < 1e-6, "%s %s: norm %g, not %g", models[m], keys[i], norm[i], norm[0]);
+    }
+  }
+  trained("tiny-gpt2", "fp16", 20, keys[1], norm, &scale[0]);
+  trained("tiny-gpt2", "fp16", 20, "--set gradient_predivide_factor=0.125", norm, &scale[1]);
+  ck_assert_msg(scale[1] < scale[0], "%g, not below %g", scale[1], scale[0]);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("train_fp16");
   TCase *tests = tcase_create("train_fp16");
@@ -234,6 +277,7 @@ int main(void) {
   tcase_add_test(tests, skipped_steps);
   tcase_add_test(tests, scales_that_never_fit);
   tcase_add_test(tests, float16_masters);
+  tcase_add_test(tests, divisions_around_reductions);
   tcase_add_test(tests, scales_so_small_that_gradients_vanish);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Updates in two parts (zero_optimization.zenflow): which plans there are, what they cost, and what they train. */
 #include <cjson/cJSON.h>
 #include "config/cluster.h"

@@ -27,12 +27,13 @@ typedef struct combination {
   int virtual_stages, sequence_parallel, chunks;
   const char *recompute;
   int loss_tiles, mlp_tiles;
-  int ignored;       /* spaces do not count: about every sixth target, in every part of a sample another number */
-  const char *order; /* of axes */
-  const char *more;  /* members of zero_optimization */
-  int by_block;      /* ZeRO moves a layer at a time */
-  int ring;          /* attention along "sequence" */
+  int ignored;          /* spaces do not count: about every sixth target, in every part of a sample another number */
+  const char *order;    /* of axes */
+  const char *more;     /* members of zero_optimization */
+  int by_block;         /* ZeRO moves a layer at a time */
+  int ring;             /* attention along "sequence" */
   const char *products; /* their type; NULL: that of the layers */
+  int parts;            /* attention in chunks of a sample, with keys and values on the host */
 } combination;
 
 #define OVERLAP ",\"overlap_comm\":true"
@@ -49,6 +50,9 @@ static const combination combinations[] = {
     {GPT2, 2, .pipe = 2, .schedule = "zb-h1", .ignored = 1},
     {GPT2, 2, .sequence = 2, .ring = 1, .micro = 2, .ignored = 1},
     {LLAMA, 2, .sequence = 2, .ring = 1, .zero = 3, .recompute = "full"},
+    {GPT2, 1, .parts = 2, .micro = 2, .ignored = 1},
+    {LLAMA, 1, .parts = 8, .recompute = "full", .loss_tiles = 2, .mlp_tiles = 4},
+    {GPT2, 2, .sequence = 2, .parts = 4, .micro = 2, .zero = 2, .recompute = "full", .ignored = 1, .more = OVERLAP},
 
     {GPT2, 4, .tensor = 4, .sequence_parallel = 1, .ignored = 1},
     {LLAMA, 4, .tensor = 4, .chunks = 2, .micro = 2, .mlp_tiles = 2},
@@ -69,6 +73,9 @@ static const combination combinations[] = {
     {LLAMA, 4, .sequence = 2, .ring = 1, .zero = 2, .ignored = 1, .more = OVERLAP},
     {LLAMA, 4, .tensor = 2, .sequence = 2, .ring = 1, .sequence_parallel = 1, .chunks = 2, .zero = 3},
     {GPT2, 4, .pipe = 2, .sequence = 2, .ring = 1, .schedule = "zb-h1", .ignored = 1},
+
+    {LLAMA, 4, .sequence = 4, .parts = 2, .micro = 2, .zero = 3, .recompute = "selective", .ignored = 1},
+    {LLAMA_TIED, 4, .tensor = 2, .sequence = 2, .parts = 4, .zero = 1, .recompute = "operations"},
 
     {GPT2, 8, .pipe = 2, .tensor = 2, .zero = 1, .sequence_parallel = 1, .ignored = 1},
     {LLAMA, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "zb-h1", .sequence_parallel = 1, .chunks = 2,
@@ -133,11 +140,12 @@ static inline void write_combination(FILE *file, const combination *c, const cha
           "\"twinspeed\":{\"sequence_length\":32,\"seed\":7,\"recompute\":\"%s\",\"virtual_stages\":%d,"
           "\"pipeline_schedule\":\"%s\",\"tensor_sequence_parallel\":%s,\"tensor_overlap_chunks\":%d,"
           "\"loss_tiles\":%d,\"mlp_tiles\":%d,\"ignored_token\":%d,\"axis_order\":\"%s\",\"shard_by_block\":%s,"
-          "\"sequence_algorithm\":\"%s\",\"matmul_dtype\":\"%s\"}}\n",
+          "\"sequence_algorithm\":\"%s\",\"matmul_dtype\":\"%s\",\"attention_chunks\":%d}}\n",
           c->recompute ? c->recompute : "none", at_least_one(c->virtual_stages), c->schedule ? c->schedule : "1f1b",
           c->sequence_parallel ? "true" : "false", at_least_one(c->chunks), at_least_one(c->loss_tiles),
           at_least_one(c->mlp_tiles), c->ignored ? ' ' : -1, c->order ? c->order : "pipe,data,sequence,model",
-          c->by_block ? "true" : "false", c->ring ? "ring" : "ulysses", c->products ? c->products : "auto");
+          c->by_block ? "true" : "false", c->ring ? "ring" : "ulysses", c->products ? c->products : "auto",
+          at_least_one(c->parts));
 }
 
 #endif

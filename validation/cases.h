@@ -62,7 +62,7 @@ double tws_case_step_s(const tws_case *one, const tws_job *job);
 typedef struct tws_case_prediction {
   double step_s, bytes;                 /* bytes: peak of memory, allocated or reserved, as the row says */
   double state_bytes, activation_bytes; /* bytes by category at the peak of the pipeline stage with the highest peak */
-  int fits, tight; /* tight: it fits, but the interval of the runtime's measured peaks exceeds the device */
+  int fits, tight; /* tight: it fits, but the upper end of the interval of the runtime's peaks does not */
   const tws_memory_interval *seen;
 } tws_case_prediction;
 /* Predicts a run's step and memory. sim: the simulator of the step; NULL: the step is estimated by its longest path. */

@@ -80,6 +80,16 @@
  *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
  *               logit at the peak of backward, as in every release from 4.38 on, 2 of which are the plan's. Nothing of
  *               its times is fitted: a kernel is issued as by PyTorch in fsdp-2022.
+ *               Under autocast (Trainer's bf16 without DeepSpeed) float32 weights have a float32 residual and norms,
+ *               and each projection casts its input: 8f + 30h + 4kv + 4H bytes a token and layer, counted alike.
+ *               PEFT 0.21 makes adapters float32 and casts x for each (lora/layer.py, _cast_input_dtype), which
+ *               autocast makes 16 bits again: a copy for each adapter; DeepSpeed makes adapters 16 bits, which share x.
+ *               bitsandbytes's MatMul4Bit since 0.41 keeps no input. Liger's RMSNorm and SiLUMul keep their inputs.
+ *   loss_chunks  Liger's fused_linear_cross_entropy.py: parts of next_power_of_2(ceil(tokens / ceil(V / h))) tokens,
+ *               gradients made in the forward pass. TRL 1.10's loss_type is chunked_nll (sft_trainer.py): 256 tokens.
+ *   bucket_copies  DistributedDataParallel without gradient_as_bucket_view, as accelerate calls it.
+ *   root_stays, gather_copies  FSDP does not reshard its root unit (embedding, norm, head) after forward; FSDP2 copies
+ *               parameters out of what it gathered (_fsdp_collectives.py, foreach_all_gather_copy_out).
  *   late        torchtune's recipes set gradients to None after each step, as zero_grad() does since PyTorch 2.0. Its
  *               CEWithChunkedOutputLoss is given the logits of all tokens in 16 bits (transformer.py, chunked_output)
  *               and makes float32 of an eighth of them at a time, in a compiled kernel: 2 bytes a logit and a chunk.
@@ -148,28 +158,46 @@
   EAGER, EAGER_ATTENTION(21, 19), .launch_s = 6e-6, .host_op_s = 60e-6, .added_passes = TWS_PASSES_MEGATRON, \
                                   .overlaps_data = 1
 #define EAGER COMMUNICATORS, .unfused = 1, .logit_bytes = 10
-#define MEGATRON_LM EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
+#define MEGATRON_LM \
+  .measured = TWS_MEASURED_MEGATRON_LM, EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
 #define EAGER_EXPERTS .expert_op_s = 170e-6, .one_hot_experts = 1
 #define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, .host_op_s = 175e-6, .hand_over_s = 60e-6, EAGER_EXPERTS
-#define ENGINE                                                                              \
-  COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, .logit_bytes = 4, \
-                 .workspace_bytes = ENGINE_WORKSPACE, .weighs_early = 1
+#define ENGINE                                                                                                    \
+  .measured = TWS_MEASURED_MEGATRON_CORE, COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, \
+  .logit_bytes = 4, .workspace_bytes = ENGINE_WORKSPACE, .weighs_early = 1
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
 #define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
 #define DEEPSPEED_ENGINE \
   .copies_buckets = 1, .step = TWS_STEP_DEEPSPEED, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
-#define FSDP2                                                                                                        \
-  .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, FLASH_ATTENTION(FLASH_2), \
-  .unread_outputs = 1
+#define FSDP2                                                                                              \
+  .measured = TWS_MEASURED_FSDP, .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, \
+  .by_block = 1, FLASH_ATTENTION(FLASH_2), .unread_outputs = 1
+/* Hugging Face's modules, and what autograd keeps of them. */
+#define HUGGING_FACE                                                                                                   \
+  FLASH_ATTENTION(FLASH_2), .launch_s = 6e-6, .host_op_s = 60e-6, .unfused = 1, .products = CUBLAS_12,                 \
+                            .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS, .overlaps_data = 1, \
+                            .host_reached = DEEPSPEED_HOST
+#define HUGGING_FACE_DDP COMMUNICATORS, .float_gradients = 1, .bucket_copies = 1, .late_gradients = 1
+#define HUGGING_FACE_FSDP TORCH, .recomputes_whole = 1, .contends = 1, .by_block = 1, .root_stays = 1
+#define LIGER_KEEPS .dropout_mask = 1, .adapters_apart = 1
+#define HUGGING_FACE_KEEPS .norm_input = 2, .normalized = 2, .gate_output = 2, LIGER_KEEPS
+#define AUTOCAST                                                         \
+  .casts_weights = 1, .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2}, \
+  .keeps_cast = {.norm_input = 2, .normalized = 4, .gate_output = 2, .cast_input = 2, LIGER_KEEPS}
+#define LIGER_AUTOCAST                                            \
+  .casts_weights = 1, .keeps = {LIGER_KEEPS, .adapter_input = 2}, \
+  .keeps_cast = {.norm_input = 2, .cast_input = 2, LIGER_KEEPS}
 static const tws_runtime runtimes[] = {
     {.name = "twinspeed",
      .about = "this program's own engine",
+     .measured = TWS_MEASURED_OWN,
      .places_ahead = 1,
      .flash = {[TWS_GENERATION_HOPPER] = 0.72},
      .products = {[TWS_GENERATION_HOPPER] = 0.90}},
     {.name = "megatron-2019",
      .about = "Megatron-LM of 2019 and 2020: mask, scaling and softmax of attention are kernels of their own",
+     .measured = TWS_MEASURED_MEGATRON_LM,
      EAGER,
      EAGER_ATTENTION(21, 19),
      .launch_s = 1.6e-6,
@@ -318,20 +346,60 @@ static const tws_runtime runtimes[] = {
      .loads_whole = 1},
     {.name = "transformers",
      .about = "Hugging Face Transformers 5 with DeepSpeed: SDPA or flash attention, the ordinary loss, eager modules",
+     HUGGING_FACE,
      COMMUNICATORS,
-     FLASH_ATTENTION(FLASH_2),
-     .launch_s = 6e-6,
-     .host_op_s = 60e-6,
-     .unfused = 1,
-     .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS,
-     .products = CUBLAS_12,
-     .overlaps_data = 1,
-     .host_reached = DEEPSPEED_HOST,
      .logit_bytes = 10,
-     .keeps = {.norm_input = 4, .gate_output = 2},
+     .keeps = {HUGGING_FACE_KEEPS},
      DEEPSPEED_ENGINE},
+    {.name = "transformers-liger",
+     .about = "transformers with Liger's kernels (use_liger_kernel): no logits of all tokens, fused norms and gates",
+     HUGGING_FACE,
+     COMMUNICATORS,
+     .loss_chunks = TWS_LOSS_BY_WIDTH,
+     .keeps = {LIGER_KEEPS},
+     DEEPSPEED_ENGINE},
+    {.name = "transformers-ddp",
+     .about = "Hugging Face's Trainer 5 on one GPU or with PyTorch's DDP: autocast, the ordinary loss, fused AdamW",
+     HUGGING_FACE,
+     HUGGING_FACE_DDP,
+     .logit_bytes = 10,
+     AUTOCAST},
+    {.name = "transformers-ddp-liger",
+     .about = "transformers-ddp with Liger's kernels (use_liger_kernel)",
+     HUGGING_FACE,
+     HUGGING_FACE_DDP,
+     .loss_chunks = TWS_LOSS_BY_WIDTH,
+     LIGER_AUTOCAST},
+    {.name = "transformers-fsdp",
+     .about = "Hugging Face's Trainer 5 with FSDP 1: weights in float32 shards, layers gathered in 16 bits",
+     HUGGING_FACE,
+     HUGGING_FACE_FSDP,
+     .logit_bytes = 10,
+     .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2}},
+    {.name = "transformers-fsdp2",
+     .about = "Hugging Face's Trainer 5 with FSDP 2 (fsdp_version 2): as transformers-fsdp, gathers are copied out",
+     HUGGING_FACE,
+     HUGGING_FACE_FSDP,
+     .logit_bytes = 10,
+     .gather_copies = 1,
+     .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2}},
+    {.name = "transformers-fsdp2-liger",
+     .about = "transformers-fsdp2 with Liger's kernels (use_liger_kernel)",
+     HUGGING_FACE,
+     HUGGING_FACE_FSDP,
+     .gather_copies = 1,
+     .loss_chunks = TWS_LOSS_BY_WIDTH,
+     .keeps = {LIGER_KEEPS, .adapter_input = 2}},
+    {.name = "trl",
+     .about = "TRL's SFTTrainer 1.10 on one GPU or with DDP: as transformers-ddp, logits of 256 tokens at a time",
+     HUGGING_FACE,
+     HUGGING_FACE_DDP,
+     .logit_bytes = 10,
+     .loss_chunks = TWS_LOSS_BY_256_TOKENS,
+     AUTOCAST},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
+     .measured = TWS_MEASURED_FSDP,
      TORCH,
      FLASH_ATTENTION(FLASH_2022),
      .launch_s = 6e-6,
@@ -369,7 +437,7 @@ static const tws_runtime runtimes[] = {
      FSDP2,
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,
-     .logit_bytes = 2,
+     .all_logit_bytes = 2,
      .late_gradients = 1},
     {.name = "litgpt",
      .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
@@ -380,7 +448,12 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 6,
      .loads_whole = 2,
      .flat_gradients = 1,
-     .keeps = {2, 2, 2, 2, 1, 2, {0, 0}}},
+     .keeps = {.norm_input = 2,
+               .rotated = 2,
+               .gate_output = 2,
+               .adapter_output = 2,
+               .dropout_mask = 1,
+               .quantized_input = 2}},
     {.name = "maxtext",
      .about = "MaxText on JAX: a step is one program that XLA compiled, cuDNN's attention, shards gathered by layer",
      FLASH_ATTENTION(CUDNN_9),
@@ -397,6 +470,7 @@ static const tws_runtime runtimes[] = {
      .context_bytes = 1.5 * 1073741824.0},
     {.name = "automodel",
      .about = "NeMo AutoModel: PyTorch FSDP2 with Transformer Engine's layers, DeepEP for experts",
+     .measured = TWS_MEASURED_FSDP,
      .host_op_s = 33e-6,
      GROUPED_EXPERTS,
      .sends_once = 1,

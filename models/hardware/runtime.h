@@ -42,17 +42,41 @@ typedef enum tws_passes {
 /* Activation memory that software without fused operations keeps for backward in addition to a plan's, in bytes per
  * element of the tensor that each member names. */
 typedef struct tws_runtime_keeps {
-  double norm_input;      /* the input of an RMSNorm, which is cast to float32 */
-  double rotated;         /* queries and keys after the rotation, if values are a view of the projection's output */
-  double gate_output;     /* output of the activation of a gated MLP's gate */
-  double adapter_output;  /* the output of an adapter (LoRA) */
-  double dropout_mask;    /* the mask of a dropout layer */
+  double norm_input;     /* the input of an RMSNorm, which is cast to float32 */
+  double normalized;     /* what an RMSNorm multiplies by its weight, if the weight is trained */
+  double rotated;        /* queries and keys after the rotation, if values are a view of the projection's output */
+  double gate_output;    /* output of the activation of a gated MLP's gate */
+  double adapter_output; /* the output of an adapter (LoRA) */
+  double dropout_mask;   /* the mask of a dropout layer */
+  double cast_input;     /* each linear layer's own copy of a norm's output; 0: layers share that output */
+  double adapter_input;  /* each adapter's own copy of its input; 0: adapters share the input of their layer */
+  /* not bytes: 1: projections that a plan joins (queries, keys and values; gate and up) have an adapter each, with a
+   * dropout layer of its own */
+  int adapters_apart;
   double quantized_input; /* the input of a product whose weight is quantized */
   double gelu_tensors[2]; /* not bytes: number of tensors that a GELU keeps in addition, [0] by tanh, [1] by erf */
 } tws_runtime_keeps;
 
+/* The software whose measured peaks of memory say how far a prediction for a runtime may be off
+ * (runtime_intervals.def). */
+typedef enum tws_measured_line {
+  TWS_MEASURED_ALL, /* all software together */
+  TWS_MEASURED_OWN, /* this program's own engine */
+  TWS_MEASURED_MEGATRON_LM,
+  TWS_MEASURED_MEGATRON_CORE,
+  TWS_MEASURED_FSDP
+} tws_measured_line;
+
+/* Loss functions that compute logits of some tokens at a time (twinspeed.loss_tiles, where it is not given). */
+typedef enum tws_loss_chunks {
+  TWS_LOSS_WHOLE,        /* logits of all tokens */
+  TWS_LOSS_BY_WIDTH,     /* as many logits at a time as the hidden states have elements */
+  TWS_LOSS_BY_256_TOKENS /* logits of 256 tokens */
+} tws_loss_chunks;
+
 typedef struct tws_runtime {
   const char *name, *about;
+  tws_measured_line measured;
   const char *masked; /* name of the runtime of the same software for masked language models; NULL: this runtime */
   /* time */
   double launch_s; /* seconds added to each kernel of a plan on the device; 0: the profile's launch time */
@@ -117,11 +141,20 @@ typedef struct tws_runtime {
   double communicator_bytes; /* bytes outside of the allocator that NCCL needs for each axis of more than one rank */
   /* 1: buffers have the addresses that the plan gives them; 0: a caching allocator places each buffer */
   int places_ahead;
-  double reserved_share; /* bytes that a caching allocator reserves in addition, as a share of the allocated bytes */
-  double logit_bytes;    /* bytes per logit of copies in addition to the plan's */
-  double scored_share;   /* share of a masked language model's tokens whose logits have such copies; 0: all tokens */
+  double reserved_share;  /* bytes that a caching allocator reserves in addition, as a share of the allocated bytes */
+  double logit_bytes;     /* bytes per logit of copies in addition to the plan's, of the logits that exist at once */
+  double all_logit_bytes; /* bytes per logit of a copy of all tokens' logits, also if the loss takes some at a time */
+  double scored_share;    /* share of a masked language model's tokens whose logits have such copies; 0: all tokens */
+  tws_loss_chunks loss_chunks;
   tws_runtime_keeps keeps;
-  int keeps_wide; /* 1: inputs of 8-bit products are kept in 16 bits and cast again in backward */
+  /* 1: weights that have a float32 copy are float32 and cast in each use (torch.autocast), so that backward keeps
+   * keeps_cast, gradients are float32, and layers that are recomputed have no casts of their own between passes */
+  int casts_weights;
+  tws_runtime_keeps keeps_cast;
+  int bucket_copies; /* 1: buckets in which replicas reduce gradients are copies of all gradients (DDP) */
+  int root_stays;    /* 1: with ZeRO-3 parameters outside of layers stay gathered from forward to backward (FSDP) */
+  int gather_copies; /* number of 16-bit copies of a layer that gathering it has in addition to the plan's (FSDP2) */
+  int keeps_wide;    /* 1: inputs of 8-bit products are kept in 16 bits and cast again in backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* bytes of libraries' workspaces that come from PyTorch's allocator */
   int float_gradients;                          /* 1: gradients are accumulated in float32 */
   int gradient_copies; /* 1: the optimizer copies gradients to a flat 16-bit tensor, then to float32 */

@@ -6,7 +6,6 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_memory_interval {
-  const char *runtime;
   /* nine of ten measured peaks lie between low and high times the predicted peak; both 1: no run was compared */
   double low, high;
   /* numbers of measured runs, and of groups that published them, from which the interval was computed */

@@ -92,7 +92,8 @@ typedef struct tws_decoder {
   int scaled_biases;            /* 1: linear biases are multiplied by attention_scale, as scores are */
   double score_cap, logit_cap;
   double embedding_scale, residual_scale, logit_scale; /* factors; 0: 1 */
-  double epsilon, range, output_range;                 /* output_range: for projections to the residual stream */
+  double epsilon, range, output_range;                 /* ranges: deviations of initial weights, output_range
+                                                        * of projections to the residual stream */
   tws_decoder_rope rope, sliding_rope; /* sliding_rope: for layers with the window, if its theta is not 0 */
   int tied;                            /* 1: the head uses the embedding's weights, if the file does not say */
   tws_routing routing;                 /* routing of layers of experts in place of the MLP; experts 0: none */

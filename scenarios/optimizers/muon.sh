@@ -1,27 +1,23 @@
 #!/bin/sh
 # Is Muon's evaluation loss below AdamW's after equal steps? The demonstration's GPT-2 and text; each optimizer with five
-# learning rates on seed 1, then its best rate with two more seeds. The last tenth of the text is evaluated.
-# Usage: scenarios/optimizers/muon.sh PROGRAM FOLDER. STEPS (default 300) and RANKS (default 1) may be set.
+# learning rates and three seeds. The last tenth of the text is evaluated.
+# Usage: scenarios/optimizers/muon.sh PROGRAM FOLDER. STEPS (default 100) and RANKS (default 1) may be set.
 # FOLDER/losses.csv has a line for each run: optimizer,rate,seed,evaluation loss. Runs that it has are not repeated.
+# FOLDER/muon.svg has the mean losses over the rates, if there is a gnuplot.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 twinspeed=$1
 out=$2
-STEPS=${STEPS:-300}
+model=$here/../demo/config.json
+STEPS=${STEPS:-100}
 RANKS=${RANKS:-1}
 csv=$out/losses.csv
-mkdir -p "$out"
+. "$here/real_text.sh"
+prepare_text
 touch "$csv"
 
-command -v bible >/dev/null 2>&1 || { echo "muon.sh: the program bible is missing: ./install.sh" >&2; exit 4; }
-[ -f "$out/kjv.txt" ] || bible -f gen1:1-rev22:21 | sed 's/^[^ ]* //' >"$out/kjv.txt"
-size=$(wc -c <"$out/kjv.txt")
-cut=$((size / 10 * 9))
-head -c "$cut" "$out/kjv.txt" >"$out/train.txt"
-tail -c +"$((cut + 1))" "$out/kjv.txt" >"$out/eval.txt"
-
 # Writes a configuration that differs from the demonstration's in the optimizer, its rate and the length of the schedule.
-# Muon's schedule multiplies the rates of its two groups, matrices first; Adam's part has AdamW's middle rate.
+# Muon's schedule multiplies the rates of its two groups, matrices first; Adam's part has the demonstration's rate.
 configure() {
   if [ "$1" = Muon ]; then
     params="\"muon_lr\": $2, \"adam_lr\": 2e-3, \"betas\": [0.9, 0.95], \"weight_decay\": 0.1"
@@ -30,30 +26,41 @@ configure() {
     params="\"lr\": $2, \"betas\": [0.9, 0.95], \"eps\": 1e-8, \"weight_decay\": 0.1"
     peak=$2
   fi
-  cat <<END
+  cat <<JSON
 {"train_batch_size": 16,
  "optimizer": {"type": "$1", "params": {$params}},
  "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": $peak,
    "warmup_num_steps": $((STEPS / 10)), "total_num_steps": $STEPS, "warmup_type": "linear"}},
  "gradient_clipping": 1.0,
  "twinspeed": {"sequence_length": 128, "seed": $3}}
-END
+JSON
 }
 
 run() {
   grep -q "^$1,$2,$3," "$csv" && return
   configure "$1" "$2" "$3" >"$out/ds_config.json"
-  "$twinspeed" train -m "$here/../demo/config.json" -c "$out/ds_config.json" --data "$out/train.txt" -n "$RANKS" \
-    --steps "$STEPS" --eval-data "$out/eval.txt" --eval-steps 8 --result "$out/result.json" --force >"$out/train.log" 2>&1
-  loss=$(sed -n 's/.*"loss":[[:space:]]*\([0-9.]*\).*/\1/p' "$out/result.json" | tail -n 1)
-  printf '%s,%s,%s,%s\n' "$1" "$2" "$3" "$loss" | tee -a "$csv"
+  printf '%s,%s,%s,%s\n' "$1" "$2" "$3" "$(evaluation_loss)" | tee -a "$csv"
 }
 
-for rate in 1e-3 2e-3 4e-3 8e-3 1.6e-2; do run AdamW "$rate" 1; done
-for rate in 5e-3 1e-2 2e-2 4e-2 8e-2; do run Muon "$rate" 1; done
-for name in AdamW Muon; do
-  best=$(grep "^$name,.*,1," "$csv" | sort -t , -k 4 -g | head -n 1 | cut -d , -f 2)
-  for seed in 2 3; do run "$name" "$best" "$seed"; done
-  grep "^$name,$best," "$csv" |
-    awk -F , '{ s += $4; n++ } END { printf "%s at %s: mean evaluation loss %.4f of %d seeds\n", $1, $2, s / n, n }'
+# Prints rate, mean, smallest and largest evaluation loss of each rate of an optimizer.
+means() {
+  awk -F , -v name="$1" '$1 == name { s[$2] += $4; n[$2]++
+      if (!($2 in low) || $4 < low[$2]) low[$2] = $4
+      if ($4 > high[$2]) high[$2] = $4 }
+    END { for (r in s) print r, s[r] / n[r], low[r], high[r] }' "$csv" | sort -g
+}
+
+for seed in 1 2 3; do
+  for rate in 2.5e-4 5e-4 1e-3 2e-3 4e-3; do run AdamW "$rate" "$seed"; done
+  for rate in 1e-2 2e-2 4e-2 8e-2 1.6e-1; do run Muon "$rate" "$seed"; done
 done
+for name in AdamW Muon; do
+  means "$name" >"$out/$name.dat"
+  sort -k 2 -g "$out/$name.dat" | head -n 1 |
+    awk -v name="$name" '{ printf "%s: lowest mean evaluation loss %.4f, at rate %s\n", name, $2, $1 }'
+done
+if command -v gnuplot >/dev/null 2>&1; then
+  gnuplot -e "plots='$here/../plots'; folder='$out'; format='svg'; width=720; height=420" \
+    -e "title_text='GPT-2 of the demonstration, $STEPS steps, mean and range of three seeds'" \
+    "$here/../plots/rates.gp" >"$out/muon.svg"
+fi

@@ -1,22 +1,30 @@
 /* Blocks one after another; the threads of a block as contexts. */
 #include "tests/emulator/emulator.h"
 
-#include <setjmp.h>
-#include <ucontext.h>
-
 #include <cstdio>
 #include <set>
 #include <vector>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
 
 dim3 emulated_block, emulated_block_size, emulated_grid_size;
+const dim3 *emulated_thread;
 
 namespace {
 
 // Stacks are not a power of two apart: their hot lines would share one set of every cache.
 enum { MAX_THREADS = 1024, STACK = (64 << 10) + 5 * 64, SHARED = 227 << 10, WARP = 32, UNASKED = 48 << 10 };
 
+// The state of a suspended context that change() restores.
+#ifdef __x86_64__
+typedef void *Place;  // the top of its stack, where its registers are
+#else
+typedef ucontext_t Place;
+#endif
+
 struct Thread {
-  jmp_buf place;
+  Place place;
   dim3 index;
   bool started, done;
 };
@@ -26,43 +34,95 @@ struct Barrier {
 };
 
 Thread threads[MAX_THREADS];
-jmp_buf scheduler;
+Place scheduler;  // run_block(), which continues when all threads of a block have ended
 const std::function<void()> *body;
 int current, count, alive, alive_in_warp[MAX_THREADS / WARP];
+int tried, step;  // of this turn: how many threads had their chance to run, the distance from one to the next
 Barrier block_barrier, warp_barrier[MAX_THREADS / WARP];
 uint64_t slots[2][MAX_THREADS];
 
-void leave() {
-  if (_setjmp(threads[current].place) == 0) _longjmp(scheduler, 1);
+}  // namespace
+
+// Barriers change contexts all the time, and glibc's functions for it take longer than most of what runs between two.
+#ifdef __x86_64__
+extern "C" __attribute__((visibility("hidden"))) void emulated_change(Place *from, const Place *to);
+__asm__(
+    ".text\n.hidden emulated_change\n.globl emulated_change\n.type emulated_change,@function\nemulated_change:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp,(%rdi)\nmovq (%rsi),%rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n"
+    ".size emulated_change,.-emulated_change\n");
+
+static void change(Place *from, const Place *to) {
+  emulated_change(from, to);
 }
 
-// A thread goes from block to block: only its first start costs system calls.
-void run_thread() {
-  for (;;) {
-    (*body)();
-    threads[current].done = true;
-    --alive;
-    --alive_in_warp[current / WARP];
-    leave();
+// Makes a context that calls `run`, which does not return, on an empty stack.
+static void make_place(Place *place, char *stack, void (*run)()) {
+  enum { REGISTERS = 6 };
+  void **top = reinterpret_cast<void **>(reinterpret_cast<uintptr_t>(stack + STACK) / 16 * 16);
+  *--top = nullptr;  // where `run` would return to
+  *--top = reinterpret_cast<void *>(run);
+  for (int i = 0; i < REGISTERS; ++i) *--top = nullptr;
+  *place = top;
+}
+#else
+static void change(Place *from, const Place *to) {
+  swapcontext(from, to);
+}
+
+static void make_place(Place *place, char *stack, void (*run)()) {
+  getcontext(place);
+  place->uc_stack.ss_sp = stack;
+  place->uc_stack.ss_size = STACK;
+  place->uc_link = nullptr;
+  makecontext(place, run, 0);
+}
+#endif
+
+namespace {
+
+void run_thread();
+
+// The next thread that has not ended, in an order drawn anew when each had its chance.
+int next_thread() {
+  for (int i = current;;) {
+    if (++tried < count) {
+      i += step;
+      if (i >= count) i -= count;
+    } else {
+      const uint32_t random = emulated_random();
+      tried = 0;
+      i = (int)(random / 2 % (unsigned)count);
+      step = random % 2 ? count - 1 : 1;
+    }
+    if (!threads[i].done) return i;
   }
 }
 
-void start(int thread) {
+// Continues with the next thread; returns when it is the turn of this one again.
+void change_thread(Place *from) {
   static std::vector<char> stacks((size_t)MAX_THREADS * STACK);
-  ucontext_t context;
-  getcontext(&context);
-  context.uc_stack.ss_sp = stacks.data() + (size_t)thread * STACK;
-  context.uc_stack.ss_size = STACK;
-  context.uc_link = nullptr;
-  makecontext(&context, run_thread, 0);
-  setcontext(&context);
+  current = next_thread();
+  Thread *to = &threads[current];
+  if (!to->started) make_place(&to->place, stacks.data() + (size_t)current * STACK, run_thread);
+  to->started = true;
+  emulated_thread = &to->index;
+  if (from != &to->place) change(from, &to->place);
 }
 
-__attribute__((noinline)) void resume(Thread *t) {
-  if (_setjmp(scheduler) != 0) return;
-  if (t->started) _longjmp(t->place, 1);
-  t->started = true;
-  start(current);
+// Each thread goes from block to block: only its first start makes a context.
+void run_thread() {
+  for (;;) {
+    (*body)();
+    Thread *mine = &threads[current];
+    mine->done = true;
+    --alive_in_warp[current / WARP];
+    if (--alive == 0)
+      change(&mine->place, &scheduler);
+    else
+      change_thread(&mine->place);
+  }
 }
 
 // Whoever comes last opens it; those that have ended are not waited for.
@@ -74,7 +134,7 @@ void pass(Barrier *barrier, const int *members) {
       barrier->arrived = 0;
       ++barrier->turn;
     } else {
-      leave();
+      change_thread(&threads[current].place);
     }
   }
 }
@@ -90,15 +150,8 @@ void run_block(size_t shared_bytes) {
     warp_barrier[i / WARP] = Barrier();
     alive_in_warp[i / WARP] = (count - i / WARP * WARP < WARP) ? count - i / WARP * WARP : WARP;
   }
-  while (alive) {
-    const uint32_t random = emulated_random();
-    const int first = (int)(random / 2 % (unsigned)count), step = random % 2 ? count - 1 : 1;
-    for (int n = 0, i = first; n < count; ++n, i = (i + step) % count)
-      if (!threads[i].done) {
-        current = i;
-        resume(&threads[i]);
-      }
-  }
+  tried = count;
+  change_thread(&scheduler);
 }
 
 }  // namespace
@@ -106,9 +159,6 @@ void run_block(size_t shared_bytes) {
 static float4 memory[SHARED / sizeof(float4)];
 float4 *emulated_memory = memory;
 
-const dim3 &emulated_thread() {
-  return threads[current].index;
-}
 void __syncthreads() {
   pass(&block_barrier, &alive);
 }

@@ -40,8 +40,8 @@ using std::isnan;
 
 extern dim3 emulated_block, emulated_block_size, emulated_grid_size;
 extern float4 *emulated_memory;
-const dim3 &emulated_thread();
-#define threadIdx emulated_thread()
+extern const dim3 *emulated_thread;
+#define threadIdx (*emulated_thread)
 #define blockIdx emulated_block
 #define blockDim emulated_block_size
 #define gridDim emulated_grid_size
@@ -86,6 +86,11 @@ inline int __popc(unsigned x) {
 inline int atomicAdd(int *to, int x) {
   const int was = *to;
   *to += x;
+  return was;
+}
+inline int atomicMax(int *to, int x) {
+  const int was = *to;
+  if (x > was) *to = x;
   return was;
 }
 

@@ -8,6 +8,7 @@
 #include <cuda_fp16.h>
 #include <mpi.h>
 #include <nccl.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -102,6 +103,21 @@ void sum_up(const std::vector<char> &all, int ranks, size_t first, size_t count,
         [](float x) { return __float2bfloat16_rn(x); });
 }
 
+/* Waits without occupying a core, which other ranks may need to arrive: MPI polls all the time. */
+void wait_for(std::vector<MPI_Request> requests) {
+  int done = 0;
+  for (int polls = 0;; ++polls) {
+    MPI_Testall((int)requests.size(), requests.data(), &done, MPI_STATUSES_IGNORE);
+    if (done) return;
+    if (polls > 50) usleep(100);
+  }
+}
+void meet(MPI_Comm ranks) {
+  MPI_Request request;
+  MPI_Ibarrier(ranks, &request);
+  wait_for({request});
+}
+
 std::vector<char> gather(const ncclComm *comm, const void *from, size_t bytes) {
   std::vector<char> mine(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
   std::vector<char> all(bytes * (size_t)comm->size);
@@ -111,6 +127,7 @@ std::vector<char> gather(const ncclComm *comm, const void *from, size_t bytes) {
 
 void same_everywhere(const ncclComm *comm, const char *name, size_t count, int type, int root) {
   const int64_t mine[4] = {name[0] * 256 + name[strlen(name) - 1], (int64_t)count, type, root};
+  meet(comm->mpi);
   const std::vector<char> all = gather(comm, mine, sizeof mine);
   for (int r = 0; r < comm->size; ++r)
     if (memcmp(all.data() + (size_t)r * sizeof mine, mine, sizeof mine) != 0) {
@@ -134,7 +151,7 @@ void run_all(const std::vector<Task> &tasks) {
     else
       MPI_Issend(t.buffer, (int)t.bytes, MPI_BYTE, t.peer, 0, t.comm->mpi, &requests.back());
   }
-  MPI_Waitall((int)requests.size(), requests.data(), MPI_STATUSES_IGNORE);
+  wait_for(requests);
 }
 
 ncclResult_t in_progress(ncclComm *comm) {
@@ -222,6 +239,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config) {
   MPI_Comm mpi;
+  meet(MPI_COMM_WORLD);
   MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
   const ncclResult_t result = make(mpi, config, out);
   return id.internal[5] == 7 && (*out)->rank == rank && (*out)->size == ranks ? result : ncclInvalidArgument;

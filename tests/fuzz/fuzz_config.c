@@ -28,7 +28,7 @@ static void check_numbers(const tws_config *c) {
   const int64_t axes[] = {c->pipeline_stages, c->tensor_ranks, c->sequence_ranks};
   for (int i = 0; i < 3; i++) model *= axes[i] > 1 ? axes[i] : 1;
   require(RANKS % model == 0 && tws_config_replicas(c, RANKS, &replicas, NULL) == TWS_OK && replicas == RANKS / model);
-  require(tws_config_vocabulary_multiple(c) % c->vocabulary_multiple == 0 && c->attention_chunks == 1);
+  require(tws_config_vocabulary_multiple(c) % c->vocabulary_multiple == 0 && c->attention_chunks >= 1);
   require(c->tensor_chunks >= 1 && c->loss_tiles >= 1 && c->mlp_tiles >= 1 && c->ignored_token >= -1);
   char order[TWS_AXIS_ORDER_TEXT];
   tws_axis_order again;

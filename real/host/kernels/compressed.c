@@ -59,7 +59,8 @@ static void signs_task(void *arg, int thread, int threads) {
   }
 }
 
-/* Runs both passes of a compression: `add` completes the error and sums its squares. */
+/* Runs both passes of a 1-bit compression: `add` adds the values to the error of the last compression and sums the
+ * squares of the result; the second pass writes signs and the new error. */
 static float compress(signs_job *job, tws_host_task add) {
   double sum = 0;
   run_parallel(job->call, 8.0 * (double)job->count, add, job);
