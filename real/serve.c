@@ -36,7 +36,7 @@ typedef struct server {
   int replicas, replica;  /* number of replicas, and that of this rank, whose texts begin at replica * batch */
   int64_t columns;        /* scores of a token on one tensor rank, padding included */
   int tensor;             /* number of tensor ranks */
-  float *scores;          /* on rank 0: [replica][tensor rank][text][token of that rank's vocabulary] */
+  float *scores;          /* on rank 0: [replica][tensor rank][text][token of that rank's part of the vocabulary] */
   float *one;             /* scores of one text */
   tws_candidate *room;
   int32_t *input; /* room for any input of a program */
