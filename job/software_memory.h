@@ -20,8 +20,11 @@
  *     (runtime->copies_buckets)
  *   buffers that are allocated during all passes, by models/hardware/step_buffers.def (runtime->step)
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
+ *   DDP's buckets, a second copy of gradients (runtime->bucket_copies), and what FSDP has gathered in addition to the
+ *     plan (runtime->root_stays, gather_copies)
  *   workspaces of libraries
- * less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can make
+ * less the 16-bit parameters of recomputed layers that autocast makes for one layer at a time (runtime->casts_weights)
+ * and less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can make
  * the sum negative. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
