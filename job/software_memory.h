@@ -24,8 +24,8 @@
  *     plan (runtime->root_stays, gather_copies)
  *   workspaces of libraries
  * less the 16-bit parameters of recomputed layers that autocast makes for one layer at a time (runtime->casts_weights)
- * and less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can make
- * the sum negative. */
+ * and less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can
+ * make the sum negative. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Returns the peak of allocated bytes, the largest of these moments:
