@@ -21,14 +21,15 @@ static const char *own_engine_why(const tws_job_spec *spec, const tws_profile *p
 static const struct {
   const char *runtime, *why, *whole;
 } readers[TWS_FORMAT_COUNT] = {
-    [TWS_FORMAT_NONE] = {"twinspeed", "as nothing names another"},
-    [TWS_FORMAT_DEEPSPEED] = {"deepspeed-flash", "as -c is a ds_config.json"},
-    [TWS_FORMAT_HUGGING_FACE] = {"transformers", "as \"auto\" in the ds_config.json is for Hugging Face's Trainer"},
-    [TWS_FORMAT_MEGATRON] = {"megatron", "as -c has Megatron's arguments"},
-    [TWS_FORMAT_BRIDGE] = {"nemo-2026", "as -c is a configuration of Megatron-Bridge"},
-    [TWS_FORMAT_TORCHTITAN] = {"fsdp", "as -c is a configuration of torchtitan"},
-    [TWS_FORMAT_ACCELERATE] = {"transformers", "as -c is a configuration of accelerate"},
-    [TWS_FORMAT_ACCELERATE_FSDP] = {"transformers-fsdp", "as -c is a configuration of accelerate with FSDP"},
+    [TWS_FORMAT_NONE] = {"twinspeed", "as nothing names another", NULL},
+    [TWS_FORMAT_DEEPSPEED] = {"deepspeed-flash", "as -c is a ds_config.json", NULL},
+    [TWS_FORMAT_HUGGING_FACE] = {"transformers", "as \"auto\" in the ds_config.json is for Hugging Face's Trainer",
+                                 NULL},
+    [TWS_FORMAT_MEGATRON] = {"megatron", "as -c has Megatron's arguments", NULL},
+    [TWS_FORMAT_BRIDGE] = {"nemo-2026", "as -c is a configuration of Megatron-Bridge", NULL},
+    [TWS_FORMAT_TORCHTITAN] = {"fsdp", "as -c is a configuration of torchtitan", NULL},
+    [TWS_FORMAT_ACCELERATE] = {"transformers", "as -c is a configuration of accelerate", NULL},
+    [TWS_FORMAT_ACCELERATE_FSDP] = {"transformers-fsdp", "as -c is a configuration of accelerate with FSDP", NULL},
     [TWS_FORMAT_TRAINER] = {"transformers", "as -c has arguments of Hugging Face's Trainer", "transformers-ddp"},
     [TWS_FORMAT_AXOLOTL] = {"transformers", "as -c is a configuration of axolotl", "transformers-ddp"},
     [TWS_FORMAT_LLAMA_FACTORY] = {"transformers", "as -c is a configuration of LLaMA-Factory", "transformers-ddp"},

@@ -6,18 +6,26 @@
 #include "models/hardware/runtime.h"
 
 /* Returns the bytes of tensors on one rank of a stage during forward and backward, in addition to the plan's, by the
- * figures of the profile's runtime; 0 for this program's own:   copies of logits in the last stage
- * (runtime->logit_bytes each)   gradients of bf16 training in float32 and in 16 bits (4 bytes per parameter more), or
- * accumulated in float32 alone (2 more than     the plan's, where that has them in 16 bits)   two boundary tensors per
- * micro-batch in flight of a pipeline   scores and masks of unfused attention, 5 * a * s^2 * b bytes per layer (a
- * heads, s tokens, b samples; 9 in float32), kept between the passes or, where layers     are recomputed, of one layer
- * (Korthikanti et al., 2022, equation 1), and two bytes of dropout masks a token,     hidden, kept layer   results that
- * recomputation by operation keeps although backward does not read them, two bytes a token, hidden and     layer   the
- * copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket, in full
- * (runtime->copies_buckets)   buffers that are allocated during all passes, by models/hardware/step_buffers.def
- * (runtime->step)   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates
- * (runtime->flat_gradients)   workspaces of libraries less the activations of experts that a plan keeps and the
- * software does not (runtime->weighs_early), which can make the sum negative. */
+ * figures of the profile's runtime; 0 for this program's own:
+ *   copies of logits in the last stage (runtime->logit_bytes each)
+ *   gradients of bf16 training: in float32 and in 16 bits (4 bytes per parameter more), or accumulated in float32
+ *     alone (2 more than the plan's, where that has them in 16 bits)
+ *   two boundary tensors per micro-batch in flight of a pipeline
+ *   scores and masks of unfused attention, 5 a s^2 b bytes per layer (a heads, s tokens, b samples; 9 in float32), kept
+ *     between the passes or, where layers are recomputed, of one layer (Korthikanti et al., 2022, equation 1), and two
+ *     bytes of dropout masks per token, hidden and kept layer
+ *   results that recomputation by operation keeps although backward does not read them, two bytes a token, hidden and
+ *     layer
+ *   the copy of a bucket of gradients that ZeRO-2 and 3 reduce, and ZeRO-2's second bucket, in full
+ *     (runtime->copies_buckets)
+ *   buffers that are allocated during all passes, by models/hardware/step_buffers.def (runtime->step)
+ *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
+ *   DDP's buckets, a second copy of gradients (runtime->bucket_copies), and what FSDP has gathered in addition to the
+ *     plan (runtime->root_stays, gather_copies)
+ *   workspaces of libraries
+ * less the 16-bit parameters of recomputed layers that autocast makes for one layer at a time (runtime->casts_weights)
+ * and less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can
+ * make the sum negative. */
 double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage);
 
 /* Returns the peak of allocated bytes, the largest of these moments:
