@@ -188,10 +188,11 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   s->kv_heads = s->heads;
   if (s->llama && draw(seed, 37, 2)) s->kv_heads = draw(seed, 38, 2) ? c.tensor_ranks : inside;
   const int whole_tokens = c.tensor_ranks == 1 || !c.tensor_sequence_parallel;
+  const int64_t chunks = 2 + (int64_t)draw(seed, 65, 4);
   if (c.pipeline_stages == 1 && c.sequence_algorithm == TWS_SEQUENCE_ULYSSES && whole_tokens &&
-      draw(seed, 64, 3) == 0) {
-    c.attention_chunks = 2 + (int64_t)draw(seed, 65, 4);
-    c.sequence_length *= c.attention_chunks;
+      c.sequence_length * chunks <= 64 && draw(seed, 64, 2) == 0) {
+    c.attention_chunks = chunks;
+    c.sequence_length *= chunks;
   }
   return c;
 }

@@ -153,6 +153,7 @@ static void check_evaluation(tws_plan *const *plans, const tws_config *c, int wo
 static void adapt_job(tws_network *network, tws_config *c, int quantization) {
   tws_error err = {0};
   cJSON *all = cJSON_CreateString("all-linear");
+  c->attention_chunks = 1; /* adapters are between the projection and attention */
   c->lora.r = 2;
   c->lora.alpha = 4;
   c->lora_targets = all;
