@@ -490,8 +490,8 @@ START_TEST(params_as_a_list) {
       "{\"params\": [{\"params\": \"*.bias\", \"lr\": 3}, {\"lr\": 0.5, \"betas\": [0.8, 0.9]}, {\"params\": "
       "[\"*.wte.*\"], \"lr\": "
       "4}]}",
-      ("{\"params\": {\"lr\": 0.5}, \"param_groups\": [{\"params\": \"*\", \"lr\": 9}, {\"params\": \"*.bias\", \"lr\": "
-       "8}]}")};
+      ("{\"params\": {\"lr\": 0.5}, \"param_groups\": [{\"params\": \"*\", \"lr\": 9}, {\"params\": "
+       "\"*.bias\", \"lr\": 8}]}")};
   uint64_t prints[4];
   tws_config *c[3];
   for (int i = 0; i < 3; i++) {

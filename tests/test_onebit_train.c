@@ -195,8 +195,8 @@ START_TEST(param_groups) {
   static const char *const groups[] = {
       "-n 2", "-n 2 --set 'optimizer.params=[{\"lr\":0.002},{\"params\":\"*\",\"lr\":0.002}]'",
       "-n 2 --set 'optimizer.params=[{\"lr\":0.002},{\"params\":\"vectors\",\"lr\":0.001,\"weight_decay\":0.1}]'",
-      "-n 4 --tp 2 --set "
-      "'optimizer.params=[{\"lr\":0.002},{\"params\":\"vectors\",\"lr\":0.001,\"weight_decay\":0.1}]'"};
+      ("-n 4 --tp 2 --set "
+       "'optimizer.params=[{\"lr\":0.002},{\"params\":\"vectors\",\"lr\":0.001,\"weight_decay\":0.1}]'")};
   for (int o = 0; o < 3; o++) {
     double loss[4][16];
     for (int g = 0; g < 4; g++) {
