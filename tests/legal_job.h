@@ -190,7 +190,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   const int whole_tokens = c.tensor_ranks == 1 || !c.tensor_sequence_parallel;
   const int64_t chunks = 2 + (int64_t)draw(seed, 65, 4);
   if (c.pipeline_stages == 1 && c.sequence_algorithm == TWS_SEQUENCE_ULYSSES && whole_tokens &&
-      c.sequence_length * chunks <= 64 && draw(seed, 64, 2) == 0) {
+      c.sequence_length * chunks <= 64 && draw(seed, 64, 8) == 0) {
     c.attention_chunks = chunks;
     c.sequence_length *= chunks;
   }
