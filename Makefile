@@ -12,8 +12,8 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
-# Tests that run at once: two more than cores, since some tests wait (for deadlines, connections, processes) most of the time.
-TESTS ?= $(shell expr $(JOBS) + 2)
+# Tests that run at once: one more than cores, since some tests wait (for deadlines, connections, processes) most of the time.
+TESTS ?= $(shell expr $(JOBS) + 1)
 CMAKE_FLAGS ?=
 
 # MAKEFLAGS of this make must not reach Ninja's children.
