@@ -119,8 +119,8 @@ static planned plan_whole(const drawn_job *j, const tws_bound_costs *costs, uint
 
 /* ---- jobs ---- */
 
-/* The plan's seconds are a sum of one rounded addition for each operation, of which equal ones are off in one direction:
- * `additions` times half a unit in the last place. The bound multiplies. */
+/* The plan's seconds are a sum of one rounded addition for each operation, of which equal ones are off in one
+ * direction: `additions` times half a unit in the last place. The bound multiplies. */
 static void no_more(double bound, double whole, uint32_t additions, const char *what, uint64_t seed) {
   ck_assert_msg(bound <= whole * (1 + 1e-12 + additions * 0x1p-53),
                 "seed %llu: %s at least %.15g, and %.15g of the plan", (unsigned long long)seed, what, bound, whole);

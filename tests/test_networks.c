@@ -366,7 +366,9 @@ START_TEST(changed_files_are_read_or_refused) {
     tws_code code = tws_json_parse(changed.data, changed.length, "network.json", &json, &err);
     if (code == TWS_OK) code = tws_network_from_json(json, 1, &network, &err);
     if (code != TWS_OK) {
-      ck_assert_msg(strncmp(err.message, "network.json", 12) == 0, "%s: %s", changed.data, err.message);
+      ck_assert_msg(strncmp(err.message, "network.json:", 13) == 0 && isdigit((unsigned char)err.message[13]),
+                    "no place: %s", err.message);
+      ck_assert_msg(err.hint[0] != 0 || strstr(err.message, "must be"), "no remedy: %s", err.message);
       refused++;
     }
     tws_network_destroy(network);

@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi alone */
 /* Processes are stopped (SIGSTOP) at random times of a training: while it starts, steps, saves, evaluates and ends;
  * one, two and four ranks, here and on several machines that are names of this one. Each job ends with status 124
  * within its deadline and five seconds, names the stopped ranks and no other, and leaves nothing. TWS_STOPS=300 runs

@@ -58,7 +58,7 @@ static tws_code too_wide(const tws_described *d, const tws_described_module *m, 
 /* Fails unless windows of this side fit into a picture of height x width with its padding. */
 static tws_code check_window(const tws_described *d, const tws_described_module *m, int64_t height, int64_t width,
                              int64_t side, int64_t padding, tws_error *err) {
-  if (2 * padding > side && padding >= side)
+  if (padding >= side)
     return tws_json_fail(d->b->json, m->item, err, "less padding than the side",
                          "%s pads by %lld, and its side is %lld", m->name, (long long)padding, (long long)side);
   if (height + 2 * padding >= side && width + 2 * padding >= side) return TWS_OK;
