@@ -65,23 +65,6 @@ int tws_chunked_group_of(const tws_lower *l, uint32_t module, tws_chunked_group 
   return 1;
 }
 
-/* Returns a phrase for what attention in chunks does not support of a module; NULL: it supports the module. */
-static const char *lacks(const tws_module *m, int64_t sequence, int drops) {
-  if (drops && (m->dropout > 0 || m->jitter > 0)) return "random numbers (set twinspeed.dropout to false)";
-  if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
-  if (m->type == TWS_MODULE_DISENTANGLED) return "disentangled attention";
-  if (m->type == TWS_MODULE_ROPE && m->input[1] != TWS_NONE) return "packed documents";
-  if (m->type == TWS_MODULE_ROPE && m->flags & TWS_RUNNING) return "rotary positions with LongRoPE's factors";
-  if (m->latent) return "latent attention";
-  if (m->type != TWS_MODULE_ATTENTION) return NULL;
-  if (m->buckets > 0) return "attention with relative biases";
-  if (m->flags & TWS_ALIBI) return "attention with linear biases";
-  if (m->flags & TWS_BIDIRECTIONAL) return "attention that is not causal";
-  if (m->input[0] != TWS_NONE) return "padded sequences";
-  if (m->input[1] != TWS_NONE) return "packed documents";
-  return m->window > 0 && m->window < sequence ? "attention in windows" : NULL;
-}
-
 /* Returns 1 if module `next` reads the first output of module `m`, and no other module does. */
 static int is_only_reader(const tws_lower *l, uint32_t m, uint32_t next) {
   const tws_module *modules = l->network->modules;
@@ -121,7 +104,7 @@ static tws_code check(const tws_lower *l, tws_error *err) {
   const tws_network *network = l->network;
   char hint[128];
   for (uint32_t m = 0; m < network->module_count; m++) {
-    const char *what = lacks(&network->modules[m], c->sequence_length, c->dropout);
+    const char *what = tws_causal_parts_lack(&network->modules[m], c->sequence_length, c->dropout);
     if (what)
       return tws_fail(err, TWS_UNSUPPORTED, "set twinspeed.attention_chunks to 1",
                       "%s: attention in chunks does not process %s", network->modules[m].name, what);

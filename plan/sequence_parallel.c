@@ -58,13 +58,9 @@ tws_code tws_sequence_parallel_check(const tws_network *network, const tws_posit
                              position->ranks[TWS_AXIS_SEQUENCE], position->index[TWS_AXIS_SEQUENCE], &part, err);
 }
 
-/* Returns the name of a feature of a module that ring attention does not support; NULL: it supports all. */
-static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
+const char *tws_causal_parts_lack(const tws_module *m, int64_t sequence, int drops) {
   if (drops && (m->dropout > 0 || m->jitter > 0)) return "random numbers (set twinspeed.dropout to false)";
   if (m->latent) return "latent attention";
-  if (m->windows) return "pictures";
-  if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";
-  if (reads_across(m->type)) return "what reads the other tokens of a sample";
   if (m->type == TWS_MODULE_CROSS_ATTENTION) return "attention to another sequence";
   if (m->type == TWS_MODULE_DISENTANGLED) return "disentangled attention";
   if (m->type == TWS_MODULE_ROPE && m->input[1] != TWS_NONE) return "packed documents";
@@ -76,6 +72,14 @@ static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) 
   if (m->input[0] != TWS_NONE) return "padded sequences";
   if (m->input[1] != TWS_NONE) return "packed documents";
   return m->window > 0 && m->window < sequence ? "attention in windows" : NULL;
+}
+
+/* Returns the name of a feature of a module that ring attention does not support; NULL: it supports all. */
+static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
+  if (m->windows) return "pictures";
+  if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";
+  if (reads_across(m->type)) return "what reads the other tokens of a sample";
+  return tws_causal_parts_lack(m, sequence, drops);
 }
 
 tws_code tws_ring_check(const tws_network *network, int ranks, int64_t sequence, int drops, tws_error *err) {

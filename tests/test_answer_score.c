@@ -1,7 +1,7 @@
 /* Scores of answers and classes against those of public packages (tests/golden/answer_scores.json): 200 made answers
  * with articles, punctuation, other alphabets, empty answers and several gold ones; whole files; faults. */
 #include <math.h>
-#include "tests/answers.h"
+#include "tests/scored.h"
 #include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/suite.h"
@@ -89,16 +89,6 @@ START_TEST(answers_score_as_published) {
   }
 }
 END_TEST
-
-static double scored(const char *line, const char *member) {
-  command_result r = twinspeed("score --json %s", line);
-  ck_assert_msg(r.status == 0, "%s", r.err);
-  cJSON *json = assert_json(&r, "twinspeed-score-1");
-  const double value = cJSON_GetObjectItem(json, member)->valuedouble;
-  cJSON_Delete(json);
-  command_free(&r);
-  return value;
-}
 
 START_TEST(files_score_as_published) {
   static const char *const names[2][3] = {{"v1", "exact_match", "f1"}, {"v2", "exact", "f1"}};

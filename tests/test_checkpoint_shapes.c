@@ -293,7 +293,7 @@ static int train_factored(const char *ranks, const char *files, double *loss) {
 }
 
 /* Adafactor's second moments are of whole matrices on all ranks: a checkpoint of any number of ranks and stage is resumed
- * on any other, and losses are those of the training that was not interrupted, but for the order of sums. */
+ * on any other, and losses are those of the training that was not interrupted, except for the order of sums. */
 START_TEST(factored_moments_on_other_ranks) {
   static const char *const from[] = {"-n 2 --stage 2", "-n 4 --stage 3"};
   static const char *const to[] = {"-n 1 --stage 0", "-n 4 --stage 1", "-n 2 --stage 1", "-n 2 --stage 3",

@@ -3,7 +3,7 @@
 /* ctest: mpi */
 #include <cjson/cJSON.h>
 
-#include "tests/answers.h"
+#include "tests/scored.h"
 #include "tests/draw.h"
 #include "tests/train.h"
 
@@ -85,16 +85,6 @@ static void train_on(const char *model, const char *data, const char *to, int ra
            "optimizer.type=AdamW --set optimizer.params.lr=0.003 --save %s --save-every %d --quiet",
            in_folder(model), in_folder(data), ranks, ranks > 1 ? 2 : 0, 16 / ranks, steps, in_folder(to), steps);
   run(0, "loss", line);
-}
-
-static double scored(const char *arguments, const char *member) {
-  command_result r = twinspeed("score --json %s", arguments);
-  ck_assert_msg(r.status == 0, "%s", r.err);
-  cJSON *json = assert_json(&r, "twinspeed-score-1");
-  const double value = cJSON_GetObjectItem(json, member)->valuedouble;
-  cJSON_Delete(json);
-  command_free(&r);
-  return value;
 }
 
 START_TEST(answers_are_found) {

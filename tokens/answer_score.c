@@ -25,7 +25,7 @@ static int separates(int32_t c) {
   return tws_is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
 
-/* Returns 1 for the characters of words in Python's regular expressions, but for "_", which is removed before. */
+/* Returns 1 for the characters of words in Python's regular expressions, except "_", which is removed before. */
 static int is_word(int32_t c) {
   const utf8proc_category_t k = utf8proc_category(c);
   return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) || tws_is_numeric(c);

@@ -207,10 +207,6 @@ static tws_code check_ends(const tws_described *d, tws_error *err) {
 static tws_code build_modules(tws_described *d, tws_error *err) {
   for (int i = 0; i < d->count; i++) {
     tws_described_module *m = &d->modules[i];
-    for (int k = 0; k < m->type->inputs; k++)
-      if (m->in[k] < 0 && !d->of_pictures && strcmp(m->type->name, "embedding") != 0)
-        return tws_json_fail(d->b->json, m->item, err, "the first module is an \"embedding\"",
-                             "%s reads tokens, which only an embedding does", m->name);
     TWS_TRY(m->type->build(d, m, err));
     if (d->b->failed) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the model's graph");
   }

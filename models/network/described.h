@@ -32,20 +32,19 @@ typedef struct tws_described {
   int64_t side, channels;
 } tws_described;
 
-/* A type of module of the file: inputs: how many it reads. The builder adds the graph's modules and sets m->value; it
- * reads the keys, of which no others are allowed but those of all types. */
+/* A type of module of the file. inputs: number of values that it reads; keys: those that no other type has. The builder
+ * reads the keys, adds modules to the graph and sets m->value. in_graph: the type of the module that it adds; of
+ * several, that of the one that gives it its name. */
 typedef struct tws_described_type {
   const char *name;
   int inputs;
   const char *const *keys;
   tws_code (*build)(tws_described *d, tws_described_module *m, tws_error *err);
+  tws_module_type in_graph;
 } tws_described_type;
 
 const tws_described_type *tws_described_type_named(const char *name); /* NULL: there is none */
 /* Writes the names of all types into `hint`, those that differ least from `word` first. */
 void tws_described_types_hint(const char *word, char *hint, size_t size);
-
-/* Returns the graph's value that input `i` of the module is; TWS_NONE: the input of pictures. */
-uint32_t tws_described_in(const tws_described *d, const tws_described_module *m, int i);
 
 #endif

@@ -8,22 +8,26 @@
 
 /* ---- values and keys ---- */
 
-uint32_t tws_described_in(const tws_described *d, const tws_described_module *m, int i) {
+/* Returns the graph's value that input `i` of the module is; TWS_NONE: the input of pictures. */
+static uint32_t graph_in(const tws_described *d, const tws_described_module *m, int i) {
   return m->in[i] < 0 ? TWS_NONE : d->modules[m->in[i]].value;
 }
 
 static const tws_value *value_in(const tws_described *d, const tws_described_module *m, int i) {
-  return &d->b->net->values[tws_described_in(d, m, i)];
+  return &d->b->net->values[graph_in(d, m, i)];
 }
 
-/* Fails unless the module reads the output of another one, and not pictures. */
+/* Fails unless the module reads outputs of others, not the input of the network. */
 static tws_code needs_value(const tws_described *d, const tws_described_module *m, tws_error *err) {
-  for (int i = 0; i < m->type->inputs; i++)
-    if (m->in[i] < 0)
-      return tws_json_fail(d->b->json, m->item, err,
-                           "begin with a convolution; one of the whole side is a linear layer of the picture",
-                           "%s reads the network's pictures, which only a convolution does", m->name);
-  return TWS_OK;
+  int reads_input = 0;
+  for (int i = 0; i < m->type->inputs; i++) reads_input |= m->in[i] < 0;
+  if (!reads_input) return TWS_OK;
+  if (d->of_pictures)
+    return tws_json_fail(d->b->json, m->item, err,
+                         "begin with a convolution; one of the whole side is a linear layer of the picture",
+                         "%s reads the network's pictures, which only a convolution does", m->name);
+  return tws_json_fail(d->b->json, m->item, err, "the first module is an \"embedding\"",
+                       "%s reads tokens, which only an embedding does", m->name);
 }
 
 static tws_code needs_pixels(const tws_described *d, const tws_described_module *m, tws_error *err) {
@@ -70,7 +74,7 @@ static tws_code check_window(const tws_described *d, const tws_described_module 
 static tws_code build_convolution(tws_described *d, tws_described_module *m, tws_error *err) {
   tws_convolution c = {.groups = 1};
   int64_t height = d->side, width = d->side, in = d->channels;
-  if (m->in[0] >= 0) {
+  if (m->in[0] >= 0 || !d->of_pictures) {
     TWS_TRY(needs_pixels(d, m, err));
     const tws_value *x = value_in(d, m, 0);
     height = x->row[1].size, width = x->row[2].size, in = x->per_row;
@@ -88,13 +92,11 @@ static tws_code build_convolution(tws_described *d, tws_described_module *m, tws
   TWS_TRY(check_window(d, m, height, width, c.side, c.padding, err));
   if (c.side * c.side > TWS_MAX_WIDTH / (in / c.groups)) return too_wide(d, m, err);
   TWS_TRY(deviation(d, m, c.side * c.side * in / c.groups, &c.std, err));
-  m->value =
-      tws_build_convolution(d->b, m->layer, m->name, tws_described_in(d, m, 0), m->in[0] < 0 ? d->input : TWS_NONE, &c);
+  m->value = tws_build_convolution(d->b, m->layer, m->name, graph_in(d, m, 0), m->in[0] < 0 ? d->input : TWS_NONE, &c);
   return TWS_OK;
 }
 
 static tws_code build_pool(tws_described *d, tws_described_module *m, tws_error *err) {
-  const int largest = strcmp(m->type->name, "max_pool") == 0;
   int64_t side, stride, padding;
   TWS_TRY(needs_pixels(d, m, err));
   TWS_TRY(size(d, m, "side", 1, TWS_DESCRIBED_SIDE, 0, &side, err));
@@ -102,14 +104,13 @@ static tws_code build_pool(tws_described *d, tws_described_module *m, tws_error 
   TWS_TRY(size(d, m, "padding", 0, TWS_DESCRIBED_SIDE, 0, &padding, err));
   const tws_value *x = value_in(d, m, 0);
   TWS_TRY(check_window(d, m, x->row[1].size, x->row[2].size, side, padding, err));
-  m->value = tws_build_pool(d->b, m->layer, m->name, largest ? TWS_MODULE_MAX_POOL : TWS_MODULE_AVERAGE_POOL,
-                            tws_described_in(d, m, 0), side, stride, padding);
+  m->value = tws_build_pool(d->b, m->layer, m->name, m->type->in_graph, graph_in(d, m, 0), side, stride, padding);
   return TWS_OK;
 }
 
 static tws_code build_global_pool(tws_described *d, tws_described_module *m, tws_error *err) {
   TWS_TRY(needs_pixels(d, m, err));
-  m->value = tws_build_pool(d->b, m->layer, m->name, TWS_MODULE_AVERAGE_POOL, tws_described_in(d, m, 0), 0, 1, 0);
+  m->value = tws_build_pool(d->b, m->layer, m->name, TWS_MODULE_AVERAGE_POOL, graph_in(d, m, 0), 0, 1, 0);
   return TWS_OK;
 }
 
@@ -117,7 +118,7 @@ static tws_code build_flatten(tws_described *d, tws_described_module *m, tws_err
   TWS_TRY(needs_pixels(d, m, err));
   const tws_value *x = value_in(d, m, 0);
   if (x->row[1].size * x->row[2].size > TWS_MAX_WIDTH / (int64_t)x->per_row) return too_wide(d, m, err);
-  m->value = tws_build_flatten(d->b, m->layer, m->name, tws_described_in(d, m, 0));
+  m->value = tws_build_flatten(d->b, m->layer, m->name, graph_in(d, m, 0));
   return TWS_OK;
 }
 
@@ -126,7 +127,7 @@ static tws_code build_batch_norm(tws_described *d, tws_described_module *m, tws_
   TWS_TRY(needs_pixels(d, m, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "momentum", 0, 0, 1, 0.1, &momentum, err));
-  m->value = tws_build_batch_norm(d->b, m->layer, m->name, tws_described_in(d, m, 0), epsilon, momentum);
+  m->value = tws_build_batch_norm(d->b, m->layer, m->name, graph_in(d, m, 0), epsilon, momentum);
   return TWS_OK;
 }
 
@@ -142,7 +143,7 @@ static tws_code build_linear(tws_described *d, tws_described_module *m, tws_erro
   TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &bias, err));
   TWS_TRY(deviation(d, m, in, &std, err));
   const int scores_words = m->layer == -2 && !d->of_pictures && out == d->b->net->vocabulary;
-  m->value = tws_build_linear(d->b, m->layer, m->name, tws_described_in(d, m, 0), in,
+  m->value = tws_build_linear(d->b, m->layer, m->name, graph_in(d, m, 0), in,
                               scores_words ? d->b->net->padded_vocabulary : out, std, bias, NULL, TWS_NONE);
   return TWS_OK;
 }
@@ -151,24 +152,15 @@ static tws_code build_norm(tws_described *d, tws_described_module *m, tws_error 
   double epsilon;
   TWS_TRY(needs_value(d, m, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
-  m->value = tws_build_norm(d->b, m->layer, m->name, tws_described_in(d, m, 0), strcmp(m->type->name, "rms_norm") == 0,
-                            epsilon);
+  m->value =
+      tws_build_norm(d->b, m->layer, m->name, graph_in(d, m, 0), strcmp(m->type->name, "rms_norm") == 0, epsilon);
   return TWS_OK;
 }
 
 static tws_code build_activation(tws_described *d, tws_described_module *m, tws_error *err) {
-  static const struct {
-    const char *name;
-    tws_module_type type;
-  } activations[] = {{"relu", TWS_MODULE_RELU},
-                     {"gelu", TWS_MODULE_GELU_EXACT},
-                     {"gelu_tanh", TWS_MODULE_GELU},
-                     {"squared_relu", TWS_MODULE_SQUARED_RELU}};
   TWS_TRY(needs_value(d, m, err));
-  for (size_t i = 0; i < sizeof activations / sizeof *activations; i++)
-    if (strcmp(activations[i].name, m->type->name) == 0)
-      m->value = tws_build_pointwise(d->b, m->layer, m->name, activations[i].type, tws_described_in(d, m, 0),
-                                     value_in(d, m, 0)->per_row);
+  m->value =
+      tws_build_pointwise(d->b, m->layer, m->name, m->type->in_graph, graph_in(d, m, 0), value_in(d, m, 0)->per_row);
   return TWS_OK;
 }
 
@@ -185,7 +177,7 @@ static tws_code build_dropout(tws_described *d, tws_described_module *m, tws_err
   double probability;
   TWS_TRY(needs_value(d, m, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "probability", 1, 0, 0.999, 0, &probability, err));
-  const uint32_t x = tws_described_in(d, m, 0);
+  const uint32_t x = graph_in(d, m, 0);
   const int alone = d->modules[m->in[0]].last_reader == (int)(m - d->modules);
   m->value = alone ? tws_build_dropout(d->b, m->layer, m->name, x, probability)
                    : tws_build_dropped(d->b, m->layer, m->name, x, probability);
@@ -197,7 +189,7 @@ static tws_code build_scale(tws_described *d, tws_described_module *m, tws_error
   TWS_TRY(needs_value(d, m, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "factor", 1, -1e6, 1e6, 1, &factor, err));
   TWS_TRY(is_last_reader(d, m, 0, err));
-  m->value = tws_build_scale(d->b, m->layer, m->name, tws_described_in(d, m, 0), factor);
+  m->value = tws_build_scale(d->b, m->layer, m->name, graph_in(d, m, 0), factor);
   return TWS_OK;
 }
 
@@ -215,7 +207,7 @@ static tws_code build_add(tws_described *d, tws_described_module *m, tws_error *
   const int self = (int)(m - d->modules);
   const int branch = d->modules[m->in[1]].last_reader == self ? 1 : 0;
   TWS_TRY(is_last_reader(d, m, branch, err));
-  m->value = tws_build_add(d->b, m->layer, m->name, tws_described_in(d, m, !branch), tws_described_in(d, m, branch));
+  m->value = tws_build_add(d->b, m->layer, m->name, graph_in(d, m, !branch), graph_in(d, m, branch));
   return TWS_OK;
 }
 
@@ -265,8 +257,8 @@ static tws_code build_attention(tws_described *d, tws_described_module *m, tws_e
                          (long long)net->heads);
   net->heads = net->kv_heads = heads;
   net->head_size = width / heads;
-  uint32_t x = tws_build_linear(d->b, m->layer, tws_build_name(d->b, "%s.qkv", m->name), tws_described_in(d, m, 0),
-                                width, 3 * width, std, bias, parts, TWS_NONE);
+  uint32_t x = tws_build_linear(d->b, m->layer, tws_build_name(d->b, "%s.qkv", m->name), graph_in(d, m, 0), width,
+                                3 * width, std, bias, parts, TWS_NONE);
   x = tws_build_attention(d->b, m->layer, m->name, x);
   if (!causal) net->modules[net->module_count - 1].flags = TWS_BIDIRECTIONAL;
   m->value = tws_build_linear(d->b, m->layer, tws_build_name(d->b, "%s.out", m->name), x, width, width, std, bias, NULL,
@@ -281,24 +273,25 @@ static tws_code build_attention(tws_described *d, tws_described_module *m, tws_e
     __VA_ARGS__ __VA_OPT__(, ) NULL \
   }
 static const tws_described_type types[] = {
-    {"convolution", 1, KEYS("out", "side", "stride", "padding", "groups", "bias", "std"), build_convolution},
-    {"max_pool", 1, KEYS("side", "stride", "padding"), build_pool},
-    {"average_pool", 1, KEYS("side", "stride", "padding"), build_pool},
-    {"global_average_pool", 1, KEYS(), build_global_pool},
-    {"batch_norm", 1, KEYS("epsilon", "momentum"), build_batch_norm},
-    {"flatten", 1, KEYS(), build_flatten},
-    {"linear", 1, KEYS("out", "bias", "std"), build_linear},
-    {"layer_norm", 1, KEYS("epsilon"), build_norm},
-    {"rms_norm", 1, KEYS("epsilon"), build_norm},
-    {"relu", 1, KEYS(), build_activation},
-    {"gelu", 1, KEYS(), build_activation},
-    {"gelu_tanh", 1, KEYS(), build_activation},
-    {"squared_relu", 1, KEYS(), build_activation},
-    {"dropout", 1, KEYS("probability"), build_dropout},
-    {"scale", 1, KEYS("factor"), build_scale},
-    {"add", 2, KEYS(), build_add},
-    {"embedding", 1, KEYS("width", "positions", "std"), build_embedding},
-    {"self_attention", 1, KEYS("heads", "causal", "bias", "std"), build_attention},
+    {"convolution", 1, KEYS("out", "side", "stride", "padding", "groups", "bias", "std"), build_convolution,
+     TWS_MODULE_CONVOLUTION},
+    {"max_pool", 1, KEYS("side", "stride", "padding"), build_pool, TWS_MODULE_MAX_POOL},
+    {"average_pool", 1, KEYS("side", "stride", "padding"), build_pool, TWS_MODULE_AVERAGE_POOL},
+    {"global_average_pool", 1, KEYS(), build_global_pool, TWS_MODULE_AVERAGE_POOL},
+    {"batch_norm", 1, KEYS("epsilon", "momentum"), build_batch_norm, TWS_MODULE_BATCH_NORM},
+    {"flatten", 1, KEYS(), build_flatten, TWS_MODULE_FLATTEN},
+    {"linear", 1, KEYS("out", "bias", "std"), build_linear, TWS_MODULE_LINEAR},
+    {"layer_norm", 1, KEYS("epsilon"), build_norm, TWS_MODULE_NORM},
+    {"rms_norm", 1, KEYS("epsilon"), build_norm, TWS_MODULE_NORM},
+    {"relu", 1, KEYS(), build_activation, TWS_MODULE_RELU},
+    {"gelu", 1, KEYS(), build_activation, TWS_MODULE_GELU_EXACT},
+    {"gelu_tanh", 1, KEYS(), build_activation, TWS_MODULE_GELU},
+    {"squared_relu", 1, KEYS(), build_activation, TWS_MODULE_SQUARED_RELU},
+    {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
+    {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},
+    {"add", 2, KEYS(), build_add, TWS_MODULE_ADD},
+    {"embedding", 1, KEYS("width", "positions", "std"), build_embedding, TWS_MODULE_EMBEDDING},
+    {"self_attention", 1, KEYS("heads", "causal", "bias", "std"), build_attention, TWS_MODULE_ATTENTION},
 };
 enum { TYPES = sizeof types / sizeof *types };
 

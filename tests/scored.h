@@ -1,0 +1,18 @@
+/* Numbers of the verb score. */
+#ifndef TESTS_SCORED_H
+#define TESTS_SCORED_H
+
+#include "tests/answers.h"
+
+/* Returns a member of the answer of `score --json` with these arguments. */
+static inline double scored(const char *arguments, const char *member) {
+  command_result r = twinspeed("score --json %s", arguments);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-score-1");
+  const double value = cJSON_GetObjectItem(json, member)->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+  return value;
+}
+
+#endif
