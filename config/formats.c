@@ -109,8 +109,8 @@ static void name_unread(const tws_format_table *table, const cJSON *node, const 
                         tws_text *out) {
   const cJSON *item;
   cJSON_ArrayForEach(item, node) {
-    char path[256];
-    snprintf(path, sizeof path, "%s%s%.80s", before, *before ? "." : "", item->string ? item->string : "");
+    char path[1024];
+    snprintf(path, sizeof path, "%.900s%s%.80s", before, *before ? "." : "", item->string ? item->string : "");
     if (cJSON_IsObject(item) && depth < 8)
       name_unread(table, item, path, depth + 1, out);
     else if (!cJSON_IsNull(item) && !is_read(table, path))

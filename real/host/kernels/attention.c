@@ -13,9 +13,9 @@ enum { TILE = TWS_HOST_ATTENTION_TILE, STRIP = 8 };
 #if defined(__AVX512F__)
 enum { BLOCK_ROWS = 8, BLOCK_VECTORS = 2 };
 #elif defined(__AVX2__)
-enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 1 };
+enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 2 };
 #else
-enum { BLOCK_ROWS = 2, BLOCK_VECTORS = 1 };
+enum { BLOCK_ROWS = 4, BLOCK_VECTORS = 2 };
 #endif
 
 /* Shape of the operand or result of a product with a tile on the diagonal; other elements are skipped. */
@@ -26,7 +26,7 @@ typedef enum triangle {
   A_UPPER  /* A(i, l) is 0 for l < i */
 } triangle;
 
-/* Computes C[rows, 16 vectors] += A[rows, l0..l1) B, where A(i, l) is a[i row_step + l step]. */
+/* Computes C[rows, vectors x LANES] += A[rows, l0..l1) B, where A(i, l) is a[i row_step + l step]. */
 VECTOR_INLINE void micro_product(int rows, int vectors, int64_t l0, int64_t l1, const float *a, int64_t row_step,
                                  int64_t step, const float *b, int64_t ldb, float *c, int64_t ldc, int add) {
   vf sum[BLOCK_ROWS][BLOCK_VECTORS];
@@ -51,7 +51,7 @@ VECTOR_INLINE void micro_product(int rows, int vectors, int64_t l0, int64_t l1, 
     for (int j = 0; j < vectors; ++j) v_store(c + i * ldc + j * LANES, sum[i][j]);
 }
 
-/* Computes C[m, n] (+)= A[m, k] B[k, n]; m is a multiple of 8, n of 16. */
+/* Computes C[m, n] (+)= A[m, k] B[k, n]; m is a multiple of 8, n of LANES. */
 VECTOR_INLINE void tile_product(triangle part, int64_t m, int64_t n, int64_t k, const float *a, int64_t row_step,
                                 int64_t step, const float *b, int64_t ldb, float *c, int64_t ldc, int add) {
   for (int64_t j = 0; j < n; j += BLOCK_VECTORS * LANES) {
@@ -204,22 +204,14 @@ static void store_rows(tws_dtype type, void *to, int64_t first, int64_t stride, 
 }
 
 /* Swap the off-diagonal quarters of ever smaller blocks; `d` is the distance of lanes and of rows. */
-#define SWAP_LOW(d)                                                                                           \
-  SWAP_LANE(0, d), SWAP_LANE(1, d), SWAP_LANE(2, d), SWAP_LANE(3, d), SWAP_LANE(4, d), SWAP_LANE(5, d),       \
-      SWAP_LANE(6, d), SWAP_LANE(7, d), SWAP_LANE(8, d), SWAP_LANE(9, d), SWAP_LANE(10, d), SWAP_LANE(11, d), \
-      SWAP_LANE(12, d), SWAP_LANE(13, d), SWAP_LANE(14, d), SWAP_LANE(15, d)
-#define SWAP_LANE(l, d) ((l) & (d) ? 16 + (l) - (d) : (l))
-#define SWAP_HIGH(d)                                                                                                \
-  SWAP_LANE2(0, d), SWAP_LANE2(1, d), SWAP_LANE2(2, d), SWAP_LANE2(3, d), SWAP_LANE2(4, d), SWAP_LANE2(5, d),       \
-      SWAP_LANE2(6, d), SWAP_LANE2(7, d), SWAP_LANE2(8, d), SWAP_LANE2(9, d), SWAP_LANE2(10, d), SWAP_LANE2(11, d), \
-      SWAP_LANE2(12, d), SWAP_LANE2(13, d), SWAP_LANE2(14, d), SWAP_LANE2(15, d)
-#define SWAP_LANE2(l, d) ((l) & (d) ? 16 + (l) : (l) + (d))
-#define SWAP_STAGE(r, d)                                           \
-  for (int i = 0; i < LANES; ++i) {                                \
-    if (i & (d)) continue;                                         \
-    const vf low = r[i], high = r[i + (d)];                        \
-    r[i] = __builtin_shufflevector(low, high, SWAP_LOW(d));        \
-    r[i + (d)] = __builtin_shufflevector(low, high, SWAP_HIGH(d)); \
+#define SWAP_LOW(l, d) ((l) & (d) ? LANES + (l) - (d) : (l))
+#define SWAP_HIGH(l, d) ((l) & (d) ? LANES + (l) : (l) + (d))
+#define SWAP_STAGE(r, d)                                                      \
+  for (int i = 0; i < LANES; ++i) {                                           \
+    if (i & (d)) continue;                                                    \
+    const vf low = r[i], high = r[i + (d)];                                   \
+    r[i] = __builtin_shufflevector(low, high, V_EACH_LANE(SWAP_LOW, d));        \
+    r[i + (d)] = __builtin_shufflevector(low, high, V_EACH_LANE(SWAP_HIGH, d)); \
   }
 
 /* Transposes each tile of keys to [tile][head][64], from rows that were copied to scratch, or directly from the
@@ -238,8 +230,12 @@ static void load_transposed(tws_dtype type, const void *from, int64_t first, int
         else
           FOR_TYPE(type, T, r[i] = v_get(T, from, index, n));
       }
+#if defined(__AVX512F__)
       SWAP_STAGE(r, 8)
+#endif
+#if defined(__AVX2__)
       SWAP_STAGE(r, 4)
+#endif
       SWAP_STAGE(r, 2)
       SWAP_STAGE(r, 1)
       for (int i = 0; i < n; ++i) v_store(tile + (c + i) * TILE, r[i]);
@@ -250,7 +246,7 @@ static void load_transposed(tws_dtype type, const void *from, int64_t first, int
 /* Returns the scores with -infinity for keys that the query does not see; `limit`: number of the tile's keys that it
  * sees. */
 VECTOR_INLINE vf masked_scores(const float *row, int64_t column, int64_t limit) {
-  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const vi lane = V_LANE_NUMBERS;
   vf x = v_load(row + column);
   if (column + LANES <= limit) return x;
   return v_select(lane < (int32_t)(limit - column), x, v_set(-INFINITY));
@@ -299,7 +295,7 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
   *to = end < *from ? *from : end < TILE ? end : TILE;
 }
 
-static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const vi LANE = V_LANE_NUMBERS;
 
 /* Returns the index of the first bias by distance for row i. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {

@@ -4,7 +4,7 @@
 
 enum { MAX_THREADS = 256, ROW_TILE = 64 };
 
-typedef uint8_t vb __attribute__((vector_size(16)));
+typedef uint8_t vb __attribute__((vector_size(LANES)));
 typedef vb vb_unaligned __attribute__((aligned(1), may_alias));
 
 /* ---- the largest magnitude ---- */

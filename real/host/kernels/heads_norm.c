@@ -31,7 +31,7 @@ static heads_rows rows_of(const tws_host_call *call) {
 }
 
 VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
-  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const vi lane = V_LANE_NUMBERS;
   return n == LANES ? x : (vf)((vi)x & (lane < n));
 }
 

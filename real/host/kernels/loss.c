@@ -35,7 +35,7 @@ VECTOR_INLINE void online_softmax(tws_dtype T, const void *row, int64_t columns,
     for (int64_t i = b; i < whole; i += LANES) s += v_exp(v_get(T, row, i, LANES) - base);
     if (whole < end) {
       const int n = (int)(end - whole);
-      const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+      const vi lane = V_LANE_NUMBERS;
       s += (vf)((vi)v_exp(v_get(T, row, whole, n) - base) & (lane < n));
     }
   }

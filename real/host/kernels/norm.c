@@ -3,7 +3,7 @@
 
 VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
   if (n == LANES) return x;
-  const vi lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const vi lane = V_LANE_NUMBERS;
   return (vf)((vi)x & (lane < n));
 }
 

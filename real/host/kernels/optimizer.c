@@ -135,8 +135,8 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
 
 /* ---- bfloat16 weights without a float32 copy ---- */
 
-/* Random bits are drawn for this many elements at once: one Philox block in each lane. */
-enum { DRAWN = LANES * TWS_ROUNDING_GROUP };
+/* Random bits are drawn for this many elements at once. */
+enum { DRAWN = PHILOX_BLOCKS * TWS_ROUNDING_GROUP };
 
 /* Computes sixteen tws_philox_block() from `index` on, in order; the lower half of each word comes first. */
 VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
@@ -314,7 +314,7 @@ static tws_code run_update(const tws_host_call *call, int states, int norms, tws
 VECTOR_INLINE void add_squares(vd *low, vd *high, vf x) {
   union {
     vf v;
-    v8f half[2];
+    vf_half half[2];
   } u = {.v = x};
   const vd a = __builtin_convertvector(u.half[0], vd), b = __builtin_convertvector(u.half[1], vd);
   *low += a * a;
@@ -324,7 +324,7 @@ VECTOR_INLINE void add_squares(vd *low, vd *high, vf x) {
 VECTOR_INLINE double sum_of(vd low, vd high) {
   low += high;
   double sum = 0;
-  for (int i = 0; i < 8; ++i) sum += low[i];
+  for (int i = 0; i < LANES / 2; ++i) sum += low[i];
   return sum;
 }
 

@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "real/host/kernels/vector.h"
 
-enum { PHILOX_BLOCKS = LANES, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
+enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 #if defined(__AVX512F__)
 enum { PHILOX_LANES = 8 };
 #elif defined(__AVX2__)

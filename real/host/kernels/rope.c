@@ -21,13 +21,14 @@ VECTOR_INLINE void rotate(tws_dtype T, void *qkv, int64_t first, int64_t half, i
   });
 }
 
+#define OTHER_OF_PAIR(lane, d) ((lane) ^ (d))
 /* Rotates pairs of adjacent elements: (x, y) becomes (x cos - y sin, y cos + x sin). Vectors hold whole pairs;
  * cosine and sine are each duplicated. */
 VECTOR_INLINE void rotate_adjacent(tws_dtype T, void *qkv, int64_t first, int64_t columns, const float *cosine,
                                    const float *sine) {
   EACH_VECTOR(i, n, 0, 2 * columns, {
     const vf x = v_get(T, qkv, first + i, n);
-    const vf y = __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+    const vf y = __builtin_shufflevector(x, x, V_EACH_LANE(OTHER_OF_PAIR, 1));
     v_put(T, qkv, first + i, x * v_get(TWS_F32, cosine, i, n) + y * v_get(TWS_F32, sine, i, n), n);
   });
 }

@@ -1,6 +1,7 @@
-/* Vectors of sixteen floats on any instruction set: the compiler splits them where registers are shorter, so that
- * sums have one order everywhere. Loads and stores convert from and to the storage type; if it is a compile-time
- * constant the selection is free. */
+/* Vectors as long as a register of the instruction set: compilers split longer ones through memory, which made a product
+ * of a matrix and a vector in AVX2 2.5 times as long as reading the matrix. Sums are therefore added in another order on
+ * another instruction set. Loads and stores convert from and to the storage type; if it is a compile-time constant the
+ * selection is free. */
 #ifndef TWS_REAL_HOST_KERNELS_VECTOR_H
 #define TWS_REAL_HOST_KERNELS_VECTOR_H
 
@@ -13,13 +14,27 @@
 #include <immintrin.h>
 #endif
 
+/* V_EACH_LANE(f, d) is the list f(0, d), f(1, d), ... with an entry for each lane: indices of a shuffle. */
+#if defined(__AVX512F__)
 enum { LANES = 16 };
-typedef float vf __attribute__((vector_size(64)));
-typedef int32_t vi __attribute__((vector_size(64)));
-typedef uint32_t vu __attribute__((vector_size(64)));
-typedef uint16_t vh __attribute__((vector_size(32)));
-typedef double vd __attribute__((vector_size(64))); /* eight doubles */
-typedef float v8f __attribute__((vector_size(32)));
+#define V_EACH_LANE(f, d) V_EIGHT(f, 0, d), V_EIGHT(f, 8, d)
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#define V_EACH_LANE(f, d) V_EIGHT(f, 0, d)
+#else
+enum { LANES = 4 };
+#define V_EACH_LANE(f, d) V_FOUR(f, 0, d)
+#endif
+#define V_FOUR(f, i, d) f(i, d), f((i) + 1, d), f((i) + 2, d), f((i) + 3, d)
+#define V_EIGHT(f, i, d) V_FOUR(f, i, d), V_FOUR(f, (i) + 4, d)
+#define V_NUMBER(lane, d) (lane)
+#define V_LANE_NUMBERS {V_EACH_LANE(V_NUMBER, 0)}
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+typedef double vd __attribute__((vector_size(4 * LANES))); /* half as many doubles */
+typedef float vf_half __attribute__((vector_size(2 * LANES)));
 typedef vf vf_unaligned __attribute__((aligned(4), may_alias));
 typedef vi vi_unaligned __attribute__((aligned(4), may_alias));
 typedef vh vh_unaligned __attribute__((aligned(2), may_alias));
@@ -27,7 +42,7 @@ typedef vh vh_unaligned __attribute__((aligned(2), may_alias));
 #define VECTOR_INLINE static inline __attribute__((always_inline, unused))
 
 VECTOR_INLINE vf v_set(float x) {
-  return (vf){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  return x - (vf){0};
 }
 VECTOR_INLINE vf v_zero(void) {
   return (vf){0};
@@ -159,28 +174,10 @@ VECTOR_INLINE vh v_to_f16(vf x) {
 }
 #elif defined(__F16C__)
 VECTOR_INLINE vf v_from_f16(vh h) {
-  union {
-    vh v;
-    __m128i part[2];
-  } in = {.v = h};
-  union {
-    vf v;
-    __m256 part[2];
-  } out;
-  for (int i = 0; i < 2; ++i) out.part[i] = _mm256_cvtph_ps(in.part[i]);
-  return out.v;
+  return (vf)_mm256_cvtph_ps((__m128i)h);
 }
 VECTOR_INLINE vh v_to_f16(vf x) {
-  union {
-    vf v;
-    __m256 part[2];
-  } in = {.v = x};
-  union {
-    vh v;
-    __m128i part[2];
-  } out;
-  for (int i = 0; i < 2; ++i) out.part[i] = _mm256_cvtps_ph(in.part[i], _MM_FROUND_TO_NEAREST_INT);
-  return out.v;
+  return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
 }
 #else
 VECTOR_INLINE vf v_from_f16(vh h) {
@@ -209,7 +206,7 @@ VECTOR_INLINE vh v_narrow(tws_dtype type, vf x) {
   return type == TWS_F16 ? v_to_f16(x) : v_to_bf16(x);
 }
 
-/* Access the first n of 16 lanes; the other lanes load as 0 and are not stored. */
+/* Access the first n lanes; the other lanes load as 0 and are not stored. */
 VECTOR_INLINE vf v_load_part(const float *p, int n) {
 #ifdef __AVX512F__
   return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
@@ -271,7 +268,7 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
   v_put_half((uint16_t *)base + index, v_narrow(type, x), n);
 }
 
-/* Runs the statement for i = begin, begin + 16, ... with n = 16, and finally for the remaining elements with n = their
+/* Runs the statement for i = begin, begin + LANES, ... with n = LANES, and finally for the remaining elements with n = their
  * number. */
 #define EACH_VECTOR(i, n, begin, end, ...)       \
   do {                                           \
