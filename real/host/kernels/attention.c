@@ -206,10 +206,10 @@ static void store_rows(tws_dtype type, void *to, int64_t first, int64_t stride, 
 /* Swap the off-diagonal quarters of ever smaller blocks; `d` is the distance of lanes and of rows. */
 #define SWAP_LOW(l, d) ((l) & (d) ? LANES + (l) - (d) : (l))
 #define SWAP_HIGH(l, d) ((l) & (d) ? LANES + (l) : (l) + (d))
-#define SWAP_STAGE(r, d)                                                      \
-  for (int i = 0; i < LANES; ++i) {                                           \
-    if (i & (d)) continue;                                                    \
-    const vf low = r[i], high = r[i + (d)];                                   \
+#define SWAP_STAGE(r, d)                                                        \
+  for (int i = 0; i < LANES; ++i) {                                             \
+    if (i & (d)) continue;                                                      \
+    const vf low = r[i], high = r[i + (d)];                                     \
     r[i] = __builtin_shufflevector(low, high, V_EACH_LANE(SWAP_LOW, d));        \
     r[i + (d)] = __builtin_shufflevector(low, high, V_EACH_LANE(SWAP_HIGH, d)); \
   }

@@ -28,7 +28,8 @@ enum { LANES = 4 };
 #define V_FOUR(f, i, d) f(i, d), f((i) + 1, d), f((i) + 2, d), f((i) + 3, d)
 #define V_EIGHT(f, i, d) V_FOUR(f, i, d), V_FOUR(f, (i) + 4, d)
 #define V_NUMBER(lane, d) (lane)
-#define V_LANE_NUMBERS {V_EACH_LANE(V_NUMBER, 0)}
+#define V_LANE_NUMBERS \
+  { V_EACH_LANE(V_NUMBER, 0) }
 typedef float vf __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
