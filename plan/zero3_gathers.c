@@ -76,8 +76,7 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
 }
 
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
-  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* up to FEW parameters (mostly a module's) need no
-                                                         * allocation */
+  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* up to FEW parameters (mostly a module's) are not allocated */
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
