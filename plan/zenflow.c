@@ -3,10 +3,11 @@
  *
  *   TRAIN    gradients stay on the device until the optimizer phase. Those of the device's columns are packed, their
  *            master weights and states are updated, and the weights are written back to the columns of the matrices.
- *            All gradients are copied to the host, where they are staged: the clipping coefficient is computed after
- *            the backward pass, so the next program accumulates them, multiplied by it, while the device runs the
- *            forward pass. The copies begin with the last parameters, whose gradients are complete first, and overlap
- *            with the backward pass.
+ *            All gradients
+ *            are copied to the host, where they are staged: the clipping coefficient is computed after the backward
+ *            pass, so the next program accumulates them, multiplied by it, while the device runs the forward pass.
+ *            The copies begin with the last parameters, whose gradients are complete first, and overlap with the
+ *            backward pass.
  *
  *   APPLY    after the last step of an interval: the staged gradients are accumulated, then the host's update, as in
  *            offload.c, with a clipping coefficient of 1 / steps, which turns sums of gradients into their mean. Then
