@@ -5,21 +5,21 @@
 
 #include "job/features.h"
 
-/* No change is tried for plans with more operations, since ten of them take seconds. */
+/* For jobs whose plan has more operations than this no change is tried, since ten such plans take seconds to build. */
 #define MOST_OPERATIONS 120000
 #define LEAST_GAIN 0.02
 #define NO_OPTIMIZER_PLACE "zero_optimization.offload_optimizer.device=none"
 #define NO_PARAMETER_PLACE "zero_optimization.offload_param.device=none"
 #define ADAPTERS "twinspeed.lora.r=16", "twinspeed.lora.target_modules=all-linear"
 
-/* One change of a job: settings of its configuration, or an option. */
+/* One change of a job: settings of its configuration (set), or an option (recompute). */
 typedef struct change {
   const char *words, *set[3], *recompute;
-  int stage;         /* 1 + the ZeRO stage; 0: the stage stays */
-  int grow, shrink;  /* the micro batch is multiplied or divided by this, and the accumulation steps the reverse */
+  int stage;         /* 1 + the ZeRO stage; 0: the stage is not changed */
+  int grow, shrink;  /* the micro batch is multiplied or divided by this factor, and the accumulation steps inversely */
   int offloading;    /* 1: the change is tried only for jobs that do not fit */
   int offloads;      /* the change is tried only for jobs that offload: 1 the optimizer, 2 the parameters */
-  int adapts, types; /* adapts: adapters, only for jobs that do not fit; types: bf16, for an assumed float32 */
+  int adapts, types; /* 1: changes of the trained model: adapters if it does not fit; bf16 for an assumed float32 */
 } change;
 
 static const change changes[] = {
@@ -62,7 +62,8 @@ static void add_number(tws_advice *a, const char *flag, int64_t value) {
   add_flag(a, "%s", text);
 }
 
-/* Sets another micro batch, with the same global batch. Returns 0 if the batch cannot be divided in that way. */
+/* Sets another micro batch, with the same global batch. Returns 0 if the accumulation steps or the micro batch are not
+ * divisible by the factor of the change. */
 static int set_micro(const change *c, const tws_job *job, tws_job_spec *spec, tws_advice *a) {
   const int64_t micro = job->config->micro_batch_size, steps = job->config->accumulation_steps;
   if (c->grow && (steps % c->grow || tws_config_is_elastic(job->config))) return 0;
@@ -127,14 +128,15 @@ static int try_job(const tws_job_spec *spec, const tws_job *given, tws_advice *a
   return fit.fits;
 }
 
-/* Returns 1 if `a` is better: a change that does not affect the trained model precedes one that does, then the faster
- * one. */
+/* Returns 1 if `a` is better than `b`: changes that do not affect the trained model are better than those that do;
+ * among equal ones the faster is better. */
 static int is_better(const tws_advice *a, const tws_advice *b) {
   if (a->changes_results != b->changes_results) return b->changes_results;
   return a->tokens_per_s > b->tokens_per_s;
 }
 
-/* Inserts a change into the list of the best, which is sorted. */
+/* Inserts a change into the list of the best changes, which is sorted, the best first; if it is full, drops the
+ * last. */
 static void keep(const tws_advice *a, tws_advice list[TWS_ADVICES], int *count) {
   int at = *count;
   while (at > 0 && is_better(a, &list[at - 1])) at--;

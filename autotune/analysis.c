@@ -79,7 +79,8 @@ static void turn_number(turner *t, const char *name, int64_t winner, int64_t val
   turn(t, name, from, to, turned);
 }
 
-/* Varies an axis to half and to double its degree. */
+/* Evaluates the winner with half and with double the degree of a parallel axis, whose member in tws_variant is at
+ * `offset`. */
 static void turn_axis(turner *t, const char *name, size_t offset) {
   const tws_variant *w = &t->out->winner.variant;
   int given;
@@ -97,7 +98,7 @@ static void turn_axis(turner *t, const char *name, size_t offset) {
   }
 }
 
-/* Varies the expert-parallel degree to half and to double its value. */
+/* Evaluates the winner with half and with double the expert-parallel degree. */
 static void turn_experts(turner *t) {
   const tws_variant *w = &t->out->winner.variant;
   const int given = at_least_one(w->expert);
@@ -159,7 +160,7 @@ static int beats(const tws_tune_request *request, const tws_tune_candidate *a, c
   const double x = tws_tune_throughput(a), y = tws_tune_throughput(b);
   const double p = tws_tune_cost(request, &a->variant, x), q = tws_tune_cost(request, &b->variant, y);
   if (x < y || a->needed_bytes > b->needed_bytes || p > q) return 0;
-  /* among equal candidates the first one is kept */
+  /* if two candidates are equal in all figures, the first one dominates the other */
   return x > y || a->needed_bytes < b->needed_bytes || p < q || a < b;
 }
 

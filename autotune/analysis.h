@@ -10,8 +10,8 @@ typedef struct tws_tune_point {
   tws_variant variant;
   double step_s;     /* seconds of a step by the longest path; 0: the variant has no plan */
   double throughput; /* samples/s of the whole job */
-  double bytes;      /* peak memory of the rank that uses the most */
-  double cost;       /* money for a million tokens; 0: no price */
+  double bytes;      /* peak memory in bytes of the rank that uses the most */
+  double cost;       /* price of a million tokens, in the currency of the cluster file; 0: the file has no price */
   int fits;
   char reason[160]; /* why the variant does not fit or has no plan */
 } tws_tune_point;
@@ -40,7 +40,7 @@ tws_code tws_tune_analyse(const tws_tune_request *request, const tws_tune_result
                           const tws_variant *own, tws_tune_analysis **out, tws_error *err);
 void tws_tune_analysis_destroy(tws_tune_analysis *analysis); /* does nothing for NULL */
 
-/* Returns the money for a million tokens; 0: the cluster file has no price. */
+/* Returns the price of training a million tokens, in the currency of the cluster file; 0: the file has no price. */
 double tws_tune_cost(const tws_tune_request *request, const tws_variant *variant, double samples_per_s);
 /* Appends one line for each setting that differs between two variants, such as "micro batch: 4 -> 8". */
 void tws_variant_difference(const tws_variant *from, const tws_variant *to, tws_text *out);

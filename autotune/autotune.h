@@ -21,8 +21,8 @@ enum { TWS_TUNE_LIST = 32, TWS_TUNE_SCHEDULES = 16, TWS_TUNE_REASONS = 32 };
 
 /* A search space. An empty list stands for the default values that the comment next to it states. */
 typedef struct tws_tune_space {
-  int64_t global_batch;       /* sequences per step; 0: the batch is free, the product of micro batch, accumulation and
-                     * replicas */
+  int64_t global_batch;       /* sequences per step; 0: the batch is free: it is the product of micro batch,
+                               * accumulation and replicas */
   int stages[4], stage_count; /* 0, 1, 2, 3 */
   int64_t micro[TWS_TUNE_LIST];
   int micro_count;   /* default for a fixed batch: its divisors; for a free one: powers of two */
@@ -40,8 +40,8 @@ typedef struct tws_tune_space {
   int ranks_count; /* default: divisors of the cluster's number of devices that fill whole nodes */
   int threads[TWS_TUNE_LIST];
   int threads_count; /* default on hosts: divisors of the number of cores that one rank can use alone */
-  int oversubscribe; /* 1: on hosts, also more ranks than cores (powers of two up to twice the cores) */
-  int every_feature; /* 1: also points that the job's runtime cannot run (job/features.h) */
+  int oversubscribe; /* 1: on hosts, the space also has more ranks than cores (powers of two up to twice the cores) */
+  int every_feature; /* 1: the space also has points that the job's runtime cannot run (job/features.h) */
   /* Parallel axes other than data parallelism. An empty list keeps the configuration's value, or, if `axes` is set,
    * stands for: every legal number of pipeline stages; tensor ranks within a node, with and without
    * sequence_parallel; sequence ranks within a node together with the tensor ranks, for sequences of 8192 tokens or
@@ -54,8 +54,8 @@ typedef struct tws_tune_space {
   int sequence[TWS_TUNE_LIST], sequence_count;
   tws_variant_schedule schedules[TWS_TUNE_SCHEDULES];
   int schedule_count;
-  int sequence_parallel[2], sequence_parallel_count; /* 0: each rank has all tokens; 1: tokens are split where weights
-                                                      * are not */
+  int sequence_parallel[2], sequence_parallel_count; /* 0: each rank has all tokens; 1: tokens are split between ranks
+                                                      * in the layers whose weights are not */
   /* Expert-parallel degrees, for mixture-of-experts models. Empty: the configuration's value; with `axes` also all
    * degrees up to a node's devices that divide the numbers of experts and of replicas. */
   int expert[TWS_TUNE_LIST], expert_count;
@@ -91,14 +91,14 @@ typedef struct tws_tune_candidate {
   tws_tune_verdict verdict;
   /* reason of the rejection, with the same text for similar candidates, so that they can be counted */
   char reason[160];
-  int implied;                          /* 1: rejected without a plan, so that needed_bytes is a lower bound */
+  int implied;                          /* 1: rejected without a plan: needed_bytes is a lower bound */
   int rough;                            /* 1: step_s and the ledger of the estimate are lower bounds */
   double needed_bytes, available_bytes; /* memory of one rank, in the tier that is exceeded */
   tws_estimate estimate;                /* valid unless NOT_SUPPORTED or implied */
   double samples;                       /* sequences per step of the whole job */
   double simulated_s;                   /* simulated seconds of a step; 0: not simulated */
   tws_sim_result simulation;
-  /* measured seconds of a step, median and spread; 0: not measured (autotune/measure.h) */
+  /* measured seconds of a step: median, and interquartile range; 0: not measured (autotune/measure.h) */
   double measured_s, measured_spread_s;
 } tws_tune_candidate;
 
@@ -106,7 +106,7 @@ typedef enum tws_tuner {
   TWS_TUNER_MODEL_BASED, /* the default: simulates points in the order of the step times that the longest path predicts,
                           * the fastest first */
   TWS_TUNER_GRIDSEARCH,  /* simulates points in the order of the space */
-  TWS_TUNER_RANDOM       /* simulates points in a random order, drawn from the seed */
+  TWS_TUNER_RANDOM       /* simulates points in a random order that is drawn from the seed */
 } tws_tuner;
 
 /* The objective of a search. */
@@ -115,7 +115,7 @@ typedef enum tws_goal {
   TWS_GOAL_LATENCY,    /* seconds per step */
   TWS_GOAL_FLOPS,      /* model FLOPs per second and device */
   TWS_GOAL_MEMORY,     /* peak bytes of the fullest rank */
-  TWS_GOAL_COST,       /* money per token, by the price of a device-hour in the cluster file */
+  TWS_GOAL_COST,       /* price per token, from the price of a device-hour in the cluster file */
   TWS_GOALS
 } tws_goal;
 
@@ -152,13 +152,13 @@ typedef struct tws_tune_rejection {
 /* Counts of the points of a space by outcome: `considered` is the sum of the members from `illegal` to `left`. */
 typedef struct tws_tune_swept {
   int64_t considered;
-  int64_t illegal;       /* the division, batch or combination is not legal, or the defaults exclude it */
-  int64_t equal;         /* a knob has no effect, so that another point has the same plan */
+  int64_t illegal;       /* points whose division, batch or combination is not legal, or that the defaults exclude */
+  int64_t equal;         /* points in which a knob has no effect, so that another point has the same plan */
   int64_t refused;       /* the plan refuses the point */
-  int64_t too_large;     /* the point exceeds the memory of the device or its host, or the disk */
-  int64_t ruled_out;     /* a bound shows that the point is not better than the best plan */
-  int64_t planned;       /* the point fits, and its plan gives the step's time */
-  int64_t left;          /* the point was not evaluated within the time limit */
+  int64_t too_large;     /* points that exceed the memory of the device or its host, or the disk */
+  int64_t ruled_out;     /* points that a bound shows not to be better than the best plan */
+  int64_t planned;       /* points that fit and whose step time was computed from a plan */
+  int64_t left;          /* points that were not evaluated within the time limit */
   double left_better;    /* upper bound of the relative improvement among points left (0.1: 10 %); -1: not known */
   int64_t bounds, plans; /* number of bounds, and of plans, that were computed */
   double search_s, plan_s;
@@ -184,7 +184,7 @@ typedef struct tws_tune_result {
   int count, fits, simulated;
   tws_tune_rejection *rejections; /* most frequent first */
   int rejection_count;
-  int smallest;                  /* if nothing fits: the candidate that needs the least memory; else -1 */
+  int smallest;                  /* if nothing fits: index of the candidate that needs the least memory; else -1 */
   double estimate_s, simulate_s; /* wall-clock seconds of the search and of the simulations */
   int every;                     /* 1: every point was planned; 0: candidates are the best points, or, if nothing fits,
                                   * those closest to fitting */
@@ -201,10 +201,10 @@ void tws_tune_result_destroy(tws_tune_result *result);
 void tws_tune_forget(const tws_tune_request *request);
 
 /* Returns 1 if the model's states (weights, gradients, optimizer) exceed one device, so that ranks must share a replica
- * or its states: the case to set space.axes if the user gave no choice. Always 0 on a host. */
+ * or its states: callers then set space.axes, unless the user chose axes. Returns 0 for jobs on a host. */
 int tws_tune_needs_axes(const tws_tune_request *request);
-/* Returns a lower bound of the number of devices: the states divided by a device's memory, without replication. 1 on a
- * host. */
+/* Returns a lower bound of the number of devices: the states divided by a device's memory, without replication. Returns
+ * 1 for jobs on a host. */
 double tws_tune_least_devices(const tws_tune_request *request);
 
 /* Returns 1 if the space has points, 0 if it is empty or invalid. */
@@ -212,7 +212,8 @@ int tws_tune_has_points(const tws_tune_request *request);
 /* Lists the points of a space in order; the caller frees *points with tws_free. */
 tws_code tws_tune_enumerate(const tws_tune_request *request, tws_variant **points, int *count, tws_error *err);
 
-/* Returns 1 if a candidate fits and the upper end of the interval of measured peaks of its runtime does not. */
+/* Returns 1 if a candidate fits but might not fit with the largest memory peaks that were measured for its runtime (the
+ * upper end of their interval). */
 int tws_tune_is_tight(const tws_tune_request *request, const tws_tune_candidate *candidate);
 
 /* Plans a candidate: sets its verdict with the reason, and the longest path of its plan if it fits. */

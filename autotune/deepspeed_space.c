@@ -56,8 +56,8 @@ static double experiment(void *user, int stage, int64_t micro, int64_t accumulat
   return c.verdict == TWS_TUNE_FITS ? tws_tune_throughput(&c) : 0;
 }
 
-/* Computes the bytes of one sequence's activations: those that a second sequence adds at stage 3, where DeepSpeed
- * measures a forward pass of the first. */
+/* Computes the bytes of one sequence's activations: the difference in memory between micro batches of 2 and of 1 at
+ * stage 3. (DeepSpeed measures a forward pass of one sequence.) */
 static tws_code activations_of(const tws_tune_request *request, double *bytes, tws_error *err) {
   double needed[2];
   for (int i = 0; i < 2; i++) {

@@ -11,13 +11,13 @@
 
 /* ---- shared memory ---- */
 
-typedef struct closest { /* a point that does not fit, and its needed bytes divided by the available bytes */
+typedef struct closest { /* a point that does not fit, by number; its needed bytes divided by the available bytes */
   int64_t number;
   double excess;
 } closest;
 
 struct tws_found_list {
-  atomic_llong count, next; /* next: the next family to examine */
+  atomic_llong count, next; /* next: index of the next family of divisions to examine */
   atomic_llong considered;  /* number of points examined, for the progress display */
   closest closest[TWS_WORKER_POOL_MOST][TWS_CLOSEST];
   int closest_count[TWS_WORKER_POOL_MOST];
@@ -110,8 +110,8 @@ static tws_code lower_state(const tws_tune_request *request, tws_tune_candidate 
   return tws_tune_refusal(c, code, &why, &refused, err);
 }
 
-/* Returns the slot of a class of model states (tws_points_state_class()): its existing one, or an empty one that it
- * claims; NULL: the table is full. */
+/* Returns the slot of a class of model states (tws_points_state_class()) in the table; if the class has none, an empty
+ * slot becomes its slot; NULL: the slots for its hash are taken. */
 static state_slot *slot_of(struct tws_state_table *table, uint64_t class) {
   for (uint64_t i = 0; i < STATE_PROBES; i++) {
     state_slot *slot = &table->slots[(class + i) % STATE_SLOTS];
@@ -152,7 +152,8 @@ static int judge_needs(const tws_capacity *capacity, const tws_needed_memory *a,
   return c->verdict == TWS_TUNE_FITS;
 }
 
-/* Sets the verdict of a point by the lower bound of its memory. active NULL: by the bound of its states alone. */
+/* Sets the verdict of a point by the lower bound of its memory. active: bound of its activations; NULL: only its states
+ * are counted. */
 static tws_code judge_point(tws_divisions *d, const tws_variant *v, const tws_needed_memory *active,
                             tws_tune_candidate *c, tws_error *err) {
   const tws_tune_request *request = d->points->request;
@@ -248,7 +249,7 @@ static tws_code look_at_point(looker *w, int64_t number, const tws_variant *v, i
   const tws_division_bound *record = &w->d->records[division];
   tws_tune_candidate c;
   TWS_TRY(judge_point(w->d, v, NULL, &c, err));
-  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division that has a smaller micro batch was too large */
+  if (c.verdict == TWS_TUNE_FITS && implied) { /* a division with a smaller micro batch is already too large */
     c.verdict = TWS_TUNE_NO_DEVICE_MEMORY;
     snprintf(c.reason, sizeof c.reason, "device memory: mostly %s", tws_category_name(TWS_CATEGORY_ACTIVATION));
   } else if (c.verdict == TWS_TUNE_FITS) {
@@ -320,7 +321,7 @@ static tws_code look_at_families(looker *w, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- the workers together ---- */
+/* ---- all workers ---- */
 
 typedef struct answer {
   tws_code code;

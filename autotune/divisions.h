@@ -1,10 +1,10 @@
-/* First filter of a large space. A division is a choice of parallel axes and batch. For each division the filter
- * decides whether it can fit, and computes a lower bound of the time of its forward and backward passes.
+/* The first filter of a large search space. A division is a choice of parallel axes and batch. For each division the
+ * filter decides whether it can fit, and computes a lower bound of the time of its forward and backward passes.
  *
  * One plan is lowered for each division (tws_bound_passes), and one for each class of model states (tws_bound_state).
- * The sum of both is a lower bound of a point's memory, and the passes alone one of its time. Memory does not decrease
- * with the micro batch: once a division is too large, those that differ from it only by a larger micro batch are not
- * examined. Internal to autotune/. */
+ * The sum of both is a lower bound of a point's memory, and the plan of the passes alone gives a lower bound of its
+ * time. Memory does not decrease with the micro batch: once a division is too large, divisions that differ from it only
+ * by a larger micro batch are not examined. Internal to autotune/. */
 #ifndef TWS_AUTOTUNE_DIVISIONS_H
 #define TWS_AUTOTUNE_DIVISIONS_H
 
@@ -49,11 +49,10 @@ void tws_divisions_close(tws_divisions *divisions);
  * `until_s` (0: no limit), and counts points that are illegal or do not fit in `tally`. */
 tws_code tws_divisions_look(tws_divisions *divisions, int workers, double until_s, tws_tally *tally, double *cpu_s,
                             tws_error *err);
-/* Returns the indices of those divisions of ranks (degrees of parallelism) of which some configuration may fit, in
- * ascending order. */
+/* Returns the indices, ascending, of the divisions in which some point may fit, and writes their number to *count. */
 const int64_t *tws_divisions_found(tws_divisions *divisions, int64_t *count);
-/* Sets *may_fit to 1 if a point of one of these divisions may fit, and sets its variant. Points that do not fit are
- * already in the tally. */
+/* Writes the variant of point number `number`, which belongs to one of these divisions, and sets *may_fit to 1 if it
+ * may fit. Points that do not fit have been counted in the tally before. */
 tws_code tws_divisions_may_fit(tws_divisions *divisions, int64_t number, tws_variant *variant, int *may_fit,
                                tws_error *err);
 /* Lists the numbers of the points that were rejected by the lower bound of their states and passes, closest to fitting

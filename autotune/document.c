@@ -7,7 +7,8 @@
 
 /* ---- text ---- */
 
-/* Escapes the special characters of HTML, XML and SVG; control characters are dropped, since neither allows them. */
+/* Escapes the special characters of HTML, XML and SVG; control characters are dropped, since none of these formats
+ * allows them. */
 static void add_escaped(tws_text *out, const char *text) {
   for (; *text; text++) {
     const unsigned char c = (unsigned char)*text;
@@ -149,7 +150,8 @@ static void add_label(tws_text *svg, double x, double y, const char *anchor, con
   tws_text_add(svg, "</text>\n");
 }
 
-/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, with at most ten ticks up to `end`. */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, such that there are at most ten ticks from 0 to
+ * `end`. */
 static double tick_of(double end) {
   double tick = pow(10, floor(log10(end / 10)));
   while (end / tick > 10) tick *= end / tick > 25 ? 5 : 2;
@@ -190,7 +192,7 @@ static void add_axis(tws_text *svg, const axis *a, int vertical, const char *tit
     char text[24];
     snprintf(text, sizeof text, "%.6g", value);
     tws_text_add(svg, "<path d=\"M%.1f %.1f%s\" stroke=\"#ddd\" fill=\"none\"/>\n", x, y,
-                 vertical ? "H730" : "V20"); /* the line ends at WIDTH - RIGHT, or at TOP */
+                 vertical ? "H730" : "V20"); /* the grid line ends at x = WIDTH - RIGHT, or at y = TOP */
     add_label(svg, vertical ? x - 6 : x, vertical ? y + 4 : y + 16, vertical ? "end" : "middle", text);
   }
   if (vertical) tws_text_add(svg, "<g transform=\"translate(16 %d) rotate(-90)\">", (HEIGHT - BOTTOM + TOP) / 2);
@@ -218,7 +220,7 @@ static void add_points(tws_text *svg, const tws_mark *marks, int count, const ax
   }
 }
 
-/* Draws the labels in the order of the marks, each only where it overlaps no earlier one. */
+/* Draws the labels in the order of the marks, and omits labels that would overlap an earlier one. */
 static void add_labels(tws_text *svg, const tws_mark *marks, int count, const axis *x_axis, const axis *y_axis) {
   enum { MOST = 64, LINE = 14 };
   double left[MOST], right[MOST], at[MOST];
@@ -259,7 +261,7 @@ void tws_figure_points(const tws_mark *marks, int count, const char *x_title, co
   tws_text_add(svg, "</svg>\n");
 }
 
-/* Returns the approximate width of the longest text in the font size of the labels. */
+/* Returns the approximate width in pixels of the longest text, in the font size of the labels. */
 static double width_of(const char *const *texts, int count) {
   size_t longest = 0;
   for (int i = 0; i < count; i++)

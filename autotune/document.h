@@ -29,12 +29,13 @@ typedef struct tws_mark {
   int strong;        /* 1: highlighted, and connected to the other highlighted marks by a line */
   const char *label; /* text next to the mark; NULL: none; it is omitted if it would overlap another */
   const char *tip;   /* tooltip; NULL: none */
-  int line_only;     /* 1: the line passes through this point, but no mark is drawn */
+  int line_only;     /* 1: no mark is drawn; only the line of highlighted marks passes through the point */
 } tws_mark;
 /* Draws a scatter plot; highlighted marks are connected in their order. Axes begin at 0 unless all values are far from
- * it. */
+ * 0. */
 void tws_figure_points(const tws_mark *marks, int count, const char *x_title, const char *y_title, tws_text *svg);
-/* Draws horizontal bars from 0 to each y, with the label on the left and the text of `values` on the right. */
+/* Draws a horizontal bar from 0 to the y of each mark, with the label on the left and the text of `values` on the
+ * right. */
 void tws_figure_bars(const tws_mark *marks, const char *const *values, int count, const char *title, tws_text *svg);
 
 #endif

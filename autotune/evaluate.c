@@ -114,8 +114,8 @@ tws_code tws_tune_estimate(const tws_tune_request *request, tws_tune_candidate *
   if (refused) return TWS_OK;
   tws_code code = tws_job_live(job, &c->estimate.ledger, &why);
   if (code == TWS_OK) judge_estimate(request, job, c);
-  /* an arena in which all buffers have addresses is at least as large as the live bytes, so it may exceed the tier,
-   * too */
+  /* the arena of a complete plan is at least as large as the live bytes that were checked above, so it may exceed the
+   * tier */
   if (code == TWS_OK && c->verdict == TWS_TUNE_FITS) {
     code = tws_job_estimate(job, &c->estimate, NULL, &why);
     if (code == TWS_OK) judge_estimate(request, job, c);

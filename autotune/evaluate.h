@@ -1,17 +1,18 @@
-/* Evaluation of one point of a search space, by a bound or by its plan. Internal to autotune/. */
+/* Evaluates one point of a search space, by a lower bound or by its plan. Internal to autotune/. */
 #ifndef TWS_AUTOTUNE_EVALUATE_H
 #define TWS_AUTOTUNE_EVALUATE_H
 
 #include "autotune/autotune.h"
 #include "estimators/bound.h"
 
-/* Returns a candidate with the variant alone set. */
+/* Returns a candidate of which only the variant is set. */
 tws_tune_candidate tws_tune_candidate_of(const tws_variant *variant);
 /* Derives the candidate's job. A refusal by the plan is no error: *refused is set, and the candidate's verdict and
  * reason describe it. */
 tws_code tws_tune_derive(const tws_tune_request *request, tws_tune_candidate *candidate, tws_job **job, int *refused,
                          tws_error *err);
-/* Converts a refusal into a verdict; other codes remain errors of this candidate. */
+/* Converts the code of a refusal (TWS_INVALID, TWS_UNSUPPORTED) into a verdict, sets *refused and returns TWS_OK;
+ * returns other codes as errors. */
 tws_code tws_tune_refusal(tws_tune_candidate *candidate, tws_code code, const tws_error *why, int *refused,
                           tws_error *err);
 /* Sets verdict, bytes and reason from the ledger of a point without a derived job; the memory that other programs use

@@ -33,7 +33,7 @@ void tws_experiment_free(tws_experiment *experiment) {
 void tws_experiment_times(tws_experiment *e, double *median_s, double *spread_s) {
   *median_s = *spread_s = 0;
   if (e->count == 0) return;
-  *median_s = tws_sample_median(e->step_s, e->count); /* sorts the steps in place; their order is not used */
+  *median_s = tws_sample_median(e->step_s, e->count); /* sorts the steps in place, as the next line requires */
   *spread_s = e->step_s[e->count - 1 - e->count / 4] - e->step_s[e->count / 4];
 }
 
@@ -180,8 +180,8 @@ static void add_job(command *c, const char *verb, const tws_experiment_setup *se
   add(c, "--ranks", ranks);
 }
 
-/* Adds options for the dtype and the sequence length, so that the command states them even where the configuration
- * leaves them to defaults. */
+/* Adds options for the dtype and the sequence length, so that the command states them even if the configuration does
+ * not. */
 static void add_assumed(command *c, const tws_job *job) {
   char tokens[24];
   snprintf(tokens, sizeof tokens, "%lld", (long long)tws_job_sequence(job));
@@ -195,7 +195,7 @@ static tws_code finish_command(command *c, tws_error *err) {
   return TWS_OK;
 }
 
-/* Quotes the arguments for a shell. */
+/* Appends a word to `out`, quoted for a shell if necessary. */
 static void quote(const char *word, tws_text *out) {
   const char *plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:+@%";
   if (*word && word[strspn(word, plain)] == '\0') {
@@ -238,7 +238,8 @@ tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job
 
 /* ---- outcomes ---- */
 
-/* Extracts twinspeed's own error from the output of a run, else its last non-empty line. */
+/* Writes the reason of a failure from the file of a run's output: the last error that twinspeed reported, else the last
+ * non-empty line. */
 static void read_reason(const char *path, char *reason, size_t size) {
   static const char own[] = "twinspeed: ";
   char *text, *rest = NULL;
@@ -315,8 +316,8 @@ static int kind_of(const char *label) {
   return -1;
 }
 
-/* Adds an event to the record. Collectives count by the rank with the shortest time in them: it arrived last and waited
- * for no other rank. */
+/* Adds an event to the record. The seconds of a collective are those of the rank with the shortest time, which arrived
+ * last and waited for no other rank. */
 static void add_event(const tws_event *event, int kind, double seconds, double *least, tws_experiment *e, int ranks) {
   if (event->stream == TWS_STREAM_COMPUTE) e->phase_s[event->phase] += seconds / ranks;
   if (kind >= 0 && kind < TWS_KERNEL_COUNT) e->kind_s[kind] += seconds / ranks;
@@ -382,7 +383,8 @@ static tws_code start(const tws_experiment_setup *setup, const tws_job *job, con
   add(&c, "--steps", tws_arena_printf(c.arena, "%lld", (long long)setup->last_step + 1));
   add(&c, "--result", result);
   add(&c, "--trace", trace);
-  /* The engine's watchdog names a rank that hangs; the time limit of the whole run is the last resort. */
+  /* The engine's watchdog stops a run after half of its time limit without progress, and names the rank that hangs; the
+   * limit of the whole run applies only if the watchdog fails. */
   add(&c, "--deadline", tws_arena_printf(c.arena, "%.17g", setup->limit_s / 2));
   add_monitor(&c, "tensorboard", &job->config->tensorboard, name);
   add_monitor(&c, "csv_monitor", &job->config->csv_monitor, name);
@@ -419,6 +421,6 @@ tws_code tws_experiment_run(const tws_experiment_setup *setup, const tws_job *jo
     }
   }
   tws_remove_file(result);
-  tws_remove_file(trace); /* the trace is large, and the record already has its figures */
+  tws_remove_file(trace); /* the trace is large, and its figures are in the record by now */
   return write_record(setup, job, name, e, err);
 }

@@ -24,13 +24,13 @@ const char *tws_outcome_name(tws_outcome outcome); /* returns "measured", "out_o
 enum { TWS_EXPERIMENT_KINDS = TWS_KERNEL_COUNT + TWS_COLLECTIVE_COUNT };
 typedef struct tws_experiment {
   tws_outcome outcome;
-  char reason[256]; /* reason why it is not measured, in one line */
+  char reason[256]; /* one line: the reason why the configuration was not measured */
   int runs;         /* number of successful runs */
   double *step_s;   /* the measured steps of all runs */
   size_t count, capacity;
   double *run_s; /* median step of each run */
   size_t run_count, run_capacity;
-  double rank_bytes, peak_rss_bytes; /* arenas of the fullest rank; resident memory of all ranks */
+  double rank_bytes, peak_rss_bytes; /* bytes: arenas of the fullest rank; resident memory of all ranks */
   double phase_s[TWS_PHASE_COUNT];   /* busy seconds of one rank in the traced step, by phase, mean over the ranks */
   /* seconds in the traced step by kernel, mean over the ranks; then by collective, of the rank with the shortest wait
    * for other ranks */

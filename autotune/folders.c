@@ -89,7 +89,8 @@ static int has_file(int folder, const char *name) {
   return fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Opens a folder that the user named and lists it; closedir() closes both. */
+/* Opens a folder that the user named, and writes its descriptor to *fd. Returns the open list of its entries;
+ * closedir() closes the list and the descriptor. NULL: the folder cannot be opened. */
 static DIR *list_folder(const char *path, int *fd) {
   *fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *list = *fd >= 0 ? fdopendir(*fd) : NULL;
@@ -112,8 +113,8 @@ static int is_experiment(int folder, const char *name) {
   return is;
 }
 
-/* Finds the experiments of an earlier search by their exp.json. Returns their number; removes them if `remove` is
- * set. */
+/* Counts the experiments of an earlier search, which are folders with a file exp.json; removes them if `remove` is 1.
+ * Returns their number. */
 static int earlier_results(const char *path, int remove) {
   int folder;
   DIR *list = list_folder(path, &folder);
@@ -128,7 +129,8 @@ static int earlier_results(const char *path, int remove) {
   return count;
 }
 
-/* Finds files EXPERIMENTS/<name>.json of an earlier search by the form of their names: "z2_gas4_...". */
+/* Removes the files EXPERIMENTS/<name>.json of an earlier search, which are recognized by the form of their names:
+ * "z2_gas4_...". */
 static void remove_descriptions(const char *path) {
   int folder;
   DIR *list = list_folder(path, &folder);
@@ -219,7 +221,7 @@ static cJSON *experiment_json(const tws_tune_candidate *c, const tws_tune_reques
   cJSON *exp = cJSON_CreateObject();
   const tws_cluster *cluster = &request->job->cluster;
   int nodes = (c->variant.ranks + cluster->devices_per_node - 1) / cluster->devices_per_node;
-  if (nodes > cluster->nodes) nodes = cluster->nodes; /* the ranks oversubscribe a host */
+  if (nodes > cluster->nodes) nodes = cluster->nodes; /* more ranks than cores: they oversubscribe a host */
   cJSON_AddStringToObject(exp, "name", c->name);
   cJSON_AddNumberToObject(exp, "exp_id", id);
   cJSON_AddNumberToObject(exp, "num_nodes", nodes);

@@ -4,11 +4,11 @@
 
 #include "autotune/autotune.h"
 
-/* Treatment of the results of an earlier search that are in the folder. */
+/* Values that state how results of an earlier search in the folder are treated. */
 typedef enum tws_tune_earlier {
   TWS_EARLIER_REFUSE,  /* fails with TWS_USAGE */
   TWS_EARLIER_REPLACE, /* removes the earlier experiments */
-  TWS_EARLIER_KEEP     /* reads the earlier records: the search is resumed */
+  TWS_EARLIER_KEEP     /* keeps the earlier records, which the search reads: it is resumed */
 } tws_tune_earlier;
 
 typedef struct tws_tune_folders {

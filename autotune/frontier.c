@@ -12,8 +12,8 @@ enum { BATCH = 32, BATCH_OF_PLANS = 8 };
 /* ---- the priority queue ---- */
 
 typedef enum level {
-  DIVISION, /* score bounded by its passes on the first stage */
-  PIPELINE, /* score bounded by the layers of all stages, with warm-up and drain */
+  DIVISION, /* a division whose score is bounded by its passes on the first stage */
+  PIPELINE, /* a division whose score is bounded by the layers of all stages, with warm-up and drain */
   POINT,
   BOUNDED
 } level;
@@ -91,7 +91,8 @@ static double excess_of(const tws_tune_candidate *c) {
   return c->available_bytes > 0 ? c->needed_bytes / c->available_bytes : 1e300;
 }
 
-/* Adds a candidate that does not fit: all of them if every point is listed, else those closest to fitting. */
+/* Adds a candidate that does not fit to the list of rejects, which has all of them if every point is planned, else the
+ * TWS_CLOSEST that are closest to fitting. */
 static tws_code add_reject(tws_search *s, const tws_tune_candidate *c, tws_error *err) {
   const int refused = c->verdict == TWS_TUNE_NOT_SUPPORTED;
   *(refused ? &s->tally->refused : &s->tally->too_large) += 1;
@@ -136,7 +137,8 @@ static tws_code grow_made(frontier *f, tws_error *err) {
   return TWS_OK;
 }
 
-/* Records a plan. *is_new 0: a point with the same ranks along each axis and the same plan is recorded already. */
+/* Records a plan. Sets *is_new to 0 if a point with the same ranks along each axis and the same plan was recorded
+ * before, else to 1. */
 static tws_code note_plan(frontier *f, const entry *e, int *is_new, tws_error *err) {
   const made m = {e->number / f->s->points->knobs, e->print ? e->print : 1};
   if (2 * (f->made_count + 1) > f->slots) TWS_TRY(grow_made(f, err));
@@ -172,9 +174,9 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   const entry *e = &f->batch[item];
   tws_tune_candidate c;
   (void)stop;
-  memcpy(&c, answer, sizeof c); /* the pointer is from another process, so it is set again: */
+  memcpy(&c, answer, sizeof c); /* a worker process wrote the pointer `bottleneck`, so it is set again: */
   c.estimate.path.bottleneck = c.estimate.path.text;
-  /* the bound of a division does not include memory, so the plan of a point may still exceed it */
+  /* the bound of a division ignores memory, which each point is checked for later */
   if (e->level == DIVISION) {
     c.needed_bytes = 0;
     const double promised = s->request->goal == TWS_GOAL_MEMORY || c.verdict == TWS_TUNE_NOT_SUPPORTED
@@ -187,7 +189,7 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
   s->swept->bounds += e->level == POINT;
   if (c.verdict != TWS_TUNE_FITS) return add_reject(s, &c, err);
   if (e->level == BOUNDED) return add_fit(s, &c, err);
-  /* if an order is requested, a bound must not change an entry's position */
+  /* if an order of points is requested, a bound must not change an entry's position in the queue */
   const double score = tws_tune_score(s->request, &c);
   const int ordered = s->request->tuner != TWS_TUNER_MODEL_BASED;
   return push(f, (entry){ordered || score > e->score ? e->score : score, e->number, c.print, BOUNDED}, err);
@@ -195,8 +197,8 @@ static tws_code read_answer(void *user, int item, const void *answer, int *stop,
 
 /* ---- the search ---- */
 
-/* Expands a division into its points that may fit; with `first` only the first of them is returned. Each point inherits
- * the division's bound. */
+/* Adds the points of a division that may fit to the queue, each with the division's bound. If `first` is not NULL,
+ * writes the number of the first such point to *first instead. */
 static tws_code expand(frontier *f, const entry *e, int64_t *first, tws_error *err) {
   tws_search *s = f->s;
   const int64_t begin = e->number - e->number % s->points->knobs;
@@ -241,7 +243,8 @@ static tws_code take_batch(frontier *f, int *count, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns a score that encodes a requested order (gridsearch or random) instead of a bound. */
+/* Returns a score that encodes the position of an entry in a requested order (gridsearch or random), instead of a
+ * bound. */
 static double order_score(const tws_search *s, int64_t place, int64_t points) {
   const tws_tune_request *request = s->request;
   if (request->tuner == TWS_TUNER_RANDOM)
@@ -267,7 +270,7 @@ static int list_point(void *user, int64_t number, const tws_variant *variant) {
   return l->code == TWS_OK;
 }
 
-/* Returns an upper bound of a division's score from its passes; the memory is bounded per point. */
+/* Returns an upper bound of a division's score from its passes; memory is not considered here, but for each point. */
 static double division_score(const tws_search *s, int64_t division) {
   tws_variant v;
   const tws_division_bound *record = &s->divisions->records[division];
@@ -276,7 +279,7 @@ static double division_score(const tws_search *s, int64_t division) {
   c.samples = tws_variant_samples(&v);
   c.estimate.step_s = record->step_s;
   c.needed_bytes = (double)record->active.bytes[TWS_TIER_DEVICE];
-  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* there is no bound of the flops of a division of ranks */
+  if (s->request->goal == TWS_GOAL_FLOPS) return 1e300; /* no bound of the model FLOPs of a division is known */
   return record->step_s > 0 ? tws_tune_score(s->request, &c) : 1e300;
 }
 
@@ -396,7 +399,8 @@ tws_code tws_frontier_plan_closest(tws_search *s, tws_error *err) {
   enum { MOST = 64 };
   TWS_TRY(add_closest(s, err));
   for (int planned = 0; planned < MOST; planned++) {
-    /* A plan needs no less than its bound: the closest candidate is planned until the closest one has a plan. */
+    /* A plan needs at least as many bytes as its bound. So the candidate that misses the fewest bytes is planned, until
+     * the candidate that misses the fewest bytes has a plan. */
     tws_tune_candidate *closest = NULL;
     for (int i = 0; i < s->reject_count; i++) {
       tws_tune_candidate *c = &s->rejects[i];

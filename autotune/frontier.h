@@ -1,6 +1,6 @@
 /* Best-first search (branch and bound). A priority queue holds entries of three kinds, ordered by an upper bound of
- * their score. The entry with the highest bound is refined: a division into its points, a point into a tighter bound, a
- * bound into a plan.
+ * their score. The entry with the highest bound is refined: a division is replaced by its points, the bound of a point
+ * by a tighter bound, and the latter by a plan.
  *
  *   division: bound by its passes; for a pipeline, by the layers of all stages (tws_bound_layers)
  *   -> its points -> bound of each point (tws_bound_step) -> plan (tws_job_estimate)
@@ -19,7 +19,7 @@ typedef struct tws_search {
   const tws_points *points;
   tws_search_state *state;
   tws_divisions *divisions; /* NULL: every point is listed */
-  int wanted;               /* number of best points to find; ignored if `every` is 1 */
+  int wanted;               /* number of best points to find; ignored if `every` (plan all points) is 1 */
   int every;
   int workers;
   double until_s; /* start no work after this time; 0: no limit */
@@ -33,8 +33,8 @@ typedef struct tws_search {
   double left_score; /* upper bound of the scores of points that are left; 0: none is left */
 } tws_search;
 
-/* Plans points, best bounds first, until no other can be better, and leaves the results in `search`. The points are
- * those of divisions of ranks that may fit, or those of the search's list if it has one. */
+/* Plans points, best bounds first, until no other point can be better, and leaves the results in `search`. The points
+ * are those of divisions of ranks that may fit, or those of the search's list if it has one. */
 tws_code tws_frontier_search(tws_search *search, tws_error *err);
 /* Plans the candidates closest to fitting, if nothing fits, so that a message can state the missing bytes. */
 tws_code tws_frontier_plan_closest(tws_search *search, tws_error *err);

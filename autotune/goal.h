@@ -1,4 +1,4 @@
-/* Objectives of a search other than throughput. */
+/* Computes the scores of candidates by the objective of a search, such as throughput or cost. */
 #ifndef TWS_AUTOTUNE_GOAL_H
 #define TWS_AUTOTUNE_GOAL_H
 
@@ -6,7 +6,7 @@
 
 const char *tws_goal_name(tws_goal objective); /* returns "throughput", "latency", ... */
 
-/* The figures from which a score is computed, predicted or measured. */
+/* The predicted or measured figures from which a score is computed. */
 typedef struct tws_scored {
   /* figures of the whole job; bytes: peak memory of the rank that uses the most */
   double step_s, samples, bytes, model_flops;

@@ -1,6 +1,6 @@
 #include "autotune/goodput.h"
 
-/* Default seconds to restart the ranks: one minute. */
+/* Default seconds from a failure until the restarted ranks continue: one minute. */
 static const double restart_s = 60.0;
 
 /* Computes the best interval between checkpoints for a variant with a given step time. */

@@ -1,5 +1,5 @@
-/* Goodput under failures of the best candidates of a search: the best interval between checkpoints, and the remaining
- * tokens per second. */
+/* Computes the goodput under failures of the best candidates of a search: the best interval between checkpoints, and
+ * the tokens per second that remain. */
 #ifndef TWS_AUTOTUNE_GOODPUT_H
 #define TWS_AUTOTUNE_GOODPUT_H
 
@@ -18,8 +18,7 @@ typedef struct tws_goodput {
   double between_failures_s, restart_s; /* restart_s: from a failure until training continues */
   double step_s;                        /* seconds of the winner's step, from its analysis */
   tws_saving_advice winner;
-  tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first candidates of the result, in its order; their goodputs may be in
-                                           * another order */
+  tws_goodput_row rows[TWS_GOODPUT_ROWS]; /* the first candidates of the result, in its order; not sorted by goodput */
   int count;
 } tws_goodput;
 

@@ -1,5 +1,5 @@
-/* Sweep of one figure of the cluster: the search is repeated for each value, and the knee is the value beyond which a
- * larger one increases throughput little. */
+/* Sweeps one figure of the cluster: repeats the search for each value of the figure. The knee is the value beyond which
+ * larger values increase throughput little. */
 #ifndef TWS_AUTOTUNE_KNEE_H
 #define TWS_AUTOTUNE_KNEE_H
 
@@ -26,7 +26,8 @@ typedef struct tws_knee {
 } tws_knee;
 
 /* Parses "net.bandwidth=100..800G", or with the number of values after a colon (default 8): "net.latency=1u..50u:12".
- * Network bandwidths are in bits/s, those of links between devices in bytes/s. TWS_USAGE. */
+ * Network bandwidths are in bits/s, bandwidths of links between devices in bytes/s. Fails with TWS_USAGE if the text is
+ * malformed. */
 tws_code tws_knee_parse(const char *text, tws_knee_sweep *out, tws_error *err);
 const char *tws_knee_unit(const tws_knee_sweep *sweep);
 

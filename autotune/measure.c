@@ -8,7 +8,7 @@
 #include "launch/launch.h"
 #include "traces/measurements.h"
 
-/* Number of top candidates of the corrected ranking that are run if they were not run before. */
+/* Number of candidates at the top of the corrected ranking that are run if they were not run before. */
 enum { RUN_AGAIN = 3 };
 
 typedef struct session {
@@ -95,7 +95,7 @@ static tws_code run_candidate(session *s, const tws_tune_candidate *c, tws_error
   return run_once(s, trial, err);
 }
 
-/* ---- first round: the trials that the tuner chooses ---- */
+/* ---- first round: each trial that the tuner chooses runs once ---- */
 
 static tws_code next_of(const session *s, const tws_tune_result *result, tws_trial_point *points, int *tried, int *next,
                         tws_error *err) {
@@ -172,8 +172,8 @@ static tws_code sum_kinds(const session *s, tws_kind_sums *sums, tws_error *err)
   return TWS_OK;
 }
 
-/* Corrects the profile. If the corrected profile predicts the trials worse than before, the correction is undone: the
- * traced step was disturbed by other load on the machine. */
+/* Corrects the profile. If the corrected profile predicts the trials worse than before, the correction is undone: other
+ * load on the machine has then disturbed the traced step. */
 static tws_code correct_profile(const session *s, tws_error *err) {
   tws_tune_trials *trials = s->trials;
   tws_kind_sums sums = {0};
@@ -219,7 +219,7 @@ static tws_code later_rounds(const session *s, tws_error *err) {
   const int count = s->trials->count;
   for (int round = 1; round < s->how->rounds; round++)
     for (int i = 0; i < count && !is_out_of_time(s); i++) {
-      tws_tune_trial *trial = &s->trials->all[(i + round * 5) % count]; /* a different preceding trial in each round */
+      tws_tune_trial *trial = &s->trials->all[(i + round * 5) % count]; /* the order of trials differs in each round */
       if (trial->experiment.outcome != TWS_OUTCOME_MEASURED || trial->experiment.runs > round) continue;
       tws_log_write(s->how->log, TWS_LOG_INFO, "round %d of %d: %s", round + 1, s->how->rounds, trial->name);
       TWS_TRY(run_once(s, trial, err));
@@ -227,8 +227,8 @@ static tws_code later_rounds(const session *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Converts the runs of a trial to costs by the search's objective, smaller is better. `costs` has room for `most`
- * runs. */
+/* Returns an entry of the race with the cost of each run of a trial, the reciprocal of its score by the search's
+ * objective (smaller is better). `costs` has room for `most` runs. */
 static tws_race_entry racer_of(const session *s, const tws_tune_trial *trial, double *costs, int most) {
   const tws_experiment *e = &trial->experiment;
   tws_tune_trial one = *trial;

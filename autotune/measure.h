@@ -23,10 +23,10 @@ typedef struct tws_tune_measuring {
 typedef struct tws_tune_trial {
   char name[TWS_VARIANT_NAME];
   tws_variant variant;
-  tws_scored scored;               /* sequences per step, memory and flops; as predicted */
+  tws_scored scored;               /* predicted figures: sequences per step, memory and FLOPs */
   double samples;                  /* sequences per step of the whole job */
-  double predicted_s, corrected_s; /* before and after the profile was corrected; 0: not predicted */
-  double step_s, spread_s;         /* measured: median and interquartile range; 0: not measured */
+  double predicted_s, corrected_s; /* predicted step: with the given, the corrected profile; 0: not predicted */
+  double step_s, spread_s;         /* measured seconds of a step: median and interquartile range; 0: not measured */
   int reused;                      /* 1: the result was read from the record of an earlier search */
   tws_experiment experiment;
 } tws_tune_trial;
@@ -38,7 +38,7 @@ typedef struct tws_tune_trials {
   size_t capacity;
   int corrected; /* number of kinds of operations whose costs were corrected */
   tws_profile_correction correction;
-  double error_before, error_after; /* median error of the predicted step of trials, relative, by the two profiles */
+  double error_before, error_after; /* median relative error of predicted steps with the given, the corrected profile */
 } tws_tune_trials;
 
 /* Runs trials of *result, corrects the profile of request->job by them, searches again (which replaces *result), and

@@ -48,7 +48,7 @@ static int by_space(const void *left, const void *right) {
                       (double)b->accumulation};
   for (size_t i = 0; i < sizeof x / sizeof *x; i++)
     if (x[i] != y[i]) return compare(x[i], y[i]);
-  /* ties in the other dimensions are broken by any fixed order */
+  /* points that are equal in these dimensions need some fixed order, here that of their predictions */
   return compare(-(*(const tws_trial_point *const *)left)->predicted,
                  -(*(const tws_trial_point *const *)right)->predicted);
 }
@@ -67,8 +67,8 @@ static tws_code nth_of_space(const tws_trial_point *points, int count, int n, in
 
 enum { FEATURES = 9 };
 
-/* Sets x to the coordinates of a configuration in the kernel's length scales: doubling a batch or an axis is half a
- * unit, a change of the stage one unit. */
+/* Sets x to the coordinates of a configuration, in units of the length scale of the Gaussian process's kernel: doubling
+ * a batch or an axis is a distance of half a unit, the next ZeRO stage of one unit. */
 static void features_of(const tws_variant *v, double x[FEATURES]) {
   const double logs[] = {(double)v->micro, (double)v->accumulation, v->ranks, v->threads, v->pipeline, v->tensor,
                          v->sequence};
@@ -95,9 +95,11 @@ typedef struct surrogate {
   double mean, variance, best; /* best: ln of the largest measured throughput */
 } surrogate;
 
-/* Standard deviation of one configuration's step time from run to run: a few percent. */
+/* noise: assumed relative standard deviation of a configuration's step time from run to run; least_deviation: smallest
+ * standard deviation of the process. */
 static const double noise = 0.02, least_deviation = 0.05;
-/* A failed trial counts as slower than all others, so that similar configurations are not tried next. */
+/* A failed trial counts with the worst measured error plus this logarithm, so that similar configurations are not tried
+ * next. */
 static const double failed = -0.7;
 
 static double off_by(const surrogate *s, int trial, double worst) {

@@ -14,7 +14,7 @@
 typedef struct tws_trial_point {
   const tws_variant *variant;
   double predicted; /* predicted score; larger is better (autotune/goal.h) */
-  double measured;  /* measured score; 0: the trial failed, or there was none yet */
+  double measured;  /* measured score; 0: the trial failed, or the point was not tried yet */
 } tws_trial_point;
 
 typedef struct tws_trial_rule {
@@ -24,8 +24,8 @@ typedef struct tws_trial_rule {
   int early_stopping; /* stop after this many trials without an improvement; 0: never */
 } tws_trial_rule;
 
-/* Sets *next to the index of the next of `count` points, given the indices of all trials so far in their order; -1 if
- * the search has ended by its rule or every point was tried. */
+/* Sets *next to the index of the next of `count` points, given the indices of all trials so far in their order; -1: the
+ * search ends by its rule, or every point was tried. */
 tws_code tws_next_trial(const tws_trial_rule *rule, const tws_trial_point *points, int count, const int *tried,
                         int tried_count, int *next, tws_error *err);
 

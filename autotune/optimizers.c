@@ -2,9 +2,9 @@
 
 #include <math.h>
 
-enum { GAIN_PARTS = 20 }; /* compression pays if a training is faster by one of this number of parts */
+enum { GAIN_PARTS = 20 }; /* compression pays if it saves 1 / GAIN_PARTS of a training's time */
 
-/* Returns a configuration that differs in its optimizer. */
+/* Returns a copy of the configuration with another optimizer, for a training of `steps` steps. */
 static tws_config with_optimizer(const tws_config *config, tws_optimizer optimizer, int64_t steps) {
   tws_config other = *config;
   const int phased = tws_optimizer_of(config->optimizer)->phases != TWS_PHASES_ONE;
@@ -21,7 +21,8 @@ static tws_code check(const tws_job *job, tws_error *err) {
   return TWS_OK;
 }
 
-/* Interpolates, in the logarithm of the figure, where a gain falls below the limit; gains fall with the bandwidth. */
+/* Returns the bandwidth at which the speedup falls below the limit, interpolated on a logarithmic scale; speedups
+ * decrease with the bandwidth. 0: all are below the limit, infinity: none is. */
 static double last_gain(const tws_optimizer_comparison *all, const tws_compared_optimizer *o) {
   const double limit = 1 + 1.0 / (GAIN_PARTS - 1);
   double before = 0;

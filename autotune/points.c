@@ -18,7 +18,7 @@ static int is_host(const tws_points *p) {
   return tws_profile_backend(p->request->job->profile) == TWS_BACKEND_HOST;
 }
 
-/* Returns the number of cores of one node of a host. */
+/* Returns the number of cores of one node, for jobs on hosts without devices. */
 static int cores_of(const tws_points *p) {
   const tws_cluster *cluster = &p->request->job->cluster;
   const int cores = cluster->cores_per_node > 0 ? cluster->cores_per_node : tws_profile_cores(p->request->job->profile);
@@ -79,8 +79,8 @@ static void add_threads(tws_points *p, int threads) {
   if (*count < TWS_POINTS_THREADS) p->threads[(*count)++] = threads;
 }
 
-/* Lists the numbers of threads of a host rank: powers of two, and the number of cores that one rank can use alone; 0 on
- * devices. */
+/* Lists the numbers of threads of a host rank: powers of two, and the number of cores that one rank can use alone. On
+ * devices the list is 0 alone. */
 static void fill_threads(tws_points *p) {
   const tws_tune_space *given = &p->request->space;
   if (!is_host(p)) {
@@ -124,7 +124,7 @@ static tws_code fill_elastic(tws_points *p, tws_error *err) {
       if (code == TWS_MEMORY || tws_reserve(&p->elastic, &capacity, (size_t)p->elastic_count + 1, sizeof *p->elastic))
         return tws_fail(err, TWS_MEMORY, NULL, "no memory for the search space");
       if (code == TWS_OK) p->elastic[p->elastic_count++] = one;
-      /* the reason with all ranks as replicas is preferred */
+      /* the error of the division in which all ranks are replicas is reported in preference to others */
       if (code != TWS_OK && (!*first.message || replicas == p->ranks[i])) first = why;
     }
   if (p->elastic_count) return TWS_OK;
@@ -219,7 +219,8 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_err
   const tws_job *job = request->job;
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   *p = (tws_points){.request = request, .points = 1, .knobs = 1, .features = ~UINT64_C(0)};
-  /* with Twinspeed's own engine all named features are planned, and the result lists those that its backend lacks */
+  /* for Twinspeed's own engine all features may be used: they are planned, and the result lists those that the backend
+   * lacks */
   if (strcmp(runtime->name, "twinspeed") != 0 && !request->space.every_feature)
     p->features = tws_runtime_features(runtime, job->backend);
   if (!tws_tune_has_deepspeed_points(request)) return fill_product(p, err);
@@ -346,8 +347,8 @@ static tws_point_kind knobs_of_one(const tws_points *p, const tws_variant *v, co
   return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_DISTINCT;
 }
 
-/* Returns 1 if the point has a second item of the exchanges of stage 3 but another stage, at which they have no effect:
- * only the first item of their list is kept. */
+/* Returns 1 if the point has another than the first item of a list of stage 3's exchanges (TWS_EXCHANGE_KEYS), but is
+ * of another stage, at which these have no effect. Only points with the first item are kept. */
 static int has_idle_exchange(const tws_variant *v, const int *d) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
     if (i != TWS_EXCHANGE_EXPERT_NODES && v->stage != 3 && d[TWS_DIGIT_EXCHANGE + i] > 0) return 1;
@@ -371,7 +372,7 @@ tws_point_kind tws_points_knobs(const tws_points *p, int64_t number, tws_variant
     if (d[TWS_DIGIT_ZERO3 + i] > 0 && (v->stage != 3 || (sharers == 1 && !parameters))) return TWS_POINT_EQUAL;
   /* the host updates partitions, which stage 0 does not have */
   if (v->stage == 0 && d[TWS_DIGIT_OFFLOAD] > 0) return TWS_POINT_EQUAL;
-  /* offloaded parameters would stay on the device */
+  /* at other stages than 3, parameters cannot be offloaded */
   if (v->offload && parameters && v->stage != 3) return TWS_POINT_ILLEGAL;
   if (sharers == 1) return knobs_of_one(p, v, d, offloads, parameters);
   if (v->stage == 0 && (d[TWS_DIGIT_OVERLAP] > 0 || d[TWS_DIGIT_BUCKET] > 0)) return TWS_POINT_EQUAL;
@@ -418,7 +419,7 @@ int64_t tws_points_count_distinct(const tws_points *p, int64_t most) {
 
 uint64_t tws_points_state_class(const tws_variant *v) {
   uint64_t hash = TWS_FINGERPRINT_START;
-  /* the persistence threshold is the only ZeRO-3 limit that affects the states */
+  /* only this ZeRO-3 limit, the persistence threshold, changes the bytes of the states */
   const int64_t said[] = {v->stage,
                           v->ranks,
                           v->threads,
@@ -457,7 +458,8 @@ static void nearest_batches(const tws_points *p, char *hint, size_t size) {
              (long long)least);
 }
 
-/* Fails with the message of elasticity for the first number of ranks, with all of them as replicas. */
+/* Fails with TWS_INVALID and the message that elasticity gives for the first number of ranks, if all of them are
+ * replicas. */
 static tws_code explain_elastic(const tws_points *p, tws_error *err) {
   tws_error why = {0};
   int64_t micro, accumulation;

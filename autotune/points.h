@@ -1,5 +1,5 @@
-/* Points of a search space as numbers: the space is the product of its lists, and a point is a mixed-radix number whose
- * digits select one item of each list, so that points need no memory.
+/* Represents the points of a search space by numbers. The space is the product of its lists, and a point is a
+ * mixed-radix number whose digits select one item of each list, so that points need not be stored.
  *
  * The digits before TWS_DIGIT_STAGE are the point's division: parallel axes, batch and recomputation; the computation
  * of layers depends on these alone. The digits from TWS_DIGIT_STAGE on are ZeRO knobs. Divisions that differ only in
@@ -58,8 +58,8 @@ typedef struct tws_points {
   int64_t knobs;         /* number of combinations of ZeRO knobs per division */
 } tws_points;
 
-/* Fills the lists. TWS_INVALID: the space is empty, or its size exceeds TWS_TUNE_MAX_POINTS. The request must outlive
- * `points`. */
+/* Fills the lists. Fails with TWS_INVALID if the space is empty, or has more points than TWS_TUNE_MAX_POINTS. The
+ * request must outlive `points`. */
 tws_code tws_points_fill(const tws_tune_request *request, tws_points *points, tws_error *err);
 void tws_points_free(tws_points *points);
 /* Fails with TWS_INVALID and the reason why no point of the space is a legal configuration. */
@@ -78,7 +78,7 @@ typedef enum tws_point_kind { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_DIST
 /* Checks the properties that all members of a family share. A family is the divisions that differ only in their micro
  * batch. */
 tws_point_kind tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
-/* Checks the properties that all points of a division share, whatever their other settings. */
+/* Checks the properties that all points of a division share, whatever their ZeRO settings are. */
 tws_point_kind tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
 /* Checks the ZeRO settings of a point whose division is DISTINCT. */
 tws_point_kind tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);

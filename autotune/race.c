@@ -14,7 +14,7 @@ static const double by_median = 1.4826, by_mean = 1.3;
 typedef struct field {
   const tws_race_entry *racers;
   int count;
-  double *typical;  /* ln of the lower quartile of each configuration; other load on a machine only adds time */
+  double *typical;  /* per configuration: ln of the lower quartile of its runs, since other load only adds time */
   double deviation; /* standard deviation of the logarithm of one run */
   int freedom;      /* degrees of freedom of the deviation */
 } field;
@@ -27,7 +27,8 @@ static void read_field(field *f, double *scratch, double *off) {
     for (int k = 0; k < n; k++) scratch[k] = log(f->racers[i].run_s[k]);
     f->typical[i] = tws_sample_low(scratch, (size_t)n);
     const double median = tws_sample_median(scratch, (size_t)n);
-    /* corrects the bias of few runs, which scatter less around their own median */
+    /* n / (n - 1) corrects the bias of a small sample, whose runs scatter less around their own median than around the
+     * true one */
     for (int k = 0; n > 1 && k < n; k++) off[offs++] = fabs(scratch[k] - median) * sqrt(n / (n - 1.0));
     f->freedom += n - 1;
   }

@@ -14,9 +14,10 @@ typedef struct tws_race_entry {
 } tws_race_entry;
 
 /* Sets *next to the index of the configuration with the fewest runs among the fastest one and those that may be, with
- * 95 % confidence, more than one percent faster. Each is represented by its lower quartile, because other work on a
- * machine only adds time. *next is -1 if the race is over, since no other may be faster, all have `most_runs` runs, or
- * the noise is unknown because none was run twice. Fails only if memory is exhausted. */
+ * 95 % confidence, more than one percent faster. Each configuration is represented by the lower quartile of its runs,
+ * because other load on a machine only adds time. *next is -1 if the race is over: no other configuration may be
+ * faster, all of these have `most_runs` runs, or the noise is unknown because no configuration was run twice. Fails
+ * only if memory is exhausted. */
 tws_code tws_race_next(const tws_race_entry *racers, int count, int most_runs, int *next, tws_error *err);
 
 #endif

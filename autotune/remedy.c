@@ -8,7 +8,7 @@
 #include "job/features.h"
 #include "job/measured.h"
 
-/* A changed job, with its bytes and its seconds per token. */
+/* Figures of a changed job: needed bytes, and seconds per token. */
 typedef struct trial {
   double need, token_s;
 } trial;
@@ -17,13 +17,14 @@ static double token_seconds(const tws_estimate *estimate) {
   return estimate->tokens_per_s > 0 ? 1 / estimate->tokens_per_s : 0;
 }
 
-/* Returns 1 if the job uses features that its runtime lacks and the given job does not use. */
+/* Returns 1 if the changed job uses features that its runtime does not have and that the given job does not use. */
 static int lacks_more(const tws_job *job, const tws_job *given) {
   const int own = strcmp(tws_profile_runtime(job->profile)->name, "twinspeed") == 0;
   return !own && (tws_job_unsupported_features(job) & ~tws_job_unsupported_features(given)) != 0;
 }
 
-/* Returns 1 if the job fits with this change; an error counts as 0. */
+/* Returns 1 and writes the figures to *out if the job of a changed specification fits; returns 0 if it does not fit or
+ * cannot be planned. */
 static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out) {
   tws_job *job;
   tws_estimate estimate = {.step_s = 0};
@@ -42,8 +43,9 @@ static int fits_with(const tws_job_spec *spec, const tws_job *given, trial *out)
   return fit.fits;
 }
 
-/* Finds by bisection the largest micro batch that fits, given that 1 fits, and writes its flags. Only divisors of the
- * given one are tried, since they keep the global batch; memory increases with the micro batch. */
+/* Finds by bisection the largest micro batch that fits, given that a micro batch of 1 fits, and writes its flags. Only
+ * divisors of the given micro batch are tried, since they keep the global batch; memory increases with the micro
+ * batch. */
 static void largest_micro(const tws_job_spec *given, const tws_change *c, const tws_job *job, trial *best, char *flags,
                           size_t size) {
   enum { MOST = 512 };
@@ -83,8 +85,8 @@ static void describe(const tws_job *job, const trial *with, int offloads, char *
     snprintf(text + length, size - (size_t)length, ", %.0f %% faster", faster);
 }
 
-/* Returns 1 if the job fits with bf16 in place of a float32 that neither an option nor a file requests, and writes the
- * remedy. */
+/* If float32 is only a default, which neither an option nor a file requests, and the job fits with bf16, writes this
+ * remedy and returns 1; otherwise returns 0. */
 static int fits_in_bf16(const tws_job_spec *given, const tws_job *job, char *text, size_t size) {
   tws_job_spec spec = *given;
   trial with;

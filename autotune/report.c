@@ -26,7 +26,7 @@ static const char *number_text(char *text, const char *format, double value) {
   return text;
 }
 
-/* Formats a rounded number; the buffer has at least CELL bytes. */
+/* Formats a number, rounded to an integer, in `text`, which has at least CELL bytes. Returns `text`. */
 static const char *whole_text(char *text, double value) {
   return tws_format_integer(llround(value), text, CELL);
 }
@@ -113,7 +113,7 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
   }
   if (code == TWS_OK) {
     marks[count++] = (tws_mark){0, 0, 1, NULL, NULL, 1};
-    marks[count++] = (tws_mark){end, end, 1, NULL, NULL, 1}; /* the diagonal: prediction equals measurement */
+    marks[count++] = (tws_mark){end, end, 1, NULL, NULL, 1}; /* end of the diagonal: prediction equals measurement */
     tws_figure_points(marks, count, "predicted step, ms", "measured step, ms", svg);
   }
   tws_free(marks);
@@ -123,7 +123,7 @@ static tws_code draw_trials(const tws_tune_report *r, tws_text *svg, tws_error *
 
 /* ---- sections ---- */
 
-/* Adds the interval of the predicted step, and the nearest published run. */
+/* Adds to the report the interval of the predicted step time, and the published run that is most similar. */
 static void tell_interval(const tws_tune_report *r, const tws_tune_candidate *c, tws_document *d) {
   const double step_s = tws_tune_predicted(c);
   const tws_evidence evidence = tws_evidence_of_variant(r->request->job, &c->variant, step_s);
@@ -142,7 +142,7 @@ static void tell_winner(const tws_tune_report *r, tws_document *d) {
   const tws_tune_trial *trial = r->trials && r->trials->best >= 0 ? &r->trials->all[r->trials->best] : NULL;
   label_of(&a->winner.variant, label);
   tws_format_bytes(a->winner.bytes, bytes, sizeof bytes);
-  /* the best candidate, which is shown if nothing was trained */
+  /* the best candidate, whose predicted step is shown if no trial was run */
   const tws_tune_candidate *c = &r->result->candidates[0];
   tws_format_seconds(trial                       ? trial->step_s
                      : tws_tune_predicted(c) > 0 ? tws_tune_predicted(c)

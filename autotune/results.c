@@ -148,7 +148,7 @@ int tws_tune_assumed(const tws_tune_request *request, tws_assumption list[TWS_AS
 static void add_provenance(const tws_tune_request *request, cJSON *json) {
   const tws_job *job = request->job;
   cJSON_AddStringToObject(json, "model", job->network->name);
-  tws_fingerprint fingerprint = {0}; /* each candidate has a plan of its own */
+  tws_fingerprint fingerprint = {0}; /* only the model's fingerprint is set, since each candidate has another plan */
   snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
            (unsigned long long)tws_network_fingerprint(job->network));
   tws_fingerprint_json(&fingerprint, json);
@@ -227,7 +227,7 @@ tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *
 
 /* ---- folders ---- */
 
-/* One row of the summary: the number of experiments, failed ones included, and the best of them. */
+/* One row of the summary of experiments: their number, failed ones included, and the best experiment. */
 typedef struct summary_row {
   int count;
   double score, best; /* score and throughput of the best experiment */
@@ -250,7 +250,7 @@ static summary_row summarise(const tws_tune_report *report, int stage) {
   summary_row row = {0};
   for (int i = 0; trials && i < trials->count; i++) {
     tws_scored scored = trials->all[i].scored;
-    scored.step_s = trials->all[i].step_s; /* the measured step in place of the predicted one */
+    scored.step_s = trials->all[i].step_s; /* the score is that of the measured step, not the predicted one */
     if (stage < 0 || trials->all[i].variant.stage == stage) count_row(&row, goal, &scored, trials->all[i].name);
   }
   for (int i = 0; (!trials || trials->count == 0) && i < result->fits; i++) {
@@ -313,8 +313,9 @@ static int was_run(const tws_tune_report *report, const char *name) {
   return 0;
 }
 
-/* Writes the profile that runs corrected, so that later predictions can use it. `path` has room for 4096 bytes; it is
- * empty if there is none, and a file of an earlier search is removed. */
+/* Writes the profile as corrected by the runs to a file, so that later predictions can use it, and the file's path to
+ * `path`, which has room for 4096 bytes. Without a correction, `path` becomes empty, and the file of an earlier search
+ * is removed. */
 static tws_code write_profile(const tws_tune_report *report, const tws_tune_folders *folders, char *path,
                               tws_error *err) {
   const tws_job *job = report->request->job;

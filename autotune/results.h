@@ -12,7 +12,7 @@ typedef struct tws_tune_report {
   const tws_tune_result *result;
   const tws_tune_trials *trials;     /* NULL: no trial was run */
   const tws_tune_analysis *analysis; /* NULL: not requested, or nothing fits */
-  tws_advice advice[TWS_ADVICES];    /* changes that improve the best candidate, or with which the smallest one fits */
+  tws_advice advice[TWS_ADVICES];    /* changes that speed up the best candidate, or with which the smallest one fits */
   int advice_count;
 } tws_tune_report;
 
@@ -20,7 +20,7 @@ typedef struct tws_tune_report {
 int tws_tune_assumed(const tws_tune_request *request, tws_assumption list[TWS_ASSUMPTIONS]);
 
 /* Returns the best variant, and its name in *name: the fastest measured one, or the first of the result if none was
- * measured; NULL: nothing fits. */
+ * measured; NULL: no configuration fits. */
 const tws_variant *tws_tune_best(const tws_tune_report *report, const char **name);
 
 tws_code tws_tune_json(const tws_tune_report *report, tws_text *out, tws_error *err);

@@ -74,8 +74,7 @@ static int wanted_of(const tws_tune_request *request) {
   return request->trials > 0 ? request->trials : TWS_TUNE_TRIALS;
 }
 
-/* Returns the index, among the first `fits` candidates, of the one to simulate as number `trial`, by the tuner's
- * order. */
+/* Returns the index, below `fits`, of the candidate that the tuner simulates as number `trial` (from 0 on). */
 static int trial_index(const tws_tune_request *request, int fits, int trial) {
   if (request->tuner == TWS_TUNER_RANDOM)
     return (int)tws_random_permute(request->seed, (uint64_t)fits, (uint64_t)trial);
@@ -245,7 +244,7 @@ static tws_code add_found(tws_search *s, const tws_search_state *other, const tw
       return tws_fail(err, TWS_MEMORY, NULL, "no memory for the candidates");
     s->fits[s->fit_count++] = c;
   }
-  /* the other part planned more points than its best ones, which are all that it reports */
+  /* the other process reports only its best plans; the points of its other plans count as ruled out */
   s->swept->ruled_out += end->swept.ruled_out + end->swept.planned - end->count;
   s->swept->bounds += end->swept.bounds;
   s->swept->plans += end->swept.plans;
@@ -253,7 +252,8 @@ static tws_code add_found(tws_search *s, const tws_search_state *other, const tw
   return TWS_OK;
 }
 
-/* Waits until another part has finished. If a part dies, the launcher that started the parts terminates all of them. */
+/* Waits until the process of another part of the search has finished, and adds its results. If such a process dies, the
+ * launcher that started all of them terminates the others. */
 static tws_code add_part(tws_search *s, int part, tws_state_end *end, tws_error *err) {
   char path[PATH];
   tws_search_state other;
@@ -328,7 +328,8 @@ static tws_code search_space(const tws_points *points, tws_tune_result *result, 
                   .tally = tally,
                   .swept = &result->swept};
   tws_code code = own > 0 ? TWS_OK : tws_points_explain_none(points, err);
-  const int keeps = request->state && !s.every; /* a search of a small space is not resumed but repeated */
+  /* a killed search of a small space is repeated, so its state is not stored */
+  const int keeps = request->state && !s.every;
   if (keeps) state_path(request, request->part, path);
   if (code == TWS_OK) code = tws_search_state_open(points, keeps ? path : NULL, request->resume, &state, err);
   if (code == TWS_OK) {

@@ -26,7 +26,7 @@ struct tws_state_head {
   tws_state_end end;
 };
 struct tws_state_bound {
-  uint64_t checksum; /* checksum of the members after it */
+  uint64_t checksum; /* checksum of all following members */
   int64_t number;
   double step_s, needed_bytes, available_bytes, model_flops;
   uint64_t print;
@@ -113,7 +113,7 @@ static uint64_t add_space(uint64_t hash, const tws_points *p) {
   return add_long_list(hash, given->reduce_bucket, given->reduce_bucket_count);
 }
 
-/* Returns the fingerprint of the request, so that a search is not continued from the state of a different one. */
+/* Returns the fingerprint of the request, so that a search is not continued from the state of a different search. */
 static uint64_t fingerprint_of(const tws_points *p) {
   const tws_tune_request *request = p->request;
   uint64_t configuration = 0, hash = tws_fingerprint_integer(TWS_FINGERPRINT_START, sizeof(tws_tune_candidate));
@@ -211,8 +211,8 @@ static tws_code cannot_keep(const char *path, tws_error *err) {
                   "%s: the state of the search cannot be written: %s", path, strerror(errno));
 }
 
-/* Opens and locks the file. The lock lasts until the last process of the search has exited, so that searches do not run
- * concurrently on it; after a search was killed this may take a moment. */
+/* Opens and locks the file. The lock lasts until the last process of the search has exited, so that no two searches use
+ * the file at the same time. After a search was killed, waiting for the lock may take up to two seconds. */
 static tws_code lock_file(tws_search_state *s, const char *path, int create, tws_error *err) {
   enum { TRIES = 100, PAUSE_US = 20000 };
   TWS_TRY(tws_changed_file(path, create, &s->file, err));

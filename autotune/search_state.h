@@ -6,7 +6,8 @@
 
 #include "autotune/divisions.h"
 
-/* numbers of bounds and plans that a file has room for; others are not stored, and are computed again */
+/* numbers of bounds and plans that a file has room for; further ones are not stored, and a resumed search computes them
+ * again */
 enum { TWS_STATE_BOUNDS = 1 << 17, TWS_STATE_PLANS = 1 << 13 };
 
 typedef struct tws_search_state {
@@ -20,8 +21,9 @@ typedef struct tws_search_state {
   size_t index_count[2];
 } tws_search_state;
 
-/* Opens the state. path NULL: the bounds of divisions alone, in memory that forked processes share. `resume`: continues
- * from the file if it exists. Fails with TWS_INVALID if the file is of another search or damaged, and with TWS_IO. */
+/* Opens the state. path NULL: no file; only the bounds of divisions are stored, in memory that forked processes share.
+ * resume 1: the search continues from the file if it exists. Fails with TWS_INVALID if the file belongs to another
+ * search or is damaged, and with TWS_IO if it cannot be opened or written. */
 tws_code tws_search_state_open(const tws_points *points, const char *path, int resume, tws_search_state *state,
                                tws_error *err);
 void tws_search_state_close(tws_search_state *state);

@@ -7,8 +7,9 @@ static int is_within(const tws_serve_answer *a, tws_serve_limits limits) {
          (limits.first_token_s <= 0 || a->first_token_s <= limits.first_token_s);
 }
 
-/* Finds the most texts of a division within the limits. Times grow with the texts, so that the first number beyond them
- * ends the search. */
+/* Finds the number of texts, a power of two, with the highest rate of generated tokens within the limits, for one
+ * division. Latencies grow with the number of texts, so the search ends at the first number that exceeds a limit or
+ * does not fit. */
 static tws_code fill_point(tws_job *job, const tws_serve_request *request, tws_serve_limits limits,
                            tws_serve_point *point, tws_error *err) {
   enum { MOST = 1 << 12 };

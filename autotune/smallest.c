@@ -43,7 +43,8 @@ static void fill_given(const tws_job_spec *spec, const tws_config *config, tws_t
   if (space->micro_count && space->micro[0] > space->max_micro) space->max_micro = space->micro[0];
 }
 
-/* Copies the axes that were given by a flag or with more than one rank in the configuration; sequences are kept. */
+/* Copies the axes that were given by a flag or with more than one rank in the configuration; the degree of sequence
+ * parallelism is always that of the configuration. */
 static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tune_space *space) {
   const tws_variant given = tws_variant_given(config);
   space->sequence[space->sequence_count++] = given.sequence;
@@ -57,9 +58,9 @@ static void keep_axes(const tws_job_spec *spec, const tws_config *config, tws_tu
       given.pipeline > 1 || spec->schedule ? given.schedule : (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
 }
 
-/* Builds the tuner's request. If the job states no axes and the states exceed a device, pipelines and tensor ranks are
- * searched; sequence parallelism is not, and only the default schedule is used: the subcommand tune offers more for a
- * given machine. */
+/* Builds the tuner's request. If the job states no axes and the states exceed a device, numbers of pipeline stages and
+ * of tensor ranks are searched, with the default schedule; sequence parallelism is not searched. (The subcommand tune
+ * searches more for a given machine.) */
 static tws_tune_request ask_tuner(const kind_search *s, int devices) {
   tws_tune_request ask = {.job = s->job, .seed = 1, .workers = s->workers};
   tws_tune_space *space = &ask.space;
@@ -113,8 +114,8 @@ static void note_failure(kind_search *s, const tws_tune_result *result, int devi
   s->at_least = fmax(s->at_least, devices * times * best->estimate.mfu);
 }
 
-/* Sets *may_fit to 0 if the states that a setting keeps on its first stage, which a plan of one micro-batch lists, are
- * larger than the memory: most settings of too few devices are. */
+/* Sets *may_fit to 0 if the model states of the first stage alone, which a plan of one micro-batch lists, exceed the
+ * memory. If there are too few devices, this rejects most settings quickly. */
 static tws_code states_fit(const tws_tune_request *ask, tws_tune_candidate *c, int *may_fit, tws_error *err) {
   tws_bound_bytes state;
   tws_job *job;
@@ -123,13 +124,13 @@ static tws_code states_fit(const tws_tune_request *ask, tws_tune_candidate *c, i
   TWS_TRY(tws_tune_derive(ask, c, &job, &refused, err));
   if (refused) return TWS_OK;
   const tws_plan_request plan = tws_job_request(job, 0);
-  *may_fit = tws_bound_state(&plan, &state, NULL) != TWS_OK || /* the plan of the whole job says what is wrong */
+  *may_fit = tws_bound_state(&plan, &state, NULL) != TWS_OK || /* on failure 1: the whole job's plan gives the error */
              tws_job_fit_within(job, &state.end, ask->memory_bytes).fits;
   tws_job_destroy(job);
   return TWS_OK;
 }
 
-/* Sets *does to 1 if any setting fits: settings are planned until one does. */
+/* Sets *does to 1 if any setting fits. Plans one setting after another until one fits. */
 static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err) {
   tws_variant *points = NULL;
   int count = 0;
@@ -148,8 +149,9 @@ static tws_code find_fit(const tws_tune_request *ask, int *does, tws_error *err)
   return code;
 }
 
-/* Searches with this number of devices and sets *does if they suffice. With `settle` all settings are searched and the
- * best is kept; else, without a time limit, only the settings with the least memory. */
+/* Searches with this number of devices, and sets *does to 1 if they suffice (the job fits, fast enough), else to 0.
+ * With `settle` all settings are searched and the best is kept; else, without a time limit, only the settings with the
+ * least memory. */
 static tws_code try_devices(kind_search *s, int devices, int settle, int *does, tws_error *err) {
   tws_tune_result *result;
   use_devices(s, devices);
@@ -162,7 +164,8 @@ static tws_code try_devices(kind_search *s, int devices, int settle, int *does, 
   ask.list_up_to = -1; /* only the fastest setting is needed, unless a step has a time limit */
   ask.trials = is_timed(s) ? 0 : 1;
   TWS_TRY(tws_tune(&ask, &result, err));
-  /* sorted by throughput; with a free batch a candidate with less throughput may have a shorter step */
+  /* all candidates are examined, not only the first, which has the highest throughput: if the batch is free, one with
+   * less throughput may have a shorter step */
   for (int i = 0; i < result->fits && !*does; i++) {
     *does = fast_enough(s, &result->candidates[i]);
     if (*does) s->answer->best = result->candidates[i];
@@ -181,14 +184,15 @@ static int can_be_divided(kind_search *s, int devices) {
   return tws_tune_has_points(&ask);
 }
 
-/* Returns 1 for a number of nodes that is tried first (a rung): all up to 16, then eight per doubling, by which batches
- * and layers can be divided. */
+/* Returns 1 for a number of nodes that is tried first (a rung): all up to 16, then eight per doubling, since batches
+ * and layers are often divisible by such numbers. */
 static int is_rung(int nodes) {
   while (nodes >= 16 && nodes % 2 == 0) nodes /= 2;
   return nodes < 16;
 }
 
-/* Lists fractions of a node that divide it, then rungs of whole nodes, from the lower bound by the states. */
+/* Lists fractions of a node that divide it, then rungs of whole nodes, beginning with the lower bound that the model
+ * states give. */
 static void list_counts(kind_search *s, int most_nodes) {
   tws_cluster *cluster = &s->job->cluster;
   const int own = cluster->devices_per_node;
@@ -200,8 +204,8 @@ static void list_counts(kind_search *s, int most_nodes) {
   }
 }
 
-/* Sets *devices to the first of the counts that suffices, or to 0. A rung that fails only by its time raises the lower
- * bound. */
+/* Sets *devices to the first number of the list that suffices, or to 0. A number that fails only because its step is
+ * too slow raises the lower bound. */
 static tws_code first_that_does(kind_search *s, const counts *list, int *devices, tws_error *err) {
   int does = 0;
   *devices = 0;
@@ -213,7 +217,8 @@ static tws_code first_that_does(kind_search *s, const counts *list, int *devices
   return TWS_OK;
 }
 
-/* Tries the rungs first, then all numbers between the first that suffices and the rung before it. */
+/* Sets *devices to the smallest number of devices that suffices, or to 0: tries the rungs first, then all numbers
+ * between the first rung that suffices and the rung before it. */
 static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws_error *err) {
   const int own = s->job->cluster.devices_per_node;
   counts *between = tws_calloc(1, sizeof *between);
@@ -221,7 +226,7 @@ static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws
   list_counts(s, most_nodes);
   tws_code code = first_that_does(s, &s->counts, devices, err);
   const int found = *devices;
-  int below = found > own ? found / own : 1; /* every fraction of a node is a rung */
+  int below = found > own ? found / own : 1; /* fractions of a node are all rungs, so only nodes are refined */
   while (--below > 0 && !is_rung(below)) {
   }
   for (int nodes = below + 1; code == TWS_OK && nodes * own < found; nodes++)
@@ -241,7 +246,7 @@ static void cluster_word(const kind_search *s, char *word, size_t size) {
     snprintf(word, size, "%s:%d", s->answer->cluster, s->answer->nodes);
 }
 
-/* Writes the arguments for another subcommand about the same job. */
+/* Writes to the answer the command-line arguments with which another subcommand works on the same job. */
 static tws_code write_arguments(kind_search *s, tws_error *err) {
   const char *argv[ARGUMENTS];
   char cluster[300];
@@ -289,7 +294,8 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
   if (!s->counts.count)
     snprintf(a->reason, sizeof a->reason, "no number of devices up to %d holds its states and divides its batch",
              most_nodes * s->job->cluster.devices_per_node);
-  if (!devices && s->counts.count && !is_timed(s)) { /* records why the largest number fails */
+  /* searches with the largest number of devices, to record why it fails */
+  if (!devices && s->counts.count && !is_timed(s)) {
     int does;
     return try_devices(s, s->counts.item[s->counts.count - 1], 1, &does, err);
   }
@@ -298,11 +304,12 @@ static tws_code search_kind(kind_search *s, int most_nodes, tws_error *err) {
 
 /* ---- all kinds of clusters ---- */
 
-/* Splits a given name into the maximum number of nodes, which it returns, and the name without it. */
+/* Removes the suffix ":N" from the name of a cluster and returns N, the maximum number of nodes; 0: the name has
+ * none. */
 static int nodes_given(char *name) {
   char *colon = strchr(name, ':');
   if (!colon || strchr(name, '/')) return 0;
-  int nodes = 0; /* a suffix after the number is part of the cluster's name */
+  int nodes = 0; /* text after the number is ignored */
   const char *rest;
   *colon = '\0';
   tws_text_int(colon + 1, &rest, 0, INT32_MAX, &nodes);
@@ -322,7 +329,8 @@ static tws_code search_named(const tws_smallest_request *request, const char *na
   if (code == TWS_OK) {
     const int named = nodes_given(answer->cluster), own = s->job->cluster.devices_per_node;
     const int file = !named && s->job->cluster.nodes > 1;
-    const int fixed = named || file || s->job->cluster.lone_device; /* no profile states links between devices */
+    /* 1: the size is fixed; lone_device: the profile states no links between devices */
+    const int fixed = named || file || s->job->cluster.lone_device;
     const int most = fixed ? s->job->cluster.nodes : TWS_SMALLEST_MAX_DEVICES / own;
     if (s->job->backend == TWS_BACKEND_HOST)
       code = tws_fail(err, TWS_USAGE, "name clusters of GPUs, or none for all that are built in",
@@ -390,8 +398,8 @@ static tws_code check_request(const tws_smallest_request *request, tws_error *er
 }
 
 /* The kinds of one request. Each kind is searched by one worker process from its first number of devices to its last:
- * workers that are started again for every few points of a search would copy the memory pages that they write, and
- * compute the bounds again that others of them have computed. */
+ * starting new workers for every few points of a search would copy memory pages again and again, and the workers would
+ * compute each other's bounds again. */
 typedef struct all_kinds {
   const tws_smallest_request *request;
   char names[TWS_SMALLEST_KINDS][256];
@@ -430,7 +438,7 @@ tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_ans
   TWS_TRY(code);
   *count = all.count;
   qsort(answers, (size_t)all.count, sizeof *answers, by_devices);
-  for (int i = 0; i < all.count; i++) /* the pointer is from another process or from before the sort */
+  for (int i = 0; i < all.count; i++) /* the pointer was set by another process, or before the answers were sorted */
     answers[i].best.estimate.path.bottleneck = answers[i].best.estimate.path.text;
   return TWS_OK;
 }
@@ -439,7 +447,7 @@ int tws_smallest_assumed(const tws_smallest_request *request, tws_assumption lis
   tws_job_spec spec = *request->spec;
   tws_job *job;
   int kept = 0;
-  spec.cluster = "dgx-a100"; /* any cluster will do for the assumptions, and the given one may be a list */
+  spec.cluster = "dgx-a100"; /* the assumptions do not depend on the cluster, and the given name may be a list */
   if (tws_measured_open(&spec, &job, NULL) != TWS_OK) return 0;
   const int count = tws_job_assumed(job, list);
   for (int i = 0; i < count; i++)

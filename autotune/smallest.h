@@ -11,20 +11,20 @@
 enum { TWS_SMALLEST_KINDS = 32, TWS_SMALLEST_MAX_DEVICES = 4096 };
 
 typedef struct tws_smallest_request {
-  const tws_job_spec *spec; /* stage, recompute, micro_batch, accumulation and axes are kept if given, and so is the
-                             * batch of its configuration; cluster: names separated by commas, each optionally with its
+  const tws_job_spec *spec; /* stage, recompute, micro_batch, accumulation, axes and the configuration's batch are not
+                             * varied if they are given; cluster: names separated by commas, each optionally with its
                              * maximum number of nodes; NULL: every built-in GPU cluster whose GPUs differ */
-  double within_s;          /* upper limit of a step's seconds; 0: no limit */
-  double tokens_per_s;      /* lower limit of the rate; 0: no limit */
+  double within_s;          /* upper limit of the seconds of a step; 0: no limit */
+  double tokens_per_s;      /* lower limit of the rate of training; 0: no limit */
   tws_progress *progress;   /* may be NULL */
 } tws_smallest_request;
 
 /* Answer for one kind of cluster. */
 typedef struct tws_smallest_answer {
-  char cluster[256]; /* name as given, without the number of nodes */
+  char cluster[256]; /* the cluster's name as given, without the number of nodes */
   char device[64];
   int found, nodes;
-  tws_tune_candidate best; /* the fastest settings with that number of devices */
+  tws_tune_candidate best; /* the fastest settings with the smallest number of devices */
   double tokens_per_s;
   tws_evidence evidence; /* evidence for the predicted time */
   int tried, most;       /* number of tried numbers of devices, and the largest of them */
@@ -34,11 +34,11 @@ typedef struct tws_smallest_answer {
   char arguments[1024];
 } tws_smallest_answer;
 
-/* Fills answers[TWS_SMALLEST_KINDS], the smallest first, then kinds without an answer. Tried are the numbers of
- * devices that divide the job, from the lower bound by its states (and its flops) upwards: fractions of a node,
- * whole nodes up to 16, then eight numbers per doubling; finally all numbers between the first that suffices and the
- * last that does not. TWS_USAGE: ranks were given, or a time limit without a batch to which it applies; else errors
- * of tws_job_open(). */
+/* Fills answers[TWS_SMALLEST_KINDS], ordered by the number of devices, then kinds of clusters that do not suffice.
+ * Tried are the numbers of devices that divide the job, from a lower bound upwards that follows from its states (and
+ * its FLOPs): fractions of a node, whole nodes up to 16, then eight numbers per doubling; finally all numbers between
+ * the first that suffices and the last that does not. Fails with TWS_USAGE if ranks were given, or a time limit without
+ * a batch to which it applies, and as tws_job_open() does. */
 tws_code tws_smallest_find(const tws_smallest_request *request, tws_smallest_answer *answers, int *count,
                            tws_error *err);
 /* Lists the assumptions about the job that do not depend on the kind of cluster. Returns their number. */

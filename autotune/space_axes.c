@@ -31,7 +31,7 @@ static int largest_of(const tws_tune_request *request) {
   return most;
 }
 
-/* Sets each list to the configuration's value. */
+/* Sets each list of axis values to the configuration's value alone. */
 static void fill_given(const tws_config *config, tws_axes_space *axes) {
   tws_variant given = tws_variant_given(config);
   axes->pipeline[0] = given.pipeline;
@@ -39,7 +39,7 @@ static void fill_given(const tws_config *config, tws_axes_space *axes) {
   axes->sequence[0] = given.sequence;
   axes->schedules[0] = given.schedule;
   axes->sequence_parallel[0] = given.sequence_parallel;
-  axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: the configuration has no value */
+  axes->expert[0] = tws_network_has_experts(axes->network) ? given.expert : 0; /* 0: the model has no experts */
   axes->pipeline_count = axes->tensor_count = axes->sequence_count = axes->schedule_count =
       axes->sequence_parallel_count = axes->expert_count = axes->capacity_count = 1;
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++) axes->exchange_count[i] = 1;
@@ -56,8 +56,8 @@ static void fill_neighbours(const tws_config *config, tws_axes_space *axes, int 
       if (axes->devices % ranks == 0) axes->exchange[i][axes->exchange_count[i]++] = 1 + ranks;
 }
 
-/* Returns 1 if the user gives lists of ZeRO knobs. The space is large then, so that sequence ranks, exchanges and
- * experts are restricted to listed values. */
+/* Returns 1 if the user gives lists of ZeRO knobs. The space is then large, so sequence ranks, exchanges and experts
+ * take only values that the user lists. */
 static int names_knobs(const tws_tune_space *space) {
   int named =
       space->overlap_count + space->reduce_bucket_count + (space->offload_is_default ? 0 : space->offload_count);
@@ -65,7 +65,7 @@ static int names_knobs(const tws_tune_space *space) {
   return named > 0;
 }
 
-/* Fills empty lists with the defaults of a search over all axes. */
+/* Fills the lists of axes for which the user gave no values with the defaults of a search over all axes. */
 static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes) {
   int layers = request->job->network->layers < 1 << 20 ? (int)request->job->network->layers : 1 << 20;
   axes->pipeline_count = divisors_up_to(largest_of(request), layers, axes->pipeline);
@@ -88,8 +88,8 @@ static void fill_thorough(const tws_tune_request *request, tws_axes_space *axes)
       axes->expert[axes->expert_count++] = degree;
 }
 
-/* Restricts sequence_parallel to the one value that software supports if it always splits tokens among tensor ranks, or
- * never does. */
+/* Restricts the list of sequence_parallel to one value if the job's runtime supports only this value: tokens are always
+ * split among tensor ranks, or never. */
 static void fill_tokens(const tws_job *job, tws_axes_space *axes) {
   const tws_features has = tws_runtime_features(tws_profile_runtime(job->profile), job->backend);
   const int whole = tws_features_have(has, TWS_FEATURE_WHOLE_TOKENS);
@@ -139,7 +139,7 @@ void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes) {
 
 /* ---- points ---- */
 
-/* Returns 1 if the model's heads and widths can be divided as the point says. */
+/* Returns 1 if the model's heads and widths are divisible by the point's number of tensor ranks. */
 static int axes_tensor_legal(const tws_axes_space *axes, const tws_variant *point) {
   const tws_network *n = axes->network;
   int tensor = point->tensor;
@@ -150,7 +150,7 @@ static int axes_tensor_legal(const tws_axes_space *axes, const tws_variant *poin
                              NULL) == TWS_OK;
 }
 
-/* Returns 1 if the point's replicas and the model's experts can be divided as it says. */
+/* Returns 1 if the point's replicas and the model's experts are divisible by the point's expert-parallel degree. */
 static int axes_experts_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (point->expert < 2) return 1;
   return tws_variant_replicas(point) % point->expert == 0 &&
@@ -158,7 +158,7 @@ static int axes_experts_legal(const tws_axes_space *axes, const tws_variant *poi
 }
 
 /* Returns 1 if `ranks` can be divided into groups of `value` adjacent ranks, each of whole groups of `unit` ranks;
- * `node`: the number of these ranks in a node, the only value that is tried if none are listed. */
+ * `node`: the number of these ranks in a node, the only legal value if the user listed none; 0: any. */
 static int neighbours_legal(int value, int ranks, int unit, int node) {
   return value < ranks && ranks % value == 0 && value % unit == 0 && (node == 0 || value == node);
 }
@@ -206,7 +206,7 @@ tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err)
                     "expert capacities: the model's file states its own");
   for (int i = 0; i < space->expert_count; i++) {
     code = space->expert[i] > 1 ? tws_expert_parallel_check(network, space->expert[i], err) : TWS_OK;
-    if (code == TWS_OK) break; /* illegal values of a list are skipped if another is legal */
+    if (code == TWS_OK) break; /* one legal value of the list is enough, since illegal ones are skipped */
   }
   return code;
 }
@@ -225,7 +225,7 @@ int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point
 
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point) {
   if (!exchanges_legal(axes, point)) return 0;
-  /* 1: ZeRO partitions among several ranks */
+  /* 1: there are several ranks among which ZeRO can partition */
   const int divided = point->ranks / (point->pipeline * point->tensor) > 1;
   return !axes->thorough || axes->every_stage || !divided || point->stage > 0;
 }

@@ -29,14 +29,15 @@ typedef struct tws_axes_space {
 } tws_axes_space;
 
 void tws_axes_fill(const tws_tune_request *request, tws_axes_space *axes);
-/* Fails with TWS_UNSUPPORTED or TWS_INVALID if a list concerns experts, and the job's model has none or none of its
- * layers supports it. */
+/* Fails with TWS_UNSUPPORTED or TWS_INVALID if the user listed values that concern experts, and the job's model has no
+ * experts, or no layer that supports the values. */
 tws_code tws_axes_check_experts(const tws_tune_request *request, tws_error *err);
-/* Returns 1 if the model, the batch and the schedule can be divided as the point says and the defaults do not exclude
- * it. */
+/* Returns 1 if the model, the batch and the schedule are divisible by the point's degrees of parallelism, and the
+ * defaults do not exclude the point. */
 int tws_axes_division_legal(const tws_axes_space *axes, const tws_variant *point);
 /* Returns 1 if the point's ZeRO stage and exchanges are legal for its division. */
 int tws_axes_knobs_legal(const tws_axes_space *axes, const tws_variant *point);
-/* Writes the reason why no rank count of the list can be divided by any of these axes; returns 0 if some can. */
+/* If no number of ranks of the list can be divided by any combination of these axes, writes the reason and returns 1;
+ * otherwise returns 0. */
 int tws_axes_explain(const tws_axes_space *axes, const int *ranks, int count, char *text, size_t size);
 #endif

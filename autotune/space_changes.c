@@ -41,7 +41,8 @@ const tws_change *tws_change_at(size_t index) {
   return index < sizeof changes / sizeof *changes ? &changes[index] : NULL;
 }
 
-/* Returns the largest number of tensor ranks that the replicas, a node's devices and the model allow; 1: none. */
+/* Returns the largest number of tensor ranks that the number of replicas, a node's devices and the model allow; 1: no
+ * tensor parallelism. */
 static int64_t tensor_choice(const tws_job *job) {
   const tws_network *n = job->network;
   int replicas = tws_job_ranks_along(job, TWS_AXIS_DATA), best = 1;
@@ -73,8 +74,8 @@ static int set_tiles(const tws_change *c, const tws_job *job, tws_changed *to) {
   return 1;
 }
 
-/* Sets larger groups, each of which has all partitions, or none, which offload requires. Returns 0 if there are no
- * groups. */
+/* Sets larger groups of ranks that each have all partitions (mics_shard_size), or no groups, which offloading requires.
+ * Returns 0 if the job has no groups. */
 static int set_groups(const tws_change *c, const tws_job *job, tws_changed *to) {
   const int64_t ranks = tws_config_shard_ranks(job->config);
   if (ranks == 0 || to->spec.set.count == TWS_MAX_STRINGS) return 0;

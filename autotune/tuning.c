@@ -17,7 +17,7 @@ static int64_t first_of(int64_t given, int64_t key, int64_t otherwise) {
   return given > 0 ? given : key > 0 ? key : otherwise;
 }
 
-/* Takes unset values from the configuration's section autotuning. */
+/* Sets values that no option has set from the configuration's section autotuning. */
 static void take_section(tws_tuning *t) {
   const tws_config *config = t->search.job->config;
   const tws_autotuning a = tws_config_autotuning(config);
@@ -40,7 +40,7 @@ static void take_section(tws_tuning *t) {
   if (t->axes == TWS_TUNING_AXES_DEFAULT) t->axes = TWS_TUNING_AXES_OFF;
 }
 
-/* Takes the batch: a global batch, or accumulation steps. */
+/* Sets the batch of the search space from the configuration: a global batch, or accumulation steps. */
 static tws_code take_batch(tws_tuning *t, tws_error *err) {
   const tws_config *config = t->search.job->config;
   tws_tune_space *space = &t->search.space;
@@ -69,7 +69,7 @@ static void keep_margin(tws_tuning *t) {
 }
 
 /* Adds points without offload if the configuration offloads and no list of offload targets is given, since the job may
- * fit without, and be faster. */
+ * fit without offloading, and be faster. */
 static void try_without_offload(tws_tune_request *search) {
   const tws_config *config = search->job->config;
   tws_tune_space *space = &search->space;
@@ -158,7 +158,8 @@ tws_code tws_tuning_check(const tws_tuning *t, tws_error *err) {
 
 /* ---- the run ---- */
 
-/* Copies the request, with the budget, and with its part of the search if a launcher has started several processes. */
+/* Copies the request, and adds the time budget and, if a launcher has started several processes, the number of this
+ * process's part of the search. */
 static tws_tune_request request_of(const tws_tuning *t) {
   tws_tune_request request = t->search;
   int part, parts;
@@ -203,7 +204,8 @@ static tws_code measure(const tws_tuning *t, const tws_tune_request *request, co
   return tws_tune_measure(request, &how, result, trials, err);
 }
 
-/* Sets *own to the user's configuration. Returns 0 if it is not complete. */
+/* Sets *own to the variant of the user's configuration and returns 1; returns 0 if the configuration is not
+ * complete. */
 static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   tws_job *job;
   if (!spec->config || tws_measured_load(spec, &job, NULL) != TWS_OK) return 0;
@@ -212,7 +214,7 @@ static int own_variant(const tws_job_spec *spec, tws_variant *own) {
   return 1;
 }
 
-/* State of one search: its report, its folders, and the callback that receives the report. */
+/* The state of one search: its report, its folders, and the callback that receives the report. */
 typedef struct findings {
   const tws_tuning *of;
   const tws_tune_folders *folders;
@@ -266,7 +268,7 @@ tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_callback tell, void *use
   /* creates the folders before the work starts, so that an unwritable one is reported at once */
   TWS_TRY(tws_tune_folders_make(&folders, err));
   TWS_TRY(tws_tune(&request, &result, err));
-  if (request.part > 0) { /* the first part merges the results and reports them */
+  if (request.part > 0) { /* only the process of the first part merges and reports the results */
     tws_tune_result_destroy(result);
     return TWS_OK;
   }

@@ -1,5 +1,5 @@
-/* A complete tuning: the search, optional runs of the best configurations, the analysis of the winner, and the files,
- * in that order. `twinspeed tune` calls this and prints the result. */
+/* Runs a complete tuning: the search, optional runs of the best configurations, the analysis of the winner, and the
+ * writing of files, in this order. `twinspeed tune` calls this and prints the result. */
 #ifndef TWS_AUTOTUNE_TUNING_H
 #define TWS_AUTOTUNE_TUNING_H
 
@@ -29,7 +29,7 @@ typedef struct tws_tuning {
       early_stopping;  /* maximum number of simulations, and of successive simulations without an improvement; 0: the
                        * configuration's value, or that of tws_tune() */
   double memory;       /* bytes of one device; below 0: the device's own */
-  int keeps_margin;    /* tight candidates do not count as fitting */
+  int keeps_margin;    /* 1: tight candidates (tws_tune_is_tight()) do not count as fitting */
   double budget_s;     /* time limit of the runs, or of the search if no runs are requested; 0: no limit */
   const char *results; /* folder of the results */
   const char *experiments; /* folder; NULL: DeepSpeed's default name, in a folder inside `results` */
@@ -55,8 +55,8 @@ tws_code tws_tuning_check(const tws_tuning *t, tws_error *err);
  * fits. */
 typedef tws_code (*tws_tuning_callback)(void *user, const tws_tune_report *report, tws_error *err);
 /* Runs the tuning, writes its files and calls `tell`. A process that searches a part other than the first
- * (tws_tune_request.part) writes nothing and does not call it. TWS_NO: nothing fits, or no run could be measured; files
- * are written and `tell` is called in this case too. */
+ * (tws_tune_request.part) writes nothing and does not call `tell`. Returns TWS_NO if nothing fits, or no run could be
+ * measured; files are written and `tell` is called in this case too. */
 tws_code tws_tuning_run(const tws_tuning *t, tws_tuning_callback tell, void *user, tws_error *err);
 /* Repeats the search for each value of one figure of the cluster; writes no files. Fails with TWS_USAGE if runs are
  * requested. */

@@ -84,7 +84,7 @@ tws_code tws_worker_pool_join(tws_worker_pool *crew, int stop, double *cpu_s, tw
 
 /* ---- a list ---- */
 
-typedef struct slot { /* header of an item's slot; the answer's bytes follow it in memory */
+typedef struct slot { /* header of an item's slot, which the bytes of the item's answer follow in memory */
   _Alignas(16) atomic_int done;
   tws_code code;
   tws_error err;

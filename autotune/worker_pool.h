@@ -1,4 +1,4 @@
-/* Worker processes that divide work on one machine. They are forked, so that they start with the search's data, and
+/* Runs worker processes that divide work on one machine. Workers are forked, so that they have the search's data, and
  * write their results into shared memory. Workers exit when their parent exits. Internal to autotune/. */
 #ifndef TWS_AUTOTUNE_WORKER_POOL_H
 #define TWS_AUTOTUNE_WORKER_POOL_H
@@ -24,8 +24,8 @@ typedef struct tws_worker_pool {
 tws_code tws_worker_pool_start(tws_worker_pool *crew, int count, void (*body)(void *user, int index), void *user,
                                tws_error *err);
 int tws_worker_pool_running(const tws_worker_pool *crew); /* returns the number of workers that are still running */
-/* Waits for all workers; if `stop` is set, terminates them first. Adds their CPU seconds to *cpu_s. TWS_ENVIRONMENT: a
- * worker exited before its work was done and was not stopped. */
+/* Waits for all workers; if `stop` is set, terminates them first. Adds their CPU seconds to *cpu_s. Fails with
+ * TWS_ENVIRONMENT if a worker exited before its work was done, unless it was stopped. */
 tws_code tws_worker_pool_join(tws_worker_pool *crew, int stop, double *cpu_s, tws_error *err);
 
 /* A list of items that idle workers take in order. Results are read in the order of the list, so that they do not

@@ -50,7 +50,8 @@ tws_code tws_archive_read(const tws_archive *a, uint64_t at, void *to, size_t co
   return TWS_OK;
 }
 
-/* ---- finds the directory: the zip archive's last record, which only a comment may follow, points to it ---- */
+/* ---- finding the archive's directory: the zip file's last record points to it; only a comment may follow that record
+ * ---- */
 
 static tws_code read_end64(const tws_archive *a, uint64_t end, list_place *list, tws_error *err) {
   unsigned char text[END64_BYTES];
@@ -92,8 +93,8 @@ static tws_code find_list(const tws_archive *a, uint64_t size, list_place *list,
 
 /* ---- entries ---- */
 
-/* Reads the 64-bit values of the zip64 extra field: value[] are sizes and offset in the order of the format, and those
- * whose 32-bit field is all ones are replaced. */
+/* Reads the 64-bit values of the zip64 extra field. value[] are the entry's sizes and offset, in the order of the
+ * format; the function replaces those whose 32-bit field is all ones. Returns 1, or 0 if the field is damaged. */
 static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   for (size_t at = 0; at + 4 <= bytes;) {
     const size_t length = (size_t)number(extra + at + 2, 2);
@@ -116,8 +117,8 @@ static int widen(const unsigned char *extra, size_t bytes, uint64_t *value[3]) {
   return 1;
 }
 
-/* Finds the offset of the entry's data. The local header, which precedes the data, repeats the name and has the length
- * that leads to the data. */
+/* Finds the offset of the entry's data. The local header, which precedes the data, contains the name again, and its own
+ * length, after which the data begin. */
 static tws_code find_data(const tws_archive *a, tws_archive_entry *entry, uint64_t header, uint64_t limit,
                           tws_error *err) {
   unsigned char text[LOCAL_BYTES];

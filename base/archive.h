@@ -25,14 +25,14 @@ typedef struct tws_archive {
 /* Returns 1 if the file starts with the signature of a zip archive. */
 int tws_archive_is(const char *path);
 /* Opens an archive and reads its directory, but no entry. Fails with TWS_INVALID if the file is no archive, is
- * truncated, or has entries outside of it; TWS_UNSUPPORTED for compressed, encrypted or split archives; TWS_IO if it
+ * truncated, or lists entries beyond its end; TWS_UNSUPPORTED for compressed, encrypted or split archives; TWS_IO if it
  * cannot be read. */
 tws_code tws_archive_open(const char *path, tws_archive **out, tws_error *err);
 void tws_archive_close(tws_archive *archive); /* NULL is allowed */
-/* Returns the entry of that name, which belongs to the archive, or NULL if there is none. */
+/* Returns the entry with that name, or NULL if there is none; the archive owns the entry. */
 const tws_archive_entry *tws_archive_find(const tws_archive *archive, const char *name);
-/* Reads exactly `count` bytes that start at byte `at` of the file into `to`; fails with TWS_IO if the file has
- * fewer. */
+/* Reads exactly `count` bytes that start at byte `at` of the archive's file into `to`; fails with TWS_IO if the file
+ * has fewer. */
 tws_code tws_archive_read(const tws_archive *archive, uint64_t at, void *to, size_t count, tws_error *err);
 /* Reads the entry and compares its CRC-32 with the recorded one; fails with TWS_INVALID if they differ. */
 tws_code tws_archive_verify(const tws_archive *archive, const tws_archive_entry *entry, tws_error *err);

@@ -1,4 +1,4 @@
-/* Suggestions of the form "did you mean ...": finds the known word that is closest to a wrong one. */
+/* Suggests corrections ("did you mean ..."): finds the known words that are closest to a misspelled word. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,8 +45,8 @@ int tws_is_similar_word(const char *a, const char *b) {
   return n && m && n <= LONGEST && m <= LONGEST && distance(a, n, b, m) <= (int)(n > m ? n : m) / 3;
 }
 
-/* Returns 1 if the two words differ only in their digits and therefore name different things, as the devices h20 and
- * h200. Returns 0 for the same digits in another order, as in fp61 for fp16, which is a typing error. */
+/* Returns 1 if the two words differ only in their digits and therefore name different things, such as the devices h20
+ * and h200. Returns 0 for the same digits in another order, as in fp61 for fp16, which is a typing error. */
 static int differ_in_digits(const char *a, const char *b) {
   int count[10] = {0}, same = 1;
   if (strcasecmp(a, b) == 0) return 0;

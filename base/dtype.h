@@ -27,8 +27,8 @@ typedef enum tws_tier {
 } tws_tier;
 const char *tws_tier_name(tws_tier tier);
 
-/* Convert between bfloat16, which is the upper half of a float32, and float32. They round to nearest even; NaN stays
- * NaN. */
+/* Convert between bfloat16, which is the upper half of a float32, and float32. Conversion to bfloat16 rounds to nearest
+ * even; NaN stays NaN. */
 static inline float tws_from_bf16(unsigned short value) {
   union { unsigned int bits; float value; } u = {.bits = (unsigned int)value << 16};
   return u.value;
@@ -39,8 +39,8 @@ static inline unsigned short tws_to_bf16(float value) {
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
 }
 
-/* Convert between IEEE half precision, with 5 bits of exponent and 10 of fraction, and float32. They round to nearest
- * even, and magnitudes above 65519.996 become infinity. */
+/* Convert between IEEE half precision, with 5 bits of exponent and 10 of fraction, and float32. Conversion to half
+ * precision rounds to nearest even, and magnitudes above 65519.996 become infinity. */
 static inline float tws_from_f16(unsigned short value) {
   unsigned int magnitude = value & 0x7fffu, sign = (unsigned int)(value & 0x8000u) << 16;
   union { unsigned int bits; float value; } u;

@@ -12,8 +12,8 @@ static int length_of(unsigned char first) {
                                          : 0;
 }
 
-/* Returns 1 if `byte` may follow the `have` bytes of `part` in a UTF-8 character. Overlong forms, surrogates and code
- * points above U+10FFFF are refused at the second byte. */
+/* Returns 1 if `byte` may follow the `have` bytes in `part` as the next byte of a UTF-8 character. Overlong forms,
+ * surrogates and code points above U+10FFFF are refused at the second byte. */
 static int continues(const unsigned char *part, int have, unsigned char byte) {
   if ((byte & 0xc0) != 0x80) return 0;
   if (have > 1) return 1;

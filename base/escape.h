@@ -16,9 +16,9 @@ typedef struct tws_escape {
 } tws_escape;
 
 /* Appends `count` bytes to `out`. Valid UTF-8 is copied. Control characters, which a terminal could take as commands
- * (U+0000 to U+001F, U+007F to U+009F), become "\x1b" or, from U+007F on, "\u009b", except the characters of the string
- * `kept` ("\n\t"). Bytes that are not valid UTF-8 become "\xff". A character whose bytes come in several calls stays in
- * `state` until it is complete. */
+ * (U+0000 to U+001F, U+007F to U+009F), become "\x1b" or, from U+007F on, "\u009b", except those in the string `kept`
+ * (such as "\n\t"), which are copied. Bytes that are not valid UTF-8 become "\xff". If the bytes of one character are
+ * passed in several calls, `state` stores them until the character is complete. */
 void tws_escape_add(tws_escape *state, const char *bytes, size_t count, const char *kept, tws_text *out);
 /* Appends, escaped, the bytes of a character that is incomplete at the end of the stream. */
 void tws_escape_end(tws_escape *state, tws_text *out);

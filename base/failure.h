@@ -1,5 +1,5 @@
 /* Deadlines and messages for ranks that die, hang or are lost. The launcher, the ranks' watchdog and the emulator,
- * which have clocks of their own, report failures alike through this file. */
+ * which have different clocks, use these functions so that they report failures in the same way. */
 #ifndef TWS_BASE_FAILURE_H
 #define TWS_BASE_FAILURE_H
 
@@ -12,7 +12,7 @@ double tws_failure_silence_s(double deadline_s);
 /* Default deadline of a job in seconds. */
 #define TWS_FAILURE_DEADLINE_S 1800.0
 /* Seconds after the deadline during which a waiting rank does not report itself: the ranks that it waits for report
- * first, because they know the cause. */
+ * first, because they are nearer to the cause. */
 #define TWS_FAILURE_GRACE_S 2.0
 
 /* Fails with TWS_RANK: the process of `rank` ended with this exit status (128 + signal if a signal ended it; 0 if it
@@ -22,8 +22,8 @@ tws_code tws_failure_death(int rank, int status, const char *doing, tws_error *e
  * has the number `first`. */
 tws_code tws_failure_lost(const char *node, int first, int count, double silence_s, int rank, const char *doing,
                           tws_error *err);
-/* Fails with TWS_HANG: a step exceeds the deadline. `comes` 1: the rank is stuck in the operation `doing`; 0: the other
- * ranks wait for the rank in that operation, which it has not reached. */
+/* Fails with TWS_HANG: a step exceeds the deadline. `comes` 1: `rank` is stuck in the operation `doing`; 0: the other
+ * ranks wait in that operation for `rank`, which has not reached it. */
 tws_code tws_failure_hang(int64_t step, double after_s, int rank, int comes, const char *doing, tws_error *err);
 #define TWS_FAILURE_HANG_HINT "raise --deadline if it is only slow; look at that rank's machine otherwise"
 

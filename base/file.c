@@ -30,8 +30,8 @@ static tws_code read_all(int fd, const char *path, size_t limit, tws_text *text,
   return text->failed ? tws_fail(err, TWS_MEMORY, NULL, "%.400s: out of memory while reading", path) : TWS_OK;
 }
 
-/* Refuses a pipe that the caller has opened without waiting, because reading it could block for ever; `path` is used in
- * messages. */
+/* Fails unless the file is regular or a folder: reading a pipe, which the caller has opened with O_NONBLOCK, could
+ * block for ever; `path` is used in messages. */
 static tws_code check_regular(int fd, const char *path, tws_error *err) {
   struct stat info;
   if (fstat(fd, &info) == 0 && (S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
@@ -56,16 +56,18 @@ tws_code tws_open_regular(const char *path, int *fd, tws_error *err) {
 
 /* ---- files that may be pipes ---- */
 
-static const double writer_s = 5.0; /* seconds within which a process has to open a pipe for writing */
+static const double writer_s = 5.0; /* ^Seconds within which another process must open the pipe for writing. */
 
-/* Returns 1 if a process has the pipe open for writing, or wrote to it earlier. No byte is taken out of the pipe. */
+/* Returns 1 if a process has the pipe open for writing, or has written to it. The function does not consume data of the
+ * pipe. */
 static int has_writer(int fd) {
   struct pollfd state = {.fd = fd, .events = POLLIN};
   int copy[2];
   if (poll(&state, 1, 0) > 0) return 1;
-  if (pipe2(copy, O_CLOEXEC) != 0) return 1; /* the test is impossible: the caller waits without a limit */
+  if (pipe2(copy, O_CLOEXEC) != 0) return 1; /* the test is impossible: assume a writer */
   const int has =
-      tee(fd, copy[1], 1, SPLICE_F_NONBLOCK) != 0; /* 0: no process writes; EAGAIN: it has not written yet */
+      /* 0: no process has the pipe open for writing; -1 with EAGAIN: one has, but it has not written yet */
+      tee(fd, copy[1], 1, SPLICE_F_NONBLOCK) != 0;
   close(copy[0]);
   close(copy[1]);
   return has;
@@ -128,8 +130,8 @@ tws_code tws_read_regular_in(int folder, const char *name, const char *path, siz
   return read_and_close(fd, path, limit, text, length, err);
 }
 
-/* Stores the text of a pipe on standard input in a file that replaces standard input. A pipe can be read only once, but
- * a job is loaded again for hints and comparisons. */
+/* Copies the text that was read from a pipe on standard input to a file in memory, which then replaces standard input.
+ * A pipe can be read only once, but the program reads its input again for hints and comparisons. */
 static tws_code keep_input(const tws_text *all, tws_error *err) {
   const int kept = memfd_create("twinspeed-input", MFD_CLOEXEC);
   size_t done = 0;

@@ -1,8 +1,8 @@
 /* Floating-point numbers of 8 bits as tensor cores read them (Micikevicius et al., "FP8 formats for deep learning",
  * 2022):
  *
- *   e4m3: 4 bits of exponent, bias 7, 3 of fraction; up to 448, multiples of 2^-9; one NaN and no infinity (e4m3fn)
- *   e5m2: 5 bits of exponent, bias 15, 2 of fraction; up to 57344, multiples of 2^-16; infinity and NaN as IEEE's
+ *   e4m3: 4 exponent bits (bias 7), 3 fraction bits; up to 448, multiples of 2^-9; one NaN and no infinity (e4m3fn)
+ *   e5m2: 5 exponent bits (bias 15), 2 fraction bits; up to 57344, multiples of 2^-16; infinity and NaN as IEEE's
  *
  * Rounding is to nearest even; magnitudes above the largest number, infinity included, saturate; NaN stays NaN. */
 #ifndef TWS_BASE_FLOAT8_H
@@ -58,7 +58,7 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_float8(float value, unsigned int fracti
   if (magnitude >= (128 - bias) << 23)
     return (unsigned char)(sign |
                            ((magnitude - moved + (1u << (shift - 1)) - 1 + ((magnitude >> shift) & 1u)) >> shift));
-  least.bits = (151 - bias - fraction) << 23; /* adding it rounds to the last bit of subnormal numbers */
+  least.bits = (151 - bias - fraction) << 23; /* adding this number rounds to the last bit of subnormal numbers */
   u.bits = magnitude;
   u.value += least.value;
   return (unsigned char)(sign | (u.bits - least.bits));
@@ -77,10 +77,10 @@ TWS_FLOAT8_FUNCTION unsigned char tws_to_e5m2(float value) {
   return tws_to_float8(value, 2, 0x7c);
 }
 
-/* Returns the scale of a tensor whose largest magnitude is `amax` (current scaling, as in Transformer Engine). Elements
- * are multiplied by the scale before they are rounded, so that the largest element becomes the type's maximum;
- * dequantization multiplies codes by the scale's inverse. Returns 1 for a tensor of zeros, and NaN if amax is not
- * finite, so that every result computed from the codes is NaN too. */
+/* Returns the scale of a tensor whose largest magnitude is `amax` (current scaling, as in Transformer Engine).
+ * Quantization multiplies elements by the scale before it rounds them, so that the largest element becomes the type's
+ * maximum; dequantization multiplies codes by the scale's inverse. Returns 1 for a tensor of zeros, and NaN if amax is
+ * not finite, so that every result computed from the codes is NaN too. */
 TWS_FLOAT8_FUNCTION float tws_float8_multiplier(float amax, tws_dtype type) {
   const float most = type == TWS_E5M2 ? TWS_E5M2_MOST : TWS_E4M3_MOST, multiplier = most / amax;
   if (amax == 0) return 1;

@@ -56,7 +56,7 @@ static tws_code mark_value(reader *r) {
   return TWS_OK;
 }
 
-/* Appends one byte of a text to a JSON string; escapes that the text already contains are copied unchanged. */
+/* Appends one byte of a text to a JSON string. Quotes, backslashes and control characters are escaped. */
 static void put_byte(reader *r, char c) {
   if (c == '"' || c == '\\')
     tws_text_add(r->out, "\\%c", c);
@@ -78,7 +78,7 @@ static tws_code quoted(reader *r) {
       tws_text_add_bytes(r->out, r->at, 1);
       advance_one(r);
       if (!*r->at || *r->at == '\n') return refuse_here(r, NULL, "a string that never ends");
-      tws_text_add_bytes(r->out, r->at, 1); /* the strict JSON scan checks the escape later */
+      tws_text_add_bytes(r->out, r->at, 1); /* the strict JSON scan checks later if the escape is valid */
     } else {
       put_byte(r, *r->at);
     }
@@ -88,8 +88,8 @@ static tws_code quoted(reader *r) {
   return TWS_OK;
 }
 
-/* Reads a text of several lines between ''' and '''. The text is unchanged, except that the indentation of the opening
- * quotes and the line ends next to the quotes are removed. */
+/* Reads a text of several lines between ''' and '''. The text is copied unchanged, except that indentation up to the
+ * column of the opening quotes and the line ends next to the quotes are removed. */
 static tws_code several_lines(reader *r) {
   const int indent = column(r) - 1;
   for (int i = 0; i < 3; i++) advance_one(r);
@@ -140,15 +140,15 @@ static int closes(const char *at) {
   return *at && strchr(",]}", *at);
 }
 
-/* Returns 1 if `at` begins with Python's None before a comma or bracket. It is read as a text, which the reader of the
- * key accepts or refuses. */
+/* Returns 1 if `at` begins with Python's None before a comma or bracket. None is read as a text; the code that
+ * interprets the key accepts or refuses that text. */
 static int is_none(const char *at) {
   return strncmp(at, "None", 4) == 0 && closes(at + 4);
 }
 
-/* Refuses text copied from shortened listings and printed dictionaries of Python: an ellipsis, and True or False before
- * a comma or bracket. Hjson would read these, with the rest of their line, as texts. Alone on its line True or False
- * remains a text, as in DeepSpeed. */
+/* Refuses an ellipsis, and Python's True or False before a comma or bracket: such text was copied from a shortened
+ * listing or from Python's printed dictionaries. Hjson would read it, with the rest of the line, as a text. True or
+ * False alone on its line is read as a text, as in DeepSpeed. */
 static tws_code refuse_foreign(reader *r) {
   const size_t dots = tws_json_ellipsis(r->at), length = strspn(r->at, "TrueFals");
   const char *json = tws_json_of_python(r->at, length), *rest = r->at + dots + strspn(r->at + dots, " \t\r");
@@ -233,8 +233,8 @@ static tws_code members(reader *r, char closer) {
   return TWS_OK;
 }
 
-/* Reads one value. The caller has appended its mark, which has the position of the value's key, or of the value itself
- * in an array. */
+/* Reads one value. The caller has appended the value's mark, with the position of its key, or of the value in an
+ * array. */
 static tws_code read_value(reader *r) {
   const char c = *r->at;
   if (!c) return refuse_here(r, NULL, "a value is missing here");

@@ -8,7 +8,7 @@
 #include "base/number.h"
 
 static int to_bytes(const char *text, const char **rest, uint64_t *value) {
-  double number; /* a limit beyond 63 bits means "no limit" */
+  double number; /* a limit of 2^63 or more means "no limit" */
   int64_t whole;
   if (tws_text_integer(text, rest, 0, INT64_MAX, &whole))
     *value = (uint64_t)whole;
@@ -51,7 +51,8 @@ typedef struct group_files {
 } group_files;
 
 /* Applies the limits of the process's control group and of all groups above it. The lowest limit bounds the total; the
- * group with the least memory left bounds the available memory, because other processes share the groups above. */
+ * group with the least memory left bounds the available memory, because groups above are shared with other
+ * processes. */
 static void apply_groups(const char *root, const group_files *files, const char *group, tws_host_memory *memory) {
   char folder[1024], stat[1100];
   const uint64_t installed = memory->total_bytes;
@@ -115,7 +116,7 @@ tws_host_memory tws_host_memory_read_under(const char *root) {
 }
 
 tws_code tws_host_check_limit(tws_error *err) {
-  const size_t room = (size_t)128 << 20; /* bytes; kernels of two threads were measured to need 40 MiB */
+  const size_t room = (size_t)128 << 20; /* bytes; two threads of CPU kernels were measured to need 40 MiB */
   struct rlimit limit;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return TWS_OK;
   void *memory = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

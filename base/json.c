@@ -10,8 +10,8 @@
 #include "base/memory.h"
 #include "base/number.h"
 
-/* Maps the address of each cJSON item to the item's mark, which has its position: a hash table, because cJSON items
- * have no member for it. */
+/* Hash table that maps the address of a cJSON item to the item's mark, which has the position in the source text. It is
+ * needed because cJSON items have no member for a position. */
 struct tws_json_places {
   tws_json_marks marks;
   size_t mask; /* slots - 1 */
@@ -90,7 +90,8 @@ static tws_code check_duplicates(walk *w, const cJSON *object) {
   return TWS_OK;
 }
 
-/* Assigns its mark to an item and visits the item's children; the scan has bounded the depth of the recursion. */
+/* Assigns the next mark to an item and then visits the item's children. The scan has bounded the depth of the
+ * recursion. */
 static tws_code visit_item(walk *w, const cJSON *item) {
   struct tws_json_places *places = w->json->places;
   if (w->next >= places->marks.count)
@@ -165,7 +166,7 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
   return parse_text(text, length, name, NULL, out, err);
 }
 
-/* Parses "name:LINE:COLUMN: ...", the beginning of an error's message, which is the position that a parser reached. */
+/* Parses the beginning "name:LINE:COLUMN:" of an error's message: the position where a parser found the error. */
 static void place_of(const tws_error *err, const char *name, int *line, int *column) {
   *line = *column = 0;
   size_t length = strlen(name);

@@ -1,14 +1,14 @@
 /* JSON with source positions. Text is parsed into a cJSON tree, and the line and column of every item are stored, so
- * that an error can name its position. Accepted in addition to JSON, because ds_config.json files in use need it: //
- * and # comments, C comments, trailing commas. Refused with one clear error: duplicate keys, invalid UTF-8, NUL bytes,
- * nesting beyond 128 levels, documents over 64 MiB, numbers that overflow, text after the document. */
+ * that an error can name its position. Because existing ds_config.json files have them, these are accepted in addition
+ * to JSON: // and # comments, C comments, trailing commas. Refused with one clear error: duplicate keys, invalid UTF-8,
+ * NUL bytes, nesting beyond 128 levels, documents over 64 MiB, numbers that overflow, text after the document. */
 #ifndef TWS_BASE_JSON_H
 #define TWS_BASE_JSON_H
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "base/output_file.h" /* declares the functions that write files */
+#include "base/output_file.h" /* declares functions that write files */
 #include "base/status.h"
 
 typedef struct tws_json {
@@ -18,7 +18,7 @@ typedef struct tws_json {
 } tws_json;
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
-tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* reads the file as tws_read_file() does */
+tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* reads as tws_read_file() does */
 /* Reads and parses a file, which must be a regular one, as tws_read_regular() does. */
 tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err);
 /* Parse a text or a file like the functions above, and accept Hjson if the text is not valid JSON: keys and texts
@@ -43,8 +43,9 @@ const char *tws_json_describe(const cJSON *item, char *buffer, size_t size);
 tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, const char *hint, const char *format,
                        ...) __attribute__((format(printf, 5, 6)));
 
-/* Read members of an object that have a type and a range. A missing or null member gives `fallback`, unless required is
- * 1, which makes its absence an error. Integers may be written as integral floats such as 5e8. */
+/* Read members of an object that have a type and a range. If the member is missing or null, *value becomes `fallback`,
+ * unless required is 1, in which case a missing member is an error. Integers may be written as integral floats such as
+ * 5e8. */
 tws_code tws_json_int(const tws_json *json, const cJSON *object, const char *key, int required, int64_t low,
                       int64_t high, int64_t fallback, int64_t *value, tws_error *err);
 tws_code tws_json_number(const tws_json *json, const cJSON *object, const char *key, int required, double low,
@@ -59,20 +60,21 @@ tws_code tws_json_string(const tws_json *json, const cJSON *object, const char *
  * name. */
 tws_code tws_json_only(const tws_json *json, const cJSON *object, const char *const *known, tws_error *err);
 
-/* Returns the closest of n words to `word` by edit distance, or NULL if none is close. Every suggestion of a name uses
- * it. */
+/* Returns the closest of n words to `word` by edit distance, or NULL if none is close. All suggestions of names use
+ * this function. */
 const char *tws_closest(const char *word, const char *const *words, size_t n);
-/* Writes "did you mean a? INTRO a, b, c" into hint: the words closest to `word` first, and no question where none is
- * close. With `all`, the command that prints all n words, a long list ends after the ten nearest and names that
- * command; NULL: all words. */
+/* Writes "did you mean a? INTRO a, b, c" into hint, sorted with the words closest to `word` first; the question is
+ * omitted if no word is close. If `all` is not NULL, it is a command that prints all n words: a long list is cut after
+ * the ten closest words, and the command is named. If `all` is NULL, all words are listed. */
 void tws_names_hint(const char *word, const char *const *words, size_t n, const char *intro, const char *all,
                     char *hint, size_t size);
-/* Returns 1 if one word may be a typing error of the other: at most a third of the letters differ. */
+/* Returns 1 if one word may be a misspelling of the other: at most a third of the letters differ. */
 int tws_is_similar_word(const char *a, const char *b);
 
 /* Reads a complete file into a zero-terminated buffer that the caller frees (tws_free). limit: most bytes, 0: 64 MiB.
- * It is for paths of a command line, which may name a pipe; use tws_read_regular() for files found in a folder. "-" is
- * standard input, whose text is stored: a second call returns the same text, in a child process too. */
+ * Use it for paths given on the command line, which may name a pipe, and tws_read_regular() for files found in a
+ * folder. "-" is standard input; its text is stored, so that a second call, also in a child process, returns it
+ * again. */
 tws_code tws_read_file(const char *path, size_t limit, char **text, size_t *length, tws_error *err);
 /* Opens a file or pipe for sequential reading; fails with TWS_INVALID if it is a pipe that no process opens for writing
  * within five seconds. */

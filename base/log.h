@@ -1,4 +1,5 @@
-/* Logging and progress. The library writes through a sink that the program installs; without one it is silent. */
+/* Logging and progress. The library writes through a sink that the program installs; without a sink, nothing is
+ * written. */
 #ifndef TWS_BASE_LOG_H
 #define TWS_BASE_LOG_H
 
@@ -7,15 +8,15 @@ typedef enum tws_log_level { TWS_LOG_ERROR, TWS_LOG_WARNING, TWS_LOG_INFO, TWS_L
 typedef struct tws_log {
   void (*write)(void *user, tws_log_level level, const char *line);
   void *user;
-  tws_log_level level; /* lines above this level are dropped before they are formatted */
+  tws_log_level level; /* more detailed levels than this one are dropped without being formatted */
 } tws_log;
 
 /* Writes one formatted line; `log` may be NULL, which drops it. */
 void tws_log_write(const tws_log *log, tws_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Progress with an estimate of the remaining time, on one line of a terminal. The program decides whether it is drawn:
- * stderr is a terminal that can erase a line, and --quiet is not given. update() redraws at most ten times a second. */
+/* Shows progress with an estimate of the remaining time on one line of a terminal. The program sets draw() only if
+ * stderr is a terminal that can erase a line and --quiet is not given. update() redraws at most ten times a second. */
 typedef struct tws_progress {
   void (*draw)(void *user, const char *line); /* shows one line of progress; NULL: nothing is shown */
   void *user;
@@ -23,7 +24,8 @@ typedef struct tws_progress {
   double total, done, before, started_s, drawn_s;
 } tws_progress;
 void tws_progress_begin(tws_progress *progress, const char *what, double total);
-/* Starts progress for work of which an earlier run has completed the amount `before`. */
+/* Starts to show progress. An earlier run has already completed the amount `before` of the work, whose amount is
+ * `total`. */
 void tws_progress_resume(tws_progress *progress, const char *what, double before, double total);
 void tws_progress_update(tws_progress *progress, double done);
 void tws_progress_end(tws_progress *progress);

@@ -94,15 +94,15 @@ static void *carve_from(chunk *c, size_t bytes) {
   return result;
 }
 
-/* Allocates from the arena. Chunks are zeroed when they are created, except a chunk that a single allocation with unset
- * = 1 has for itself. */
+/* Allocates from the arena. Chunks are zeroed when they are created, except chunks that are created for a single
+ * allocation with unset = 1. */
 static void *allocate(tws_arena *arena, size_t count, size_t bytes, int unset) {
   size_t total;
   if (!arena || __builtin_mul_overflow(count, bytes, &total) || total > SIZE_MAX / 4) return NULL;
   total = (total + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   if (!total) total = ALIGNMENT;
   if (!arena->head || arena->head->size - arena->head->used < total) {
-    /* 1: the allocation gets a chunk of its own, and the rest of the current chunk stays in use */
+    /* 1: the allocation gets its own chunk, and later allocations continue to use the current one */
     int alone = total > arena->next_size / 2;
     size_t size = alone ? total : arena->next_size;
     chunk *fresh = alone && unset ? tws_realloc(NULL, 1, HEADER + size) : tws_calloc(1, HEADER + size);

@@ -1,6 +1,6 @@
 /* A replaceable allocator, arenas and growable arrays. The allocator is the only process-wide setting of the library;
- * set it before anything else is called (tests use it to make every allocation fail in turn). All functions return NULL
- * if memory is exhausted. */
+ * set it before anything else is called (tests use it to make every allocation fail in turn). Functions that allocate
+ * return NULL if memory is exhausted. */
 #ifndef TWS_BASE_MEMORY_H
 #define TWS_BASE_MEMORY_H
 
@@ -22,7 +22,7 @@ void *tws_calloc(size_t count, size_t bytes); /* zeroed; checks count * bytes fo
 void *tws_realloc(void *pointer, size_t count, size_t bytes);
 void tws_free(void *pointer);
 
-/* An arena, which allocates zeroed memory, aligned to 16 bytes, that lives until the arena is destroyed. */
+/* An arena allocates zeroed memory, aligned to 16 bytes, all of which is freed when the arena is destroyed. */
 typedef struct tws_arena tws_arena;
 tws_arena *tws_arena_create(void);
 void tws_arena_destroy(tws_arena *arena); /* NULL is allowed */
@@ -36,7 +36,7 @@ size_t tws_arena_bytes(const tws_arena *arena); /* bytes allocated from the aren
  * Returns 0, or -1 if memory is exhausted (the array is then unchanged). The capacity doubles when it grows. */
 int tws_reserve(void *items /* T ** */, size_t *capacity, size_t need, size_t element_bytes);
 
-/* A growable text. When memory is exhausted, it keeps the contents that it has, and `failed` is set. */
+/* A growable text. If memory is exhausted, its contents stay unchanged, and `failed` is set. */
 typedef struct tws_text {
   char *data; /* zero-terminated once text was added; NULL before */
   size_t length, capacity;

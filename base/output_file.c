@@ -39,8 +39,8 @@ tws_code tws_write_all(int fd, const char *path, const void *bytes, size_t count
 
 /* ---- kinds of existing paths ---- */
 
-/* Returns 1 if the path lies below /dev or /proc, whose symbolic links are not replaced, because that would damage the
- * machine. */
+/* Returns 1 if the path lies below /dev or /proc, where symbolic links must not be replaced, because that would damage
+ * the system. */
 static int is_system_path(const char *path) {
   return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
 }
@@ -79,8 +79,7 @@ static uint64_t random_number(void) {
   return (uint64_t)now.tv_nsec * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)getpid();
 }
 
-/* Creates the temporary file. It is registered before it is created, so that there is no moment in which a signal
- * leaves it. */
+/* Creates the temporary file. It is registered before it is created, so that a signal at any moment removes it. */
 static tws_code make_temporary(tws_new_file *file, tws_error *err) {
   enum { TAIL = 200 };
   const size_t length = strlen(file->name);
@@ -118,7 +117,8 @@ static void forget(tws_new_file *file) {
   *file = no_file;
 }
 
-/* Opens an unfinished file that the close renames to `name` in the open directory `folder`; messages name it `path`. */
+/* Opens a temporary file; tws_new_file_close() renames it to `name` in the open directory `folder`; messages name it
+ * `path`. */
 static tws_code open_in(int folder, const char *name, const char *path, tws_new_file *file, tws_error *err) {
   *file = no_file;
   file->path = path;
@@ -186,7 +186,8 @@ tws_code tws_new_file_close(tws_new_file *file, tws_code code, tws_error *err) {
 }
 
 /* Writes the text and closes the file. Signals that end the program are blocked until the file is complete, even if the
- * program handles none. They are not blocked for a stream, because its reader may never read. */
+ * program handles none. They are not blocked for a stream, because the write blocks as long as the reader does not
+ * read. */
 static tws_code write_and_close(tws_new_file *file, const char *text, size_t length, tws_error *err) {
   sigset_t before;
   const int holds = !file->is_stream;

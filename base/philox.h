@@ -37,10 +37,10 @@ TWS_HOST_AND_DEVICE static inline void tws_philox_block(uint64_t seed, uint64_t 
 }
 
 /* Stochastic rounding to bfloat16 adds 16 random bits to the bits of the float32 and cuts off the low 16 bits of the
- * sum, so that the expected value of the result is the float32. Element e of the parameters uses the (e % 8)th
- * half-word, low halves first, of block e / 8 of the stream of (step, what): `what` is 0 for the weight, 1 for its
- * first and 2 for its second moment; `step` is the step's number as the bits of a float. Bit 63 distinguishes these
- * streams from those of initial weights. */
+ * sum, so that the expected value of the result is the float32. Element e of the parameters uses half-word number e % 8
+ * (low halves of the words first) of block e / 8 of the stream of (step, what): `what` is 0 for the weight, 1 for its
+ * first moment and 2 for its second moment; `step` is the step's number as the bits of a float. Bit 63 distinguishes
+ * these streams from those of initial weights. */
 enum { TWS_ROUNDING_GROUP = 8 }; /* elements that share one block of random bits */
 TWS_HOST_AND_DEVICE static inline uint64_t tws_rounding_stream(uint32_t step, int what) {
   return (uint64_t)1 << 63 | (uint64_t)step << 2 | (uint64_t)what;

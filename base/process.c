@@ -33,7 +33,7 @@ const char *tws_process_find(const char *name, char *path, size_t size) {
 
 /* ---- starting a program ---- */
 
-/* Pipes to the program: this process reads [0], the program writes to [1]. */
+/* Pipes from the child program to this process: this process reads element [0], the program writes to element [1]. */
 typedef struct pipes {
   int output[2], errors[2], failure[2]; /* failure: transmits errno if the program cannot be started */
 } pipes;
@@ -51,9 +51,10 @@ static void close_pipes(pipes *p) {
   close_pair(p->failure);
 }
 
-/* Becomes the program, in the child between fork() and execv(), with async-signal-safe calls only. The program's
- * descriptors are first duplicated to high numbers, so that making them 3, 4, ... overwrites none of them.
- * PR_SET_PDEATHSIG kills the program when its parent ends; getppid() tells if the parent ended before it was set. */
+/* Turns the child process into the program, between fork() and execv(), by async-signal-safe calls only. The program's
+ * descriptors are first duplicated to high numbers, so that the duplication to 3, 4, ... overwrites none of them.
+ * PR_SET_PDEATHSIG kills the program when its parent ends; getppid() shows if the parent had ended before that was
+ * set. */
 static void become_program(const tws_process *program, const char *path, const pipes *p, pid_t parent) {
   int files[TWS_PROCESS_FILES], high = 16 + TWS_PROCESS_FILES, failed = 0;
   const int null = open("/dev/null", O_RDONLY);
@@ -109,7 +110,7 @@ static void keep_output(tws_process_end *end, const char *bytes, size_t count, s
   tws_text_add_bytes(&end->output, bytes, count < room ? count : room);
 }
 
-/* Appends to the recorded standard error, of which only the last bytes that fit remain. */
+/* Appends bytes to end->errors, the recorded standard error, which keeps only the last bytes that fit. */
 static void keep_errors(tws_process_end *end, const char *bytes, size_t count) {
   size_t used = strlen(end->errors);
   for (size_t i = 0; i < count; i++) {
@@ -139,8 +140,8 @@ static void read_some(int *from, int errors, size_t most, tws_process_end *end) 
   *from = -1;
 }
 
-/* Reads both pipes until their writers have closed them, until the time limit, or until the program has ended and no
- * data is left: the program's children (ssh's persistent connection) may keep the pipes open. */
+/* Reads both pipes until their writers have closed them, until the time limit, or until the program has ended and the
+ * pipes are empty, since its children (such as ssh's persistent connection) may keep the pipes open. */
 static void read_all(const tws_process *program, pipes *p, pid_t child, tws_process_end *end, double until_s) {
   const size_t most = program->most_bytes ? program->most_bytes : LINE_BYTES;
   const double look_s = 0.05;
@@ -160,7 +161,7 @@ static void read_all(const tws_process *program, pipes *p, pid_t child, tws_proc
   }
 }
 
-/* Waits for the exit within the rest of the time limit: a program may close its output and still run. */
+/* Waits for the program's exit until the time limit, since a program may close its output and continue to run. */
 static void wait_for(pid_t child, tws_process_end *end, double until_s) {
   const struct timespec nap = {.tv_nsec = 2000000};
   int status = 0;

@@ -33,8 +33,8 @@ typedef struct tws_process_end {
  * limit are no errors of this function: `end` reports them. */
 tws_code tws_process_run(const tws_process *program, tws_process_end *end, tws_error *err);
 
-/* Appends a word, quoted for a shell if it contains characters that a shell interprets. It is for commands that a
- * person copies, and for those that are sent to the shell of another machine. */
+/* Appends a word, quoted for a shell if it contains characters that a shell interprets. Use it for commands that a
+ * person copies, or that the shell of another machine executes. */
 void tws_process_quote(tws_text *out, const char *word);
 
 /* Runs a program as tws_process_run() does. Returns 1 and the first line of its output, without the line end, or 0 if

@@ -7,8 +7,8 @@ void tws_philox(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4])
   tws_philox_block(seed, stream, index, out);
 }
 
-/* Returns a number in the open interval (0, 1) from 52 random bits, centered in its interval so that neither 0 nor 1
- * results. */
+/* Returns a number in the open interval (0, 1) from 52 random bits, plus half a unit, so that the result is neither 0
+ * nor 1. */
 static double open_unit(uint32_t high, uint32_t low) {
   uint64_t bits = ((uint64_t)high << 32 | low) >> 12;
   return ((double)bits + 0.5) * 0x1p-52;
@@ -28,7 +28,7 @@ double tws_random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   return radius * (index & 1 ? sin(angle) : cos(angle));
 }
 
-/* Mixes the bits by the finalizer of splitmix64 (Steele, Lea, Flood 2014), a cheap bijection that suffices for a
+/* Mixes the bits by the finalizer of splitmix64 (Steele, Lea, Flood 2014), a fast bijection that is random enough for a
  * shuffle. */
 static uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;

@@ -1,5 +1,5 @@
-/* SHA-256 (FIPS 180-4) of a short text, for decisions that depend on a name and must be the same on every machine. It
- * is not meant for secrets. */
+/* SHA-256 (FIPS 180-4) of a short text, for decisions that depend on a name and must be the same on every machine. The
+ * implementation is not hardened for secrets. */
 #ifndef TWS_BASE_SHA256_H
 #define TWS_BASE_SHA256_H
 

@@ -32,7 +32,7 @@ typedef enum tws_code {
 
 typedef struct tws_error {
   tws_code code;
-  char message[2048]; /* the problem(s), one per line, each with file:line:column and key, or rank and operation */
+  char message[2048]; /* the problem(s), one per line, each with file:line:column and key, or with rank and operation */
   char hint[4096]; /* remedy for the problem; may be empty, or list all known names */
 } tws_error;
 

@@ -1,4 +1,4 @@
-/* Properties of this machine's processors and of this process; memory is in base/host_memory.h. */
+/* Properties of this machine's processors and of this process. Memory is reported by base/host_memory.h. */
 #ifndef TWS_BASE_SYSTEM_H
 #define TWS_BASE_SYSTEM_H
 
@@ -15,12 +15,12 @@ void tws_system_read(tws_system *system);
 /* Sets *most to the control group's limit on the number of processes and threads. Returns 1, or 0 if no limit is
  * known. */
 int tws_system_most_processes(double *most);
-/* Returns the number of NVIDIA GPUs that the driver's own library (libcuda) reports; *cuda_version is the driver's CUDA
+/* Returns the number of NVIDIA GPUs that the driver's library (libcuda) reports; *cuda_version is the driver's CUDA
  * version (13000 for 13.0; the pointer may be NULL). */
 int tws_system_gpus(int *cuda_version);
 /* Blocks all signals and stores the previous mask in *before. Use it around calls that may start threads (loading a
  * library or a driver), so that those threads inherit the blocked mask. Otherwise such a thread could receive SIGCHLD,
- * which has no handler and would be discarded, and the thread that reads it from a signalfd would not see it. */
+ * which has no handler and would be discarded, and the thread that reads signals from a signalfd would miss it. */
 void tws_hold_signals(sigset_t *before);
 void tws_release_signals(const sigset_t *before);
 /* Returns the path of the running program, written into `buffer`. */

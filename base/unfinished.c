@@ -88,12 +88,13 @@ void tws_unfinished_remove(void) {
   }
 }
 
-/* ---- removal of trees without readdir(), which allocates and is forbidden in a signal handler ---- */
+/* ---- removal of folders with their contents, without readdir(): it allocates memory, which a signal handler must not
+ * ---- */
 
 static int remove_tree(int folder, const char *name, int depth);
 
-/* Removes the entries that one getdents() call returned and counts them in *removed. Returns 0, or -1 if an entry could
- * not be removed. */
+/* Removes the entries that one getdents() call returned and adds their number to *removed. Returns 0, or -1 if an entry
+ * could not be removed. */
 static int remove_found(int directory, const char *bytes, long count, int depth, int *removed) {
   int failed = 0;
   for (long at = 0; at < count;) {
@@ -113,7 +114,7 @@ static int remove_tree(int folder, const char *name, int depth) {
   if (depth > MOST_DEPTH) return -1;
   const int directory = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory < 0) return -1;
-  for (int removed = 1; removed > 0;) { /* start again, because removals change the positions of other entries */
+  for (int removed = 1; removed > 0;) { /* list again, because removals change the positions of other entries */
     removed = 0;
     if (lseek(directory, 0, SEEK_SET) < 0) break;
     for (;;) {

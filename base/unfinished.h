@@ -1,6 +1,6 @@
 /* Registry of files and folders that must not outlive the process: unfinished outputs and scratch files. A signal
- * handler that ends the process removes the registered ones; all other code registers and releases. A process has
- * one registry, because signals are per process. */
+ * handler that ends the process removes the registered files; other code only registers and releases them. A process
+ * has one registry, because signals are per process. */
 #ifndef TWS_BASE_UNFINISHED_H
 #define TWS_BASE_UNFINISHED_H
 
@@ -11,7 +11,7 @@ tws_unfinished *tws_unfinished_list(void);
 void tws_unfinished_use(tws_unfinished *list);
 
 /* Registers `name` in the open directory `folder`, which must stay open until the release. Returns a slot, or -1 if the
- * registry is full, with the only consequence that a signal leaves the file. */
+ * registry is full, in which case a signal does not remove the file. */
 int tws_unfinished_add(int folder, const char *name);
 int tws_unfinished_add_path(const char *path);
 /* Registers a folder, which a signal removes with its contents. Returns a slot, or -1. */

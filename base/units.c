@@ -105,7 +105,8 @@ tws_code tws_parse_number(const char *text, const char *what, double low, double
 tws_code tws_parse_integer(const char *text, const char *what, int64_t low, int64_t high, int64_t *value,
                            tws_error *err) {
   int64_t whole;
-  if (!tws_text_integer(text, NULL, INT64_MIN, INT64_MAX, &whole)) { /* exact for integers that a double rounds */
+  /* Integers are parsed exactly; a double would round large ones. */
+  if (!tws_text_integer(text, NULL, INT64_MIN, INT64_MAX, &whole)) {
     double number;
     TWS_TRY(tws_parse_number(text, what, -HUGE_VAL, HUGE_VAL, &number, err));
     if (number != floor(number))

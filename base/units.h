@@ -9,8 +9,8 @@
 #define TWS_MIB 1048576.0
 #define TWS_GIB 1073741824.0
 
-/* Format a quantity for people into the caller's buffer, which is returned: "1.23 GiB", "12.4 ms", "3.21 TFLOP/s", "1.5
- * B". */
+/* Format a quantity as readable text in the caller's buffer, and return the buffer: "1.23 GiB", "12.4 ms", "3.21
+ * TFLOP/s", "1.5 B". */
 const char *tws_format_bytes(double bytes, char *buffer, int size);
 const char *tws_format_seconds(double seconds, char *buffer, int size);
 const char *tws_format_rate(double per_second, const char *unit, char *buffer, int size);

@@ -9,8 +9,8 @@ const char *tws_part_name(int part) {
 }
 
 /* The first row whose text occurs in a name, ignoring case, determines the kind of module; special names precede
- * general ones. Names are those of PyTorch's operators, its CUDA kernels, cuBLAS, cuDNN, CUTLASS, Transformer Engine,
- * flash-attention, Apex, Triton's from torch.compile, hipBLASLt and Megatron-LM. */
+ * general ones. The rows have names from PyTorch's operators, its CUDA kernels, cuBLAS, cuDNN, CUTLASS, Transformer
+ * Engine, flash-attention, Apex, Triton's from torch.compile, hipBLASLt and Megatron-LM. */
 static const struct {
   const char *text;
   tws_part part;

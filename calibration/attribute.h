@@ -12,7 +12,7 @@ typedef enum tws_part {
   TWS_PART_ACTIVATION,
   TWS_PART_EMBEDDING,
   TWS_PART_LOSS,
-  TWS_PART_EXPERTS, /* routers, and tokens on their way to experts and back */
+  TWS_PART_EXPERTS, /* routing, and reordering of tokens for the experts */
   TWS_PART_ELEMENTWISE,
   TWS_PART_OPTIMIZER,
   TWS_PART_COMMUNICATION,
@@ -24,7 +24,8 @@ const char *tws_part_name(int part); /* "linear", "attention", ... */
  * determines it. */
 tws_part tws_part_of_recorded(const tws_recorded_kernel *kernel);
 tws_part tws_part_of_kernel(tws_kernel kernel);
-/* Returns the tws_collective of a kernel of NCCL or RCCL, or TWS_COLLECTIVE_COUNT if the name is of another kernel. */
+/* Returns the tws_collective that a kernel of NCCL or RCCL performs, or TWS_COLLECTIVE_COUNT for the name of any other
+ * kernel. */
 int tws_collective_of_recorded(const char *name);
 
 #endif

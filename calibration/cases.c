@@ -26,9 +26,9 @@ static tws_work start_case(tws_kernel kernel, tws_dtype dtype) {
 }
 
 /* Adds the three matrix products (output, gradient of the input, gradient of the weights) of a linear layer of tokens x
- * outputs x inputs. If `odd` is 1, which callers set for every other shape, the layer has a bias and the gradient of
- * the weights is added to existing values. If one side is three to four times as wide as the other, as in an MLP, the
- * product with a fused activation is measured in addition. */
+ * outputs x inputs. If `odd` is 0, which callers set for every other shape, the layer has a bias, and the gradient of
+ * the weights is added to existing values. If one of inputs and outputs is three to four times the other, as in an MLP,
+ * the product with a fused activation is added, too. */
 static tws_code linear_case(tws_dtype dtype, const int64_t d[3], int odd, double limit, tws_case_list *list,
                             tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
@@ -60,8 +60,8 @@ static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_
   return TWS_OK;
 }
 
-/* Adds products of a few rows, as those of the tokens of a decode, on processors: weights of sizes from those of one
- * head to those of a vocabulary. */
+/* Adds matrix products with a few rows, as when a few tokens are decoded on a CPU: from the size of one head's weight
+ * to that of a vocabulary. */
 static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t sizes[][2] = {{64, 64},    {1024, 256}, {256, 1024}, {1024, 1024}, {4096, 2048},
                                      {768, 768},  {512, 64},   {256, 256},  {2048, 4096}, {32768, 768},
@@ -77,7 +77,7 @@ static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, 
   return TWS_OK;
 }
 
-/* Adds the matrix products of small and middle-sized models on processors. */
+/* Adds the matrix products of small and medium-sized models on CPUs. */
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
                            coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
@@ -100,9 +100,9 @@ static tws_code float8_cases(const linear_grid *grid, tws_case_list *list, tws_e
   return TWS_OK;
 }
 
-/* Adds the matrix products of models from a hundred million to some billions of parameters: layers, and logits. Every
- * product takes a millisecond or two at most; float32 has no fast path. A few seconds suffice for all numbers of
- * tokens. */
+/* Adds the matrix products, in layers and for logits, of models with a hundred million to some billions of parameters.
+ * Each product takes at most one or two milliseconds. Float32 gets fewer shapes, because it is slower. A few seconds
+ * suffice to measure all shapes. */
 static tws_code device_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid half = {{8192, 1024, 32768, 4096, 16384}, {768, 1280, 2048, 3072, 5120, 8192}, 1e12},
                            coarse = {{1024, 8192}, {768, 2048, 5120}, 5e11}, small = {{128}, {64, 256, 768}, 1e12},
@@ -141,8 +141,8 @@ static tws_code host_attention_cases(tws_dtype dtype, int quick, tws_case_list *
   return TWS_OK;
 }
 
-/* Adds few shapes, since the attention library takes up to a second to plan each. Float32 has no fast path and is
- * measured last. */
+/* Adds only a few shapes, since the attention library takes up to a second to prepare each. Float32, for which it has
+ * no fast kernels, is measured last. */
 static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t shapes[][5] = {{2, 64, 2, 2, 32},      {2, 1024, 12, 12, 64}, {4, 1024, 32, 8, 64},
                                       {8, 1024, 20, 20, 64},  {32, 256, 12, 12, 64}, {2, 4096, 12, 12, 64},
@@ -158,13 +158,12 @@ static tws_code device_attention_cases(tws_dtype dtype, int quick, tws_case_list
   return TWS_OK;
 }
 
-/* Sizes that all measured models have in common: rows of the vocabulary, positions of a sequence, elements of a
- * head. */
+/* Sizes that all measured shapes share: number of vocabulary entries, tokens of a sequence, elements of a head. */
 typedef struct model_scale {
   int64_t vocabulary, sequence, head;
 } model_scale;
 
-/* Adds the element-wise and norm kernels over tokens x width. */
+/* Adds the element-wise and norm kernels on matrices of tokens x width. */
 static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                             tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -173,14 +172,16 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
     for (int backward = 0; backward < 2; backward++) {
       tws_work work = start_case(backward ? TWS_KERNEL_NORM_GRAD : TWS_KERNEL_NORM, dtype);
       work.flags = rms ? TWS_RMS : TWS_BIAS;
-      /* the gradient is added to that of the residual, which exists already */
+      /* The gradient is added to the gradient of the residual connection, which exists already. */
       if (backward) work.flags |= TWS_ACCUMULATE;
       work.d[0] = tokens;
       work.d[1] = width;
       work.f[0] = 1e-5;
       TWS_TRY(tws_case_add(list, &work, err));
       if (backward && rms) continue;
-      work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL; /* layers after an RMSNorm seldom have biases */
+      /* LayerNorm: sums for the bias gradient; a fused residual addition, too, since layers after an RMSNorm seldom
+       * have biases */
+      work.flags |= backward ? TWS_SUMS : TWS_RESIDUAL;
       TWS_TRY(tws_case_add(list, &work, err));
     }
   for (int kernel = TWS_KERNEL_EMBEDDING_ROWS; kernel <= TWS_KERNEL_ADD_ROWS; kernel++) {
@@ -241,7 +242,7 @@ static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_c
   return TWS_OK;
 }
 
-/* Adds the kernels that reorder tokens x width for collectives, and casts to 8 bits. */
+/* Adds the kernels that reorder matrices of tokens x width for collectives, and casts to 8 bits. */
 static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t ranks = 2, head = width < 64 ? width / 2 : 32, heads = width / head;
   tws_work transpose = start_case(TWS_KERNEL_TRANSPOSE, dtype);
@@ -278,12 +279,12 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   return tws_case_add(list, &merge, err);
 }
 
-/* Adds the kernels of a mixture of experts over tokens x width: top-2 of eight experts with all slots filled. Matrix
- * products of experts cost as much as those of layers, so narrow ones suffice. */
+/* Adds the kernels of a mixture of experts on matrices of tokens x width: top-2 of eight experts with all slots filled.
+ * Matrix products of experts cost as much as those of dense layers, so narrow ones suffice. */
 static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
   const int64_t experts = 8, choices = 2, slots = (tokens * choices + experts - 1) / experts;
   for (int kernel = TWS_KERNEL_ROUTER; kernel <= TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT; kernel++) {
-    /* latent_cases(), count_cases() and inference_cases() add the kernels between these of experts */
+    /* The kernels between those of experts are added by latent_cases(), count_cases() and inference_cases(). */
     if (kernel >= TWS_KERNEL_LATENT && kernel < TWS_KERNEL_EXPERT_LINEAR) continue;
     const int64_t routes[] = {tokens, experts, choices, slots}, rows[] = {tokens, width, experts, choices, slots};
     const int64_t narrow = width < 128 ? width : 128, products[] = {1, experts, slots, narrow, narrow};
@@ -299,8 +300,8 @@ static tws_code expert_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws
   return TWS_OK;
 }
 
-/* Adds the kernels of multi-head latent attention with rotary positions on half of each head, of gated halves of two
- * blocks, and of low-rank adapters of queries and values. */
+/* Adds the kernels of multi-head latent attention with rotary embedding of half of each head, of gated activations on
+ * the halves of two blocks, and of low-rank adapters. */
 static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                              tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -322,8 +323,8 @@ static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t 
   return TWS_OK;
 }
 
-/* Adds the kernels of inference: of a cache of keys and values for `tokens` tokens of one sequence, of which attention
- * reads all for one more token, and a product with weights of 8 bits for that token. */
+/* Adds the kernels of inference: writing the key-value cache for `tokens` tokens of one sequence, attention of one more
+ * token to this cache, and a product of this token with 8-bit weights. */
 static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                                 tws_case_list *list, tws_error *err) {
   const int64_t head = width < scale->head ? width : scale->head, heads = width / head;
@@ -342,8 +343,8 @@ static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64
   return tws_case_add(list, &coded, err);
 }
 
-/* Adds attention of one token of each text to the cache on processors, where it is bound by flops and exponentials as
- * much as by reading: texts, heads, key heads, elements of a head, positions. */
+/* Adds attention of one new token of each sequence to the key-value cache on CPUs, where flops and exponentials take as
+ * much time as reading. Shapes are sequences, heads, key-value heads, elements of a head, positions. */
 static tws_code cached_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const int64_t shapes[][5] = {{1, 4, 4, 16, 32},   {1, 8, 8, 64, 128},   {4, 8, 4, 32, 128},
                                       {1, 32, 8, 64, 512}, {4, 16, 16, 64, 64},  {1, 12, 12, 64, 64},
@@ -358,8 +359,8 @@ static tws_code cached_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
   return TWS_OK;
 }
 
-/* Adds disentangled attention as in DeBERTa's second version, with 256 buckets or as many as the sequence has
- * distances. */
+/* Adds disentangled attention as in DeBERTa's second version, with the 512 rows of relative positions that 256 buckets
+ * need. */
 static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                                    tws_case_list *list, tws_error *err) {
   const int64_t longest = scale->sequence < 512 ? scale->sequence : 512, seq = tokens < longest ? tokens : longest;
@@ -374,7 +375,8 @@ static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, in
   return TWS_OK;
 }
 
-/* Adds the kernels of encoders: biases of queries and values, token convolutions, starts and ends of spans. */
+/* Adds the kernels of encoders: biases of queries and values, convolutions along the tokens, and start and end
+ * positions of spans. */
 static tws_code encoder_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                               tws_case_list *list, tws_error *err) {
   const int64_t seq = tokens < scale->sequence ? tokens : scale->sequence;
@@ -405,7 +407,7 @@ static tws_code column_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws
   return TWS_OK;
 }
 
-/* Adds the kernels of Adafactor that work on a whole matrix. */
+/* Adds the kernels of Adafactor that need a whole matrix. */
 static tws_code factored_cases(tws_dtype dtype, int64_t rows, int64_t columns, tws_case_list *list, tws_error *err) {
   static const tws_kernel kernels[] = {TWS_KERNEL_FACTOR_SUMS, TWS_KERNEL_FACTOR_MOMENTS, TWS_KERNEL_FACTOR_CHANGE};
   for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
@@ -420,8 +422,8 @@ static tws_code factored_cases(tws_dtype dtype, int64_t rows, int64_t columns, t
   return TWS_OK;
 }
 
-/* Adds a convolution and the kernels around it; `d` has side, stride and groups. Profiles do not record padding, so the
- * sides are those of padded pictures. */
+/* Adds a convolution and the kernels around it for pictures with the sizes `d`. Profiles do not record padding, so side
+ * lengths are those of padded pictures. */
 static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list *list, tws_error *err) {
   for (int kernel = TWS_KERNEL_CONVOLUTION; kernel <= TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
@@ -445,7 +447,7 @@ static tws_code picture_cases(tws_dtype dtype, const int64_t d[8], tws_case_list
   return TWS_OK;
 }
 
-/* Adds element-wise kernels over a number of elements. */
+/* Adds element-wise kernels on `count` elements. */
 static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list, tws_error *err) {
   for (int kernel = 0; kernel < TWS_KERNEL_COUNT; kernel++) {
     const tws_operator *row = tws_operator_of((tws_kernel)kernel);
@@ -541,7 +543,7 @@ tws_code tws_case_standard(tws_dtype dtype, tws_backend_kind backend, int quick,
 
 /* ---- order ---- */
 
-/* Returns how many works of this kernel are listed for each one of other kernels. */
+/* Returns how often works of this kernel occur in the sorted list, relative to works of a rarely used kernel. */
 static double frequency(const tws_work *work) {
   switch ((tws_kernel)work->code) {
     case TWS_KERNEL_LINEAR:
@@ -568,7 +570,7 @@ static double frequency(const tws_work *work) {
 
 typedef struct place {
   double key;
-  size_t at; /* position in the list, by which items with equal keys are ordered */
+  size_t at; /* position in the list; items with equal keys keep their order */
 } place;
 
 static int compare_places(const void *a, const void *b) {

@@ -56,7 +56,7 @@ tws_code tws_calibrate_disk(const tws_real_api *real, const char *folder, uint64
   return TWS_OK;
 }
 
-/* ---- into a profile or a configuration ---- */
+/* ---- storing the results in a profile or a configuration ---- */
 
 tws_code tws_disk_into_profile(const tws_disk_trial *best, const char *path, tws_error *err) {
   tws_json *json;

@@ -37,7 +37,7 @@ static tws_product_row *find_row(tws_product_row *rows, int count, const int64_t
   return NULL;
 }
 
-/* Adds the plan's products of one micro-batch, `times` times, to the rows of their sizes. */
+/* Adds the plan's matrix products of one micro-batch, counted `times` times, to the rows with their sizes. */
 static void add_plan(const tws_plan *plan, const tws_machine *machine, double times, tws_product_row *rows, int count) {
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_work *work = &plan->works[plan->ops[i].work];

@@ -9,9 +9,9 @@
 #include "base/units.h"
 #include "calibration/calibration.h"
 
-/* Rates and sizes that the samples have reached. */
+/* The best rates and the sizes in the samples so far, from which properties of the device are derived. */
 typedef struct measured_limits {
-  double least_bytes;           /* smallest ADD kernel that exceeds the caches; 0: 8e6 */
+  double least_bytes;           /* bytes from which an ADD kernel exceeds the caches; 0: 8e6 */
   double peak[TWS_DTYPE_COUNT]; /* largest flop/s of one thread, per type */
   /* bytes/s of ADD kernels that exceed the caches: of one rank, and of all ranks of the node */
   double rank_bandwidth, node_bandwidth;
@@ -42,7 +42,7 @@ static void note_limits(const tws_kernel_sample *sample, measured_limits *limits
     limits->most_bandwidth = bytes / sample->seconds;
   }
   if (bytes < least) return;
-  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* the smallest measured number of busy ranks */
+  if (sample->busy <= limits->rank_busy || limits->rank_busy == 0) { /* rank_bandwidth: with the fewest busy ranks */
     if (sample->busy < limits->rank_busy) limits->rank_bandwidth = 0;
     limits->rank_busy = sample->busy;
     raise_to(&limits->rank_bandwidth, bytes / sample->seconds);
@@ -52,9 +52,8 @@ static void note_limits(const tws_kernel_sample *sample, measured_limits *limits
 
 /* ---- under load ---- */
 
-/* Sustained load: the factor by which a device's arithmetic takes longer without pauses than in the short measurements,
- * and the arithmetic intensity (flops per byte) above which arithmetic bounds a kernel at the rates of these
- * measurements. */
+/* Sustained load. longer: factor by which arithmetic takes longer without pauses than in the short measurements;
+ * flops_per_byte: arithmetic intensity above which a kernel is bound by arithmetic and not by memory. */
 typedef struct sustained_load {
   double longer, flops_per_byte;
 } sustained_load;
@@ -81,8 +80,8 @@ static double under_load(const tws_kernel_sample *sample, const sustained_load *
   return sample->seconds * (bound ? load->longer : 1);
 }
 
-/* Appends "; a product did 790 TFLOP/s in bursts and 690 after 3.0 s: ...", or nothing if no sustained load was
- * measured. */
+/* Appends a sentence with the rates of a matrix product in bursts and under sustained load; appends nothing if no
+ * sustained load was measured. */
 static void describe_load(const tws_measurements *m, char *text, size_t size) {
   char burst[48], sustained[48];
   const sustained_load load = load_of(m);
@@ -97,8 +96,7 @@ static void describe_load(const tws_measurements *m, char *text, size_t size) {
                            : "times are as measured");
 }
 
-/* Adds the samples of one run to a profile, and raises `peak` and the bandwidths to the values that this run has
- * reached. */
+/* Adds the samples of one run to a profile, and raises the members of `limits` to the best values of this run. */
 static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builder, measured_limits *limits,
                           tws_error *err) {
   if (tws_reserve(&limits->spreads, &limits->spread_capacity,
@@ -186,7 +184,7 @@ tws_code tws_calibration_profile(const char *name, const tws_measurements *resul
   tws_profile_builder *b =
       tws_profile_builder_create(gpu ? results[0].device : name, gpu ? TWS_BACKEND_CUDA : TWS_BACKEND_HOST);
   if (!b) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the profile");
-  measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* more bytes than the caches of GPUs have */
+  measured_limits limits = {.least_bytes = gpu ? 5e8 : 0}; /* bytes; larger than the caches of GPUs */
   tws_code code = TWS_OK;
   for (int i = 0; i < count && code == TWS_OK; i++) code = merge_run(&results[i], b, &limits, err);
   finish_limits(&limits, b);

@@ -79,8 +79,8 @@ static tws_code read_all(inputs *in, tws_recorded_result *out, tws_error *err) {
   return TWS_OK;
 }
 
-/* Chooses the profile that corrections start from: the one that --profile or --cluster names, or that of the recorded
- * device. */
+/* Chooses the profile that is to be corrected: the one that --profile or --cluster names, or the built-in profile of
+ * the recorded device. */
 static tws_code choose_base(const tws_job_spec *spec, tws_recorded_result *out, tws_error *err) {
   const char *device = *out->device ? tws_profile_of_device(out->device) : NULL;
   if (spec->profile) {
@@ -139,8 +139,8 @@ static tws_code sum_up(const tws_recording *r, int64_t asked, const char *path,
   return TWS_OK;
 }
 
-/* Groups of module kinds that have one factor: other software divides memory-bound work into kernels differently, so
- * all of that is one group. */
+/* Kinds of modules that share one correction factor. Other software divides memory-bound work into kernels differently,
+ * so all memory-bound kinds form one group. */
 typedef enum group { PRODUCTS, ATTENTION, OPTIMIZER, OTHERS, GROUPS } group;
 
 static group group_of(tws_part part) {
@@ -165,7 +165,7 @@ static void correct_kernels(const tws_path_result *path, const double collective
   for (int p = 0; p < TWS_PART_COMMUNICATION; p++) measured[group_of((tws_part)p)] += out->part[p].measured_s;
   measured[OTHERS] += out->unattributed_s;
   for (int g = 0; g < OTHERS; g++)
-    if (!(predicted[g] > 0)) measured[OTHERS] += measured[g]; /* the plan does this work in other kernels */
+    if (!(predicted[g] > 0)) measured[OTHERS] += measured[g]; /* the plan does this work in kernels of other groups */
   for (int k = 0; k < TWS_KERNEL_COUNT; k++) {
     const group g = group_of(tws_part_of_kernel((tws_kernel)k));
     if (measured[g] > 0 && predicted[g] > 0) c->kernel[k] = within(measured[g] / predicted[g]);
@@ -183,8 +183,8 @@ static void multiply(tws_profile_correction *c, double factor) {
     c->collective[i] = within((c->collective[i] > 0 ? c->collective[i] : 1) * factor);
 }
 
-/* Estimates the step with the factors, and multiplies all factors by one number until the estimate equals the measured
- * step time. */
+/* Estimates the step with the correction factors, and scales all factors by one number until the estimated step time
+ * equals the measured one. */
 static tws_code fit_step(tws_job *job, tws_profile_correction *c, tws_recorded_result *out, tws_error *err) {
   tws_estimate estimate;
   for (int i = 0; i < UNIFORM_PASSES; i++) {
@@ -227,8 +227,8 @@ static tws_code use_trace(const inputs *in, int index, tws_job *job, tws_recorde
 
 /* ---- step logs ---- */
 
-/* Adds the medians of the rows of each sequence length and micro-batch size as measured steps, as --measured gives
- * them. */
+/* Adds measured steps, in the form of --measured: the median of all rows with the same sequence length and micro-batch
+ * size. */
 static tws_code add_steps(const tws_recording *r, const tws_job_spec *base, tws_timed_job *steps, int *count,
                           tws_error *err) {
   for (size_t i = 0; i < r->step_count; i++) {
@@ -332,7 +332,8 @@ static int by_bytes(const void *left, const void *right) {
   return a[0] < b[0] ? -1 : a[0] > b[0];
 }
 
-/* Adds the collectives whose sizes the trace records to the profile, as tables for ranks of one node. */
+/* Adds tables of collectives to the profile, from the collectives whose sizes the trace records, for groups within one
+ * node. */
 static tws_code add_sizes(const tws_recording *r, const char *path, int per_node, tws_recorded_result *out,
                           tws_error *err) {
   for (size_t i = 0; i < r->collective_count; i++) {
@@ -360,7 +361,7 @@ static tws_code add_sizes(const tws_recording *r, const char *path, int per_node
   return TWS_OK;
 }
 
-/* Makes the JSON object of the profile's file, with its corrections and its tables of collectives. */
+/* Creates the JSON object of the new profile's file, with its corrections and its tables of collectives. */
 static tws_code make_file(const inputs *in, const tws_profile *profile, int per_node, tws_recorded_result *out,
                           tws_error *err) {
   char old[512];

@@ -1,10 +1,10 @@
-/* From recordings of other software's runs (traces/recording.h) to a profile: `calibrate --from`.
- *
- * Traces: seconds of kernels are summed up by the module that their names tell, and compared with those that the plan
- * of the same job takes under a profile to start from. Four factors follow, on products, attention, the optimizer and
- * all other kernels, one on each collective, and one on all of them, so that the step is the measured one.
- * Step logs: as --measured (job/measured.h), one step for each pair of sequence length and micro batch that rows tell.
- * Logs of nccl-tests become tables of collectives; nvidia-smi's CSV says which device it is, and its memory. */
+/* Builds a hardware profile from recordings of runs of other software (traces/recording.h), for `calibrate
+ * --from`.\n\nTraces: the seconds of kernels are summed up by the kind of module that their names indicate, and
+ * compared with the seconds that the plan of the same job takes with a base profile. The results are four correction
+ * factors (matrix products, attention, optimizer, all other kernels), one for each collective, and a common one, with
+ * which the predicted step time equals the measured one.\nStep logs: as for --measured (job/measured.h), one step for
+ * each pair of sequence length and micro-batch size.\nLogs of nccl-tests become tables of collectives; the CSV of
+ * nvidia-smi states the device and its memory. */
 #ifndef TWS_CALIBRATION_RECORDED_H
 #define TWS_CALIBRATION_RECORDED_H
 
@@ -23,7 +23,7 @@ typedef struct tws_recorded_request {
 } tws_recorded_request;
 
 typedef struct tws_recorded_row {
-  /* seconds of one step on one device; calls: number of recorded kernels in it */
+  /* per step on one device: number of recorded kernels, measured seconds, predicted seconds */
   double calls, measured_s, predicted_s;
 } tws_recorded_row;
 
@@ -33,21 +33,23 @@ typedef struct tws_recorded_result {
   int traces, logs, tables; /* numbers of recordings: traces, step logs, and logs of nccl-tests */
   int kernels_on_device;
   int sizes; /* number of collective sizes in the trace */
-  /* the factor on all kernels and collectives with which the predicted step time equals the measured one */
+  /* common factor on the times of all kernels and collectives, with which the predicted step time equals the measured
+   * one */
   double uniform;
-  /* factors by which the tables of collectives from the trace are divided, because corrections multiply them again */
+  /* factors that divide the tables of collectives from the trace, because the corrections multiply these tables
+   * again */
   double collective_factor[TWS_COLLECTIVE_COUNT];
   tws_recorded_row part[TWS_PART_COUNT];
   /* the matrix products of the step, by size; filled only if the trace records the products' sizes */
   tws_product_row product[TWS_PRODUCT_ROWS];
   int product_count;
-  double kernel_s, unattributed_s; /* measured seconds of all kernels of a step, and of those without a module */
+  double kernel_s, unattributed_s; /* measured seconds per step: all kernels, and kernels of no known module */
   struct {
     char name[96];
     double seconds;
-  } unknown[TWS_RECORDED_UNKNOWN]; /* kernels without a module, the longest first */
+  } unknown[TWS_RECORDED_UNKNOWN]; /* kernels that belong to no known module, the longest first */
   int unknown_count;
-  /* seconds of a step: measured, predicted before, and predicted after the fit; 0: no file states the measured one */
+  /* seconds of a step: measured, predicted before the fit, and predicted after it; measured_s 0: no file states it */
   double measured_s, before_s, after_s;
   tws_rescaling rescaling; /* factors fitted to step logs */
   cJSON *profile;          /* JSON object of the new profile's file; the caller deletes it */
@@ -59,8 +61,8 @@ typedef struct tws_recorded_result {
  * error. */
 tws_code tws_recorded_profile(const tws_recorded_request *request, tws_recorded_result *out, tws_error *err);
 
-/* Returns the name of the built-in profile of a device, by the driver's name of it ("NVIDIA GeForce RTX 4090"); NULL:
- * none is known. */
+/* Returns the name of the built-in profile for a device, given the device's name in the driver ("NVIDIA GeForce RTX
+ * 4090"); NULL if there is none. */
 const char *tws_profile_of_device(const char *name);
 
 #endif

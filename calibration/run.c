@@ -1,4 +1,4 @@
-/* Starts ranks that measure, one run for each number of ranks, and performs the measurements within a rank. */
+/* Starts the ranks that measure, in one run for each number of ranks, and performs the measurements within a rank. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -74,7 +74,7 @@ static tws_code combine_times(tws_measurements *times, int count, tws_measuremen
   int quietest = 0;
   for (int i = 1; i < count; i++)
     if (tws_calibration_drift(&times[i]) < tws_calibration_drift(&times[quietest])) quietest = i;
-  runs[0] = &times[quietest]; /* the spreads of the quietest run are kept */
+  runs[0] = &times[quietest]; /* the first run's spreads are kept */
   for (int i = 0, at = 1; i < count; i++)
     if (i != quietest) runs[at++] = &times[i];
   TWS_TRY(tws_measurements_combine(runs, count, out, err));
@@ -116,8 +116,8 @@ static tws_code write_profile(const tws_measurements *results, int count, const 
   return code;
 }
 
-/* A thread that runs during the launch. It builds the profile from the measurements that a rank on a GPU has written so
- * far, whenever there are new ones. */
+/* A thread of the launcher that writes a preliminary profile: whenever a rank on a GPU has written new measurements, it
+ * builds the profile from them. */
 typedef struct keeper {
   const char *part, *out;
   pthread_t thread;
@@ -144,7 +144,8 @@ static void *keep_profiles(void *user) {
   return NULL;
 }
 
-/* Starts the thread with all signals blocked: only the launcher's thread handles those that end its ranks. */
+/* Starts the thread with all signals blocked: signals that end the ranks are to be handled by the launcher's thread
+ * alone. */
 static int start_keeping(keeper *k) {
   sigset_t before;
   tws_hold_signals(&before);
@@ -162,7 +163,7 @@ typedef struct one_run {
   const tws_calibration_request *request;
   const char *folder;
   int64_t ranks;
-  const char *so_far; /* profile of this run alone, written meanwhile; NULL: not the first run */
+  const char *so_far; /* path of the preliminary profile of this run; NULL: none is written */
 } one_run;
 
 static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
@@ -173,7 +174,7 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
                 run->ranks > 1 ? "s" : "");
   keeper keep = {.part = part, .out = run->so_far};
   const int watching = run->so_far && start_keeping(&keep);
-  run->so_far = NULL; /* a repetition must not replace the profile by one of fewer samples */
+  run->so_far = NULL; /* a repeated run must not overwrite it with fewer samples */
   tws_arena *arena = tws_arena_create();
   tws_code code =
       arena ? launch_run(run->request, run->ranks, part, arena, err) : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
@@ -184,8 +185,8 @@ static tws_code measure_run(void *user, tws_measurements *out, tws_error *err) {
   return code;
 }
 
-/* Runs all numbers of ranks. The user states the seconds of all runs together; most of them are used for the kernels of
- * one core and of all cores. */
+/* Runs the measurements for each number of ranks. request->seconds is the time for all runs together; most of it is
+ * used for kernels on one core and on all cores. */
 static tws_code run_all(const tws_calibration_request *request, const char *folder, tws_measurements *results,
                         tws_error *err) {
   for (int i = 0; i < request->run_count; i++) {
@@ -208,8 +209,8 @@ tws_code tws_calibration_run(const tws_calibration_request *request, tws_measure
 
 /* ---- inside a rank ---- */
 
-/* Returns the kernel invocation without arguments that do not change its time, process groups and a loss scale: two
- * that differ in nothing else are measured once. */
+/* Returns a copy of the kernel invocation without members that do not change its time (process group, segments, loss
+ * scale), so that invocations that differ only in these are measured once. */
 static tws_work canonical(const tws_work *work) {
   tws_work copy = *work;
   copy.group = 0;
@@ -218,7 +219,8 @@ static tws_work canonical(const tws_work *work) {
   return copy;
 }
 
-/* Adds the works of a model's plans: the model's own shapes are then measured in addition to the standard ones. */
+/* Adds the compute works of a model's plans, so that the model's shapes are measured in addition to the standard
+ * ones. */
 static tws_code add_plan_works(const tws_calibration_request *r, int64_t micro_batch, tws_case_list *list,
                                tws_error *err) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
@@ -229,7 +231,7 @@ static tws_code add_plan_works(const tws_calibration_request *r, int64_t micro_b
   spec.recompute = "none";
   spec.accumulation = 2;
   spec.ranks = 1;
-  /* any cluster with GPUs will do, because its figures are not used */
+  /* Any cluster with GPUs can be named, because its hardware figures are not used. */
   if (tws_calibration_on_gpu(r)) spec.cluster = "h200";
   tws_job *job;
   TWS_TRY(tws_job_load(&spec, &job, err));
@@ -281,7 +283,7 @@ static tws_code measure_works(const tws_calibration_request *r, const tws_real_a
                                          .log = r->log,
                                          .progress = rank == 0 ? progress : NULL};
   tws_code code = real->calibrate(&options, err);
-  if (code == TWS_OK || world == 1) real->stop(); /* after an error other ranks may never reach MPI_Finalize */
+  if (code == TWS_OK || world == 1) real->stop(); /* after an error, stop() could wait for ever in MPI_Finalize */
   return code;
 }
 

@@ -25,13 +25,13 @@ typedef struct reader {
   int64_t optimizer_count, optimizer_room;
   tws_torch_file *model;  /* the module's file of rank 0 */
   tws_weight_run **parts; /* [rank][group] the rank's partition of the group's float32 master weights */
-  uint64_t **said;        /* [rank][group] with ZeRO 1 and 2: hash of the names of the parameters that the partition has
-                    * elements of; 0: the file does not list them */
+  uint64_t **said;        /* [rank][group] with ZeRO 1 and 2: hash, from the rank's file, of the names of the parameters
+                           * in the partition; 0: the file does not list them */
   uint32_t groups;
-  tws_weight_run *runs, *vector; /* runs: ranges of the parameter that is being assembled; vector: partitions of a
-                                  * group, in the order of ranks */
+  tws_weight_run *runs, *vector; /* runs: ranges of the parameter that is being assembled; vector: all ranks' partitions
+                                  * of one parameter group, in the order of ranks */
   size_t run_count, run_room;
-  const tws_pickle_value *alignment; /* with ZeRO 1 and 2: padding after each parameter of a group; NULL: unknown */
+  const tws_pickle_value *alignment; /* with ZeRO 1 and 2: padding after each parameter; NULL: unknown */
   tws_torch_file *first_optimizer;   /* the file that contains `alignment` */
 } reader;
 
@@ -57,8 +57,9 @@ static int number_after(const char **at, const char *word, int most, int *value)
          tws_text_int(*at + length, at, 0, most, value);
 }
 
-/* Returns 1 for "zero_pp_rank_3_mp_rank_00_optim_states.pt", with or without the prefix "bf16_" or "fp16_"; older
- * releases wrote no underscore after the second number. */
+/* Returns 1 if the name is that of an optimizer file, such as "zero_pp_rank_3_mp_rank_00_optim_states.pt", with or
+ * without the prefix "bf16_" or "fp16_"; older releases wrote no underscore after the second number. Sets *rank and
+ * *model_rank to the two numbers. */
 static int is_optimizer(const char *name, int *rank, int *model_rank) {
   const char *at = strncmp(name, "bf16_", 5) == 0 || strncmp(name, "fp16_", 5) == 0 ? name + 5 : name;
   if (!number_after(&at, "zero_pp_rank_", 999999, rank) || !number_after(&at, "_mp_rank_", 9999, model_rank)) return 0;
@@ -161,7 +162,7 @@ static int is_item(const tws_pickle_value *dict, uint32_t i, tws_pickle_kind kin
   return dict->items[i]->kind == TWS_PICKLE_TEXT && (int)kind == (int)dict->items[i + 1]->kind;
 }
 
-/* Adds a tensor of the module that is stored whole. */
+/* Adds a weight whose tensor in the module is stored whole, not partitioned. */
 static tws_code add_whole(reader *r, const char *name, const tws_pickle_value *tensor, tws_error *err) {
   tws_weight_run run;
   TWS_TRY(make_run(r, r->model, tensor, name, &run, err));
@@ -174,7 +175,7 @@ static int is_listed(const tws_pickle_value *list, const char *name) {
   return 0;
 }
 
-/* Adds the module's buffers or, with `all`, all of its tensors. */
+/* Adds the weights of the module's buffers or, with `all`, of all of its tensors. */
 static tws_code add_module(reader *r, int all, tws_error *err) {
   const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
   const tws_pickle_value *buffers = tws_pickle_get(r->model->pickle.root, "buffer_names");
@@ -275,7 +276,8 @@ static tws_code read_parts(reader *r, tws_error *err) {
 
 /* ---- assembly of parameters from partitions ---- */
 
-/* Appends elements [first, first + count) of the concatenation of `from` to the ranges of the parameter. */
+/* Appends elements [first, first + count) of the concatenation of the ranges `from` to r->runs, the ranges of the
+ * parameter that is being assembled. */
 static tws_code cut(reader *r, const tws_weight_run *from, uint64_t runs, uint64_t first, uint64_t count,
                     const char *name, tws_error *err) {
   uint64_t before = 0;
@@ -317,7 +319,7 @@ static tws_code wrong_sum(const reader *r, uint64_t there, uint64_t used, tws_er
 
 /* ---- ZeRO 1 and 2: a group's vector, partitioned among the ranks ---- */
 
-/* Reads the padding, in elements, that follows parameter i of a group. */
+/* Sets *gap to the padding, in elements, that follows parameter i of a group. */
 static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *gap, tws_error *err) {
   const tws_pickle_value *all = r->alignment;
   *gap = 0;
@@ -329,8 +331,9 @@ static tws_code read_gap(const reader *r, uint32_t group, uint32_t i, int64_t *g
   return missing(r, r->optimizer[0], "param_alignment_paddings of each parameter", err);
 }
 
-/* Compares the number of elements that each rank's file states with the number expected for that rank. A file with the
- * number of another rank was swapped with that rank's. Other differences are accepted, because names of files vary. */
+/* Compares the hash of parameter names in each rank's file with the hash expected for that rank. If it is the hash
+ * expected for another rank, the files were swapped, and the function fails. Other differences are accepted, because
+ * parameter names vary. */
 static tws_code check_places(reader *r, uint32_t group, const uint64_t *expected, tws_error *err) {
   for (int64_t rank = 0; rank < r->out->ranks; rank++)
     for (int64_t other = 0; other < r->out->ranks; other++)
@@ -385,7 +388,7 @@ static tws_code add_groups(reader *r, const tws_pickle_value *groups, tws_error 
   return TWS_OK;
 }
 
-/* ---- ZeRO 3: each parameter partitioned among the ranks, which have groups of their own ---- */
+/* ---- ZeRO 3: each parameter is partitioned among the ranks; each rank's file has its own list of groups ---- */
 
 /* Returns how many elements of a parameter a rank holds, when it is partitioned into equal shards of `part` elements,
  * the last of which are padded. */
@@ -457,7 +460,7 @@ static tws_code add_frozen(reader *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* Adds further names of tensors that have been added already. */
+/* Adds weights for further names (aliases) of tensors that have been added already. */
 static tws_code add_aliases(reader *r, tws_error *err) {
   const tws_pickle_value *shared = tws_pickle_get(r->model->pickle.root, "shared_params");
   tws_gathering *g = &r->out->weights;
@@ -493,8 +496,8 @@ static int has_shares(const reader *r) {
   return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* Adds a merged parameter. Its file has {"param": tensor, ...} or, if it came from ZeRO 3, a tensor without its shape,
- * which is then taken from the module's file. */
+/* Adds a merged parameter. Its file contains a dictionary {"param": tensor, ...} or, if ZeRO 3 saved it, a tensor
+ * without its shape; the shape is then taken from the module's file. */
 static tws_code add_merged(reader *r, tws_torch_file *file, const char *name, tws_error *err) {
   const tws_pickle_value *root = file->pickle.root, *tensor = tws_pickle_get(root, "param"), *shape = NULL;
   const tws_pickle_value *groups = tws_pickle_get(r->model->pickle.root, "param_shapes");
@@ -513,7 +516,8 @@ static tws_code add_merged(reader *r, tws_torch_file *file, const char *name, tw
   return tws_gathering_add(&r->out->weights, name, sizes, shape->count, &run, 1, err);
 }
 
-/* Adds a tensor of the module's file: buffers keep the type of that file, and tied tensors become copies of one. */
+/* Adds the parameter of one folder below zero/. Buffers and aliases (tied tensors) are skipped, since other functions
+ * add them. */
 static tws_code add_share(reader *r, const char *name, tws_error *err) {
   const tws_pickle_value *root = r->model->pickle.root;
   tws_torch_file *file = NULL;
@@ -522,7 +526,7 @@ static tws_code add_share(reader *r, const char *name, tws_error *err) {
   const char *path = tws_arena_printf(r->arena, "%s/zero/%s/fp32.pt", r->folder, name);
   struct stat info;
   if (!path) return no_memory(err);
-  if (stat(path, &info) != 0) return TWS_OK; /* no file with data common to all parameters */
+  if (stat(path, &info) != 0) return TWS_OK; /* a folder without fp32.pt is skipped */
   TWS_TRY(tws_torch_open(path, &file, err));
   const tws_code code = add_merged(r, file, name, err);
   tws_torch_close(file);
@@ -554,7 +558,7 @@ static tws_code read_universal(reader *r, tws_error *err) {
     return refuse(r, "zero", "a universal checkpoint of ZeRO 3 does not have the parameters that were not trained",
                   err);
   const tws_pickle_value *module = tws_pickle_get(r->model->pickle.root, "module");
-  /* the module's file of a pipeline has no module */
+  /* With pipeline parallelism the file mp_rank_00_model_states.pt contains no module. */
   if (module && module->kind == TWS_PICKLE_DICT) TWS_TRY(add_module(r, 0, err));
   TWS_TRY(add_shares(r, err));
   return add_aliases(r, err);

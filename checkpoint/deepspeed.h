@@ -1,4 +1,5 @@
-/* Checkpoints that DeepSpeed saved: its weights in float32, under the names that its module has. */
+/* Reads checkpoints that DeepSpeed saved and yields their weights in float32, under the parameter names of the PyTorch
+ * module. */
 #ifndef TWS_CHECKPOINT_DEEPSPEED_H
 #define TWS_CHECKPOINT_DEEPSPEED_H
 
@@ -11,7 +12,7 @@ typedef struct tws_deepspeed {
   int masters;           /* 1: float32 master weights were saved; 0: the weights are those of the module */
 } tws_deepspeed;
 
-/* Returns 1 if the folder of a tag has files that are named as DeepSpeed names its own. */
+/* Returns 1 if the folder of a tag contains files with names that DeepSpeed gives to its checkpoint files. */
 int tws_deepspeed_is(const char *folder);
 
 /* Opens a checkpoint by the rules of DeepSpeed's zero_to_fp32. ZeRO 1 and 2 store one flat vector for each parameter

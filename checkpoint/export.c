@@ -9,8 +9,8 @@ typedef struct exporter {
   tws_saved_reader reader;
   const tws_hf_tensor *tensors;
   uint32_t count, entry;
-  float *chunk, *whole, *dealt; /* chunk: columns that are being read; whole: the largest tensor whose rows have another
-                                 * order in the file; dealt: the same tensor with its rows reordered */
+  float *chunk, *whole, *dealt; /* chunk: elements that are being read; whole: buffer for a tensor whose rows the file
+                                 * stores in another order; dealt: the same tensor with its rows reordered */
   tws_output *to;
 } exporter;
 
@@ -50,7 +50,7 @@ static tws_code write_straight(exporter *e, const tws_hf_tensor *tensor, tws_err
   return TWS_OK;
 }
 
-/* Writes a tensor whose rows have another order in the file. */
+/* Writes a tensor whose rows the file stores in another order than the checkpoint. */
 static tws_code write_dealt(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   const int64_t columns = tensor->columns;
   TWS_TRY(read_rows(e, tensor, 0, (uint64_t)elements_of(tensor), e->whole, err));
@@ -92,8 +92,8 @@ static void turn(const float *from, int64_t rows, int64_t columns, int64_t count
       to[column * rows + row] = from[row * columns + column];
 }
 
-/* Writes a tensor that is stored transposed. It processes as many columns at a time as fit into a cache while rows are
- * appended to them, a few rows at once. */
+/* Writes a tensor that is stored transposed. It processes at one time as many columns as fit into a cache, and
+ * transposes them in tiles of a few rows. */
 static tws_code write_transposed(exporter *e, const tws_hf_tensor *tensor, tws_error *err) {
   enum { CACHED = 1 << 17 };
   const int64_t rows = tensor->rows, columns = tensor->columns;
@@ -152,8 +152,8 @@ static tws_code make_room(exporter *e, tws_error *err) {
                                           : tws_fail(err, TWS_MEMORY, NULL, "no memory to write the weights with");
 }
 
-/* Removes the frozen parameters from the list, as a checkpoint does not contain them, and gives the others the names
- * that PEFT uses: its models are modules of another module, whose name comes first. */
+/* Removes the frozen parameters from the list, as a checkpoint does not contain them, and renames the others as PEFT
+ * does: it wraps the model in another module, so names begin with that module's name. */
 static tws_code leave_trained(const tws_saved_index *x, tws_arena *arena, tws_hf_tensor *tensors, uint32_t *count,
                               tws_error *err) {
   uint32_t kept = 0;

@@ -8,10 +8,11 @@
 
 /* Writes the weights to the file `path`, through a temporary file in the same folder. Tensors are read one after
  * another in blocks, except tensors that are stored transposed, which are read whole: the largest of these determines
- * the memory. Afterwards every tensor is looked up in the file, and its shape is checked. Fails with TWS_UNSUPPORTED if
- * each rank has its own copy of some parameters. */
+ * the memory needed. Afterwards every tensor is looked up in the file, and its shape is checked. Fails with
+ * TWS_UNSUPPORTED if each rank has its own copy of some parameters. */
 tws_code tws_saved_export(const tws_saved_index *index, const char *path, tws_export_result *result, tws_error *err);
-/* Returns the index of the saved entry that has the parameters in the widest type; TWS_NONE if no entry has them. */
+/* Returns the index of the saved state entry that has the parameters in the type with most bits; TWS_NONE if no entry
+ * has parameters. */
 uint32_t tws_saved_weights(const tws_saved_index *index);
 /* Lists the names of the checkpoint's parameters in Hugging Face's files, as tws_hf_tensors() does. */
 tws_code tws_saved_names(const tws_saved_index *index, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,

@@ -197,7 +197,7 @@ int tws_folder_same(const char *a, const char *b) {
 
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err) {
   struct statvfs disk;
-  if (statvfs(folder, &disk) != 0) return TWS_OK; /* the free space is unknown: a failing write will report it */
+  if (statvfs(folder, &disk) != 0) return TWS_OK; /* free space unknown; if the disk is full, a write fails later */
   const double there = (double)disk.f_bavail * (double)disk.f_frsize;
   return there >= (double)bytes ? TWS_OK : tws_folder_refuse(folder, bytes, there, err);
 }

@@ -1,4 +1,5 @@
-/* The folder that checkpoints are saved into: DIR/<tag>/ with "global_step<N>" as tags, DIR/latest, DIR/.lock.
+/* The folder that checkpoints are saved into: DIR/<tag>/ with tags "global_step<N>", DIR/latest (the newest tag),
+ * DIR/.lock.
  *
  * A job writes a checkpoint to DIR/.saving-<tag> and renames this folder to DIR/<tag> when every byte is on the disk.
  * It then writes `latest`, and removes older checkpoints last, after renaming them (checkpoint/saving.h). So every
@@ -15,7 +16,8 @@
 #define TWS_FOLDER_LOCK ".lock"
 enum { TWS_TAG_SIZE = 256, TWS_FOLDER_SIZE = 4096 };
 
-/* Converts a step to its tag, "global_step10", and a tag to its step; -1: the text is no such tag. */
+/* Convert a step to its tag, such as "global_step10", and a tag to its step; the latter returns -1 for any other
+ * text. */
 void tws_tag_of_step(int64_t step, char *tag, size_t size);
 int64_t tws_step_of_tag(const char *tag);
 
@@ -28,7 +30,7 @@ int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
 /* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO, naming the needed and the free bytes. */
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
-/* fails with that error; `there`: free bytes */
+/* Fails with that error; `there`: free bytes on the disk */
 tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err);
 
 /* Returns the path of the temporary folder that a checkpoint with this tag is written to before it is renamed. */
@@ -57,8 +59,8 @@ const char *tws_folder_other_tags(const char *path, char *text, size_t size);
 
 /* ---- files that last ---- */
 /* tws_file_begin() creates a new file; it fails with TWS_IO if a file of that name exists, or if the path leads through
- * a link. tws_file_end() closes the file, whose data are then on the disk. `code` is the result of the writes between
- * the two calls; if it is an error, tws_file_end() returns it. */
+ * a link. tws_file_end() closes the file, after flushing its data to the disk. `code` is the result of the writes
+ * between the two calls; if it is an error, tws_file_end() returns it. */
 tws_code tws_file_begin(const char *path, int *fd, tws_error *err);
 tws_code tws_file_end(int fd, const char *path, tws_code code, tws_error *err);
 

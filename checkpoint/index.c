@@ -169,7 +169,7 @@ static tws_code read_text(const reader *r, const cJSON *object, const char *key,
   return *text ? TWS_OK : no_memory(r);
 }
 
-/* integers up to this are exact in JSON numbers, and products with small numbers do not overflow */
+/* Integers up to this are exact in JSON numbers (doubles), and their products with small numbers do not overflow. */
 #define MOST_COUNT (INT64_C(1) << 52)
 
 static tws_code read_count(const reader *r, const cJSON *object, const char *key, int64_t low, int64_t high,
@@ -377,7 +377,7 @@ static tws_code read_slice(const reader *r, const cJSON *item, const tws_param *
     slice->rows[block++] = pair[1];
   }
   const cJSON *repeats = cJSON_GetObjectItemCaseSensitive(item, "repeats");
-  if (repeats) { /* repeated blocks must be inside the part that is repeated, and all parts inside the parameter */
+  if (repeats) { /* the blocks must be within one period of rows, and all periods within the parameter */
     if (!cJSON_IsArray(repeats) || cJSON_GetArraySize(repeats) != 2 ||
         !tws_json_integer(r->json, repeats->child, &pair[0], NULL) ||
         !tws_json_integer(r->json, repeats->child->next, &pair[1], NULL) || pair[0] < 2 || pair[1] < 1 ||
@@ -500,7 +500,8 @@ static tws_code read_index(const reader *r) {
 /* Checks the text's own checksum. It is the last member, and covers every byte before it. */
 static tws_code check_seal(const char *text, size_t length, const char *name, tws_error *err) {
   char expected[sizeof seal + 32];
-  const size_t tail = sizeof seal - 1 + 16 + 3; /* the checksum's digits, and "}\n */
+  /* bytes of the text's end: `seal`, the 16 digits of the checksum, and 3 closing characters */
+  const size_t tail = sizeof seal - 1 + 16 + 3;
   const int there = length > tail && memcmp(text + length - tail, seal, sizeof seal - 1) == 0;
   if (!there) return tws_fail(err, TWS_INVALID, damaged, "%s: it is cut short, or no index", name);
   snprintf(expected, sizeof expected, "%s%016" PRIx64 "\"}\n", seal, tws_checksum(0, text, length - tail));

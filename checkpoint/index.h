@@ -1,10 +1,10 @@
 /* A checkpoint's index lists which slice of which tensor is in which file, and the counters of the training.
  *
  * DIR/latest names a tag; DIR/<tag>/index.json lists files of the same folder. These are safetensors files, one per
- * rank, whose tensors have the names that tws_piece_name() builds, readable by any program that reads the format. In
- * addition to their headers the index has, for each slice, the parameter and the elements of it, and checksums: of
- * every TWS_CHECKPOINT_BLOCK bytes of a slice's data (so that a reader of some elements verifies those), of every
- * file's header, and of the index itself. */
+ * rank, whose tensors have the names that tws_piece_name() builds, readable by any program that reads the format. For
+ * each slice, the index also records the parameter and the range of its elements. It has checksums: of every
+ * TWS_CHECKPOINT_BLOCK bytes of a slice's data (so that a reader of some elements verifies those), of every file's
+ * header, and of the index itself. */
 #ifndef TWS_CHECKPOINT_INDEX_H
 #define TWS_CHECKPOINT_INDEX_H
 
@@ -22,7 +22,7 @@ typedef struct tws_saved_entry { /* one entry of the state (plan/state.h): its n
 
 typedef struct tws_saved_file {
   const char *name;
-  uint64_t bytes, data;     /* bytes: size of the file; data: offset of the first tensor's data, bytes */
+  uint64_t bytes, data;     /* size of the file, and offset of the first tensor's data in it, in bytes */
   uint64_t header_checksum; /* checksum of the first `data` bytes of the file */
 } tws_saved_file;
 
@@ -58,20 +58,21 @@ typedef struct tws_saved_index {
   uint32_t entry_count, param_count, file_count, piece_count;
 } tws_saved_index;
 
-/* tws_saved_bytes() returns the bytes of a piece, and tws_saved_blocks() the number of checksummed blocks in them. */
+/* tws_saved_bytes() returns the bytes of a piece's data, and tws_saved_blocks() the number of checksummed blocks in
+ * `bytes` bytes of data. */
 uint64_t tws_saved_bytes(const tws_saved_index *index, const tws_piece *piece);
 uint32_t tws_saved_blocks(uint64_t bytes);
 
 /* Appends the index as JSON that ends with its own checksum. */
 void tws_saved_write(const tws_saved_index *index, tws_text *out);
-/* Parses an index. Fails with TWS_INVALID if the text is damaged or was not written by tws_saved_write(); `path` is the
- * folder's. Any result is consistent, whatever the text: file names contain no folders, pieces are inside their files
- * and parameters, and numbers are in range. */
+/* Parses an index. Fails with TWS_INVALID if the text is damaged or was not written by tws_saved_write(); `path` is
+ * that of the index's folder. Any result is consistent, whatever the text: file names contain no folders, pieces are
+ * inside their files and parameters, and numbers are in range. */
 tws_code tws_saved_parse(const char *text, size_t length, const char *path, tws_saved_index **out, tws_error *err);
-/* Reads the text of a folder's index; the caller frees *text. */
+/* Reads the text of the index file in a checkpoint's folder; the caller frees *text. */
 tws_code tws_saved_read_index(const char *folder, char **text, size_t *length, tws_error *err);
-/* Opens the index in a folder; requires that every file that it names exists with its size. The hint names other
- * checkpoints of the same directory. */
+/* Opens the index in a folder. Fails if a file that the index names is missing or has another size. The error's hint
+ * names other checkpoints of the same directory. */
 tws_code tws_saved_open(const char *folder, tws_saved_index **out, tws_error *err);
 /* Extends the error of a failed read: if the checkpoint at `path` no longer exists, the message says so and names the
  * checkpoints that exist. */

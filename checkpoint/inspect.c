@@ -66,8 +66,8 @@ static tws_code visit(tws_saved_reader *reader, const tws_saved_tensor *tensor, 
   return code;
 }
 
-/* Adds elements to the statistics. `deviation` is the sum of squared differences from the mean until the end (Welford
- * 1962), `norm` the sum of squares. */
+/* Adds elements to the statistics. Until all elements have been added, `deviation` is the sum of squared differences
+ * from the mean (Welford 1962), and `norm` the sum of squares. */
 static void add_statistics(void *user, const float *values, uint64_t count) {
   tws_saved_statistics *s = user;
   for (uint64_t i = 0; i < count; i++) {

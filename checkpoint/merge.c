@@ -48,10 +48,10 @@ static tws_code read_description(const char *path, description *out, tws_error *
   return code;
 }
 
-/* ---- what the base was rounded to ---- */
+/* ---- rounding of base weights that the training used in quantized form ---- */
 
-/* Describes base weights that were quantized while the adapter was trained: merging adds to their dequantized
- * values. */
+/* Describes how the training quantized the base weights. Merging rounds these weights in the same way before it adds
+ * the adapter's product to them. */
 typedef struct rounding {
   tws_json *json; /* NULL: the base weights were not quantized */
   const cJSON *weights;
@@ -87,7 +87,8 @@ static void turn(const float *from, float *to, int64_t rows, int64_t columns) {
     for (int64_t k = 0; k < columns; k++) to[k * rows + i] = from[i * columns + k];
 }
 
-/* Rounds the weights to their quantized values. Blocks of values do not span rows; groups of scales span several. */
+/* Rounds the weights to values that the quantized format represents. A block of values does not extend over several
+ * rows; a group of scales does. */
 static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t *codes, float *scales,
                        float (*means)[2]) {
   const uint64_t blocks = count / (uint64_t)r->block;
@@ -99,7 +100,8 @@ static void round_rows(const rounding *r, float *weight, uint64_t count, uint8_t
   tws_dequantize(codes, scales, count, r->block, (int)r->bits, weight);
 }
 
-/* Rounds a weight as the training has rounded it. transposed: the file stores it as [in, out]. */
+/* Rounds a weight in the same way as the training did, if that quantized it. transposed: the file stores the weight as
+ * [in, out]. */
 static tws_code round_weight(const rounding *r, const tws_safetensor *tensor, int transposed, float *weight,
                              tws_error *err) {
   if (!r->json || !is_rounded(r, tensor->name)) return TWS_OK;
@@ -162,7 +164,8 @@ static tws_code read_tensor(const tws_safetensors *list, const tws_safetensor *t
   return code;
 }
 
-/* Finds the tensor "lora_A" or "lora_B" of a weight. Names in the base of a model without head lack the first word. */
+/* Finds the adapter's tensor "lora_A" or "lora_B" for a weight of the base. The base of a model without head omits the
+ * first word of the adapter's names; such names match too. Returns NULL if there is none. */
 static const tws_safetensor *find_factor(const merger *m, const char *weight, const char *factor) {
   static const char ends[] = ".weight", prefix[] = "base_model.model.";
   const size_t length = strlen(weight), end = sizeof ends - 1;
@@ -231,7 +234,8 @@ static tws_code write_merged(merger *m, const char *path, tws_export_result *res
   return code;
 }
 
-/* Determines the paths of an adapter's three files: from its folder, or from its weights file. */
+/* Writes the paths of an adapter's weights, configuration and rounding file, derived from the path of its folder or of
+ * its weights file. */
 static void name_files(const char *adapter, char *weights, char *config, char *rounded, size_t size) {
   struct stat info;
   const char *slash = strrchr(adapter, '/');
@@ -267,9 +271,9 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
   return code;
 }
 
-/* ---- what PEFT reads in addition to the adapters ---- */
+/* ---- files that PEFT needs next to the adapter's weights ---- */
 
-/* Adds the last words of the modules' names, each once. */
+/* Adds the last word of each adapted module's name (such as "q_proj") to the list, without duplicates. */
 static void add_targets(const tws_saved_index *x, tws_arena *arena, tws_text *out) {
   tws_hf_tensor *tensors = NULL;
   uint32_t count = 0;

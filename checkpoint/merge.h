@@ -1,5 +1,5 @@
-/* Merges adapters into the weights that they were trained with: one safetensors file, in float32, with the names and
- * shapes of the base. */
+/* Merges adapters into the base weights with which they were trained, and writes one safetensors file, in float32, with
+ * the names and shapes of the base. */
 #ifndef TWS_CHECKPOINT_MERGE_H
 #define TWS_CHECKPOINT_MERGE_H
 
@@ -16,7 +16,7 @@ tws_code tws_adapter_merge(const char *base, const char *adapter, const char *pa
  * files), "bits" and "block_size". If it exists, merging first rounds these weights to the quantized values that the
  * adapter was trained with. */
 #define TWS_ROUNDING_FILE "frozen_quantization.json"
-/* Appends the text of that file, for a checkpoint with quantized frozen parameters. */
+/* Appends the text of TWS_ROUNDING_FILE for a checkpoint with quantized frozen parameters. */
 void tws_adapter_rounding(const tws_saved_index *index, tws_text *out);
 /* Appends the text of adapter_config.json for a checkpoint with adapters. */
 void tws_adapter_config(const tws_saved_index *index, tws_text *out);

@@ -24,7 +24,7 @@ struct tws_output {
   unsigned char *memory;
   slot slots[SLOTS];
   int first, full; /* first: index of the first slot that waits for the thread; full: number of waiting slots */
-  int fills;       /* index of the slot that the caller fills; it follows the waiting slots */
+  int fills;       /* index of the slot that the caller is filling; it follows the waiting slots */
   pthread_t thread;
   int started, ends;
   pthread_mutex_t lock;
@@ -33,14 +33,16 @@ struct tws_output {
   tws_error err;
 };
 
-/* Writes one slot: whole blocks if the page cache is bypassed; tws_output_close() truncates the file. */
+/* Writes one slot to the file. If the page cache is bypassed, only whole blocks can be written; tws_output_close() then
+ * truncates the file to its size. */
 static tws_code write_slot(tws_output *o, const slot *s, tws_error *err) {
   const size_t count = o->direct ? (s->count + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : s->count;
   for (size_t done = 0; done < count;) {
     const ssize_t n = o->is_stream ? write(o->fd, s->bytes + done, count - done)
                                    : pwrite(o->fd, s->bytes + done, count - done, (off_t)(o->written + done));
     if (n < 0 && errno == EINTR) continue;
-    /* the file system refuses O_DIRECT, or the offset is unaligned after a short write */
+    /* The file system refuses O_DIRECT, or the offset is unaligned after a short write: use the page cache from here
+     * on. */
     if (n < 0 && errno == EINVAL && o->direct) {
       (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) & ~O_DIRECT);
       o->direct = 0;

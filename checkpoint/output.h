@@ -13,14 +13,15 @@ typedef struct tws_output tws_output;
 /* Opens an output to `file`, which is empty and must outlive the output. `bytes` bytes are reserved on the disk at
  * once; fails with TWS_IO if the disk lacks them. If the file is a stream (a pipe), it is written in order. */
 tws_code tws_output_open(const tws_new_file *file, uint64_t bytes, tws_output **out, tws_error *err);
-/* Returns a buffer for the next bytes of the file, with the alignment of their offset in the file. The caller fills it
- * and appends its bytes with tws_output_take(). The error may be that of an earlier write. */
+/* Sets *room to a buffer for the next bytes of the file and *bytes to its size. The buffer has the same alignment as
+ * its offset in the file. The caller fills it, and passes the number of bytes to tws_output_take(). The error returned
+ * may be that of an earlier write. */
 tws_code tws_output_room(tws_output *output, void **room, size_t *bytes, tws_error *err);
 void tws_output_take(tws_output *output, size_t bytes);
-/* Appends bytes that are copied from other memory. The error may be that of an earlier write. */
+/* Appends `count` bytes, which it copies. The error returned may be that of an earlier write. */
 tws_code tws_output_write(tws_output *output, const void *bytes, size_t count, tws_error *err);
 /* Waits until all bytes are written. The file stays open and is not flushed; tws_new_file_close() flushes it. If
- * `code`, the result of the caller's work since tws_output_open(), is an error, that is returned. */
+ * `code`, the result of the caller's work since tws_output_open(), is an error, this error is returned. */
 tws_code tws_output_close(tws_output *output, tws_code code, tws_error *err);
 
 #endif

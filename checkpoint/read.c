@@ -93,7 +93,8 @@ static tws_code read_exactly(const tws_saved_reader *r, uint64_t offset, void *t
   return TWS_OK;
 }
 
-/* Verifies the header's checksum: it distinguishes the saved file from another one of the same size. */
+/* Verifies the checksum of the open file's header, which differs if another file of the same size replaced the saved
+ * one. */
 static tws_code check_header(tws_saved_reader *r, tws_error *err) {
   if (r->checked[r->file]) return TWS_OK;
   const tws_saved_file *file = &r->index->files[r->file];
@@ -176,12 +177,13 @@ void tws_saved_reader_close(tws_saved_reader *reader) {
 typedef struct target {
   const tws_param_slice *slice; /* NULL: elements are numbered within the piece */
   uint64_t first, count;
-  uint64_t limit; /* number of elements of the whole parameter that were saved */
+  uint64_t limit; /* number of saved elements of the whole parameter */
   tws_dtype dtype;
   char *out;
 } target;
 
-/* Copies elements [from, from + count) of the piece's part to the target, from its element `to` on. */
+/* Copies elements [from, from + count) of a piece to the target's elements from `to` on, converted to the target's
+ * type. */
 static tws_code copy_run(tws_saved_reader *r, uint32_t piece, uint64_t from, uint64_t count, const target *t,
                          uint64_t to, tws_error *err) {
   const tws_piece *p = &piece_at(r, piece)->piece;
@@ -206,7 +208,7 @@ static tws_code copy_run(tws_saved_reader *r, uint32_t piece, uint64_t from, uin
   return TWS_OK;
 }
 
-/* Copies the elements of the target that the saved slice has, and adds their number to *covered. */
+/* Copies the elements that are both in the piece and in the target, and adds their number to *covered. */
 static tws_code copy_piece(tws_saved_reader *r, uint32_t piece, const target *t, uint64_t *covered, tws_error *err) {
   const tws_piece *p = &piece_at(r, piece)->piece;
   for (uint64_t done = 0; done < t->count;) {
@@ -231,7 +233,7 @@ static tws_code copy_piece(tws_saved_reader *r, uint32_t piece, const target *t,
   return TWS_OK;
 }
 
-/* Returns the number of elements of the target that were saved. */
+/* Returns how many of the target's elements the checkpoint contains. */
 static uint64_t saved_elements(const target *t) {
   uint64_t saved = 0;
   for (uint64_t done = 0; done < t->count;) {
@@ -258,7 +260,8 @@ static uint32_t first_piece(const tws_saved_index *x, uint32_t entry, uint32_t p
   return low;
 }
 
-/* Returns 1 if the piece may contain any of the elements from `begin` to `end` of the whole parameter. */
+/* Returns 0 if the piece certainly contains no element of the range from `begin` to `end` of the whole parameter, else
+ * 1. */
 static int may_have(const tws_piece *p, uint64_t begin, uint64_t end) {
   uint64_t run;
   const uint64_t low = tws_param_slice_whole(&p->slice, p->first, &run);

@@ -1,10 +1,11 @@
-/* Reads parts of a saved state, whichever ranks saved them. Data are verified by checksums before they are used. */
+/* Reads any range of elements of a saved state, whichever ranks saved it. Checksums of the data are verified before the
+ * data are used. */
 #ifndef TWS_CHECKPOINT_READ_H
 #define TWS_CHECKPOINT_READ_H
 
 #include "checkpoint/index.h"
 
-/* Reads bytes [offset, offset + count) of a file that is not on this machine, through another rank. */
+/* Reads bytes [offset, offset + count) of a file that another machine has, through a rank there. */
 typedef tws_code (*tws_saved_fetch)(void *user, uint32_t file, uint64_t offset, void *to, size_t count, tws_error *err);
 
 typedef struct tws_saved_reader {
@@ -13,7 +14,7 @@ typedef struct tws_saved_reader {
   void *user;                   /* passed to fetch() */
   unsigned char *block;         /* the block of data that was read last */
   unsigned char *checked;       /* [file] 1: the file's header has been compared with its checksum */
-  uint32_t piece, number; /* index of the piece that has `block`, and index of the block in the piece; or TWS_NONE */
+  uint32_t piece, number; /* indices of the piece of `block` and of the block in the piece; or TWS_NONE */
   uint32_t file;          /* index of the open file; TWS_NONE: no file is open */
   int fd;
 } tws_saved_reader;
@@ -21,10 +22,11 @@ typedef struct tws_saved_reader {
 tws_code tws_saved_reader_open(const tws_saved_index *index, tws_saved_reader *reader, tws_error *err);
 void tws_saved_reader_close(tws_saved_reader *reader);
 
-/* Reads elements [first, first + count) of the part that `slice` selects from a parameter of the index, as saved in
+/* Reads elements [first, first + count) of the slice `slice` from a parameter of the index, as saved in
  * `entry`, and converts them to `dtype`. Elements of rows that were not saved (of a vocabulary that is padded further
- * than the saved one) stay unchanged. If param is TWS_NONE, it reads the piece whose copy is `copy`, and slice is not
- * used. Fails with TWS_INVALID, naming file and tensor, if data are damaged or missing. */
+ * than the saved one) stay unchanged. If param is TWS_NONE, the elements are those of the piece with the member copy
+ * equal to `copy`, and `slice` is ignored. Fails with TWS_INVALID, naming file and tensor, if data are damaged or
+ * missing. */
 tws_code tws_saved_read(tws_saved_reader *reader, uint32_t entry, uint32_t param, int copy,
                         const tws_param_slice *slice, uint64_t first, uint64_t count, tws_dtype dtype, void *out,
                         tws_error *err);

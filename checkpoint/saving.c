@@ -16,7 +16,7 @@
 static const char saving[] = ".saving-", removing[] = ".removing-";
 static const char other_disk[] = "make room there, keep fewer checkpoints (--keep), or save to another disk";
 
-typedef struct place { /* the open folder of checkpoints */
+typedef struct place { /* an open folder that contains checkpoints */
   const char *path;
   int fd;
   tws_text *remarks;
@@ -43,7 +43,8 @@ static void remark(const place *p, const char *name, const char *why) {
   tws_text_add(p->remarks, "%s\n", line);
 }
 
-/* Renames an entry to a name that must not exist yet. Some file systems cannot check and rename in one operation. */
+/* Renames an entry of a folder unless the new name exists. Some file systems cannot check and rename in one
+ * operation. */
 static int rename_to_free(int from, const char *name, int to, const char *new_name) {
   struct stat info;
   if (renameat2(from, name, to, new_name, RENAME_NOREPLACE) == 0) return 0;
@@ -68,7 +69,7 @@ static int open_inside(int folder, const char *name) {
 
 /* ---- what is in a checkpoint's folder ---- */
 
-/* Returns the index of an open checkpoint folder, or NULL. */
+/* Reads the index in an open checkpoint folder; returns NULL if there is none or it is invalid. */
 static tws_saved_index *read_index(int folder, const char *name) {
   char *text = NULL;
   size_t length = 0;
@@ -86,8 +87,8 @@ static int lists(const tws_saved_index *index, const char *name) {
   return 0;
 }
 
-/* Returns 1 if the name is that of a file that an interrupted save wrote in its temporary folder. No index lists these
- * files. */
+/* Returns 1 if the name is one that a save gives to files in its temporary folder. If the save is interrupted, no index
+ * lists them. */
 static int is_unfinished(const char *name) {
   const char *end;
   int rank;
@@ -114,10 +115,10 @@ static int for_names(int folder, name_visitor visit, void *user) {
   return count;
 }
 
-typedef struct others { /* the names in the folder that the index does not list */
+typedef struct others { /* collects the names of files that the index does not list */
   const tws_saved_index *index;
   char names[160];
-  int to; /* an open folder that the entries are moved to; -1: they stay */
+  int to; /* open folder to which these files are moved; -1: they are not moved */
 } others;
 
 static int note_other(void *user, int folder, const char *name) {
@@ -136,7 +137,8 @@ static int remove_unfinished(void *user, int folder, const char *name) {
   return is_unfinished(name) && unlinkat(folder, name, 0) != 0;
 }
 
-/* Removes the files that the index lists, and the index last, since it determines what remains to be removed. */
+/* Removes the files that the index lists and then the index itself, because the index is needed to repeat an
+ * interrupted removal. Returns how many could not be removed. */
 static int remove_listed(int folder, const tws_saved_index *index) {
   int left = 0;
   for (uint32_t i = 0; i < index->file_count; i++)
@@ -150,7 +152,7 @@ static int remove_leftover(void *user, int folder, const char *name) {
   const int is_saving = begins(name, saving), is_removing = begins(name, removing);
   const size_t length = strlen(name);
   if ((begins(name, ".new-") && length > 7 && strcmp(name + length - 7, "-latest") == 0) ||
-      strcmp(name, ".latest.new") == 0) /* names used by this version and by an earlier one */
+      strcmp(name, ".latest.new") == 0) /* temporary names of `latest` in this version and an earlier one */
     return unlinkat(folder, name, 0) != 0;
   if (!is_saving && !is_removing) return 0;
   if (S_ISLNK(mode_of(folder, name)) && unlinkat(folder, name, 0) == 0) return 0;
@@ -177,7 +179,8 @@ static void remove_leftovers(const place *p) {
   (void)for_names(p->fd, remove_leftover, (void *)(uintptr_t)p);
 }
 
-/* Renames a folder that could not be emptied, because it contains the user's files, to its previous name. */
+/* Renames the folder of a removed checkpoint to its previous name, because it is not empty: it contains files of the
+ * user. */
 static void put_back(const place *p, const char *away, const char *tag, int inside, int left) {
   others found = {.to = -1};
   char why[400];
@@ -190,7 +193,8 @@ static void put_back(const place *p, const char *away, const char *tag, int insi
   remark(p, tag, why);
 }
 
-/* Removes a checkpoint. It is renamed first, so that every folder that has a checkpoint's name is complete. */
+/* Removes a checkpoint. Its folder is renamed first, so that a folder with the name of a checkpoint never lacks
+ * files. */
 static void remove_checkpoint(const place *p, const char *tag, const tws_saved_index *index) {
   char away[TWS_TAG_SIZE + 16];
   snprintf(away, sizeof away, "%s%.240s", removing, tag);
@@ -224,7 +228,7 @@ static void retire(const place *p, const char *tag) {
   if (inside >= 0) close(inside);
 }
 
-/* Returns 1 if the folder has an index, whatever its content; a link to a checkpoint counts. */
+/* Returns 1 if the tag's folder has an index, whatever its content, or if the tag's name is a symbolic link. */
 static int is_checkpoint(const place *p, const char *tag) {
   char path[TWS_TAG_SIZE + 16];
   struct stat info;
@@ -250,7 +254,7 @@ static void name_temporary(const char *tag, char *name, size_t size) {
   snprintf(name, size, "%s%.240s", saving, tag);
 }
 
-/* Renames an entry that blocks the temporary folder's name and could not be removed. */
+/* Renames an entry that could not be removed and has the name that the temporary folder needs. Returns 1 on success. */
 static int step_aside(const place *p, const char *name) {
   char aside[TWS_TAG_SIZE + 32];
   for (int i = 1; i < 1000; i++) {
@@ -277,8 +281,8 @@ tws_code tws_folder_begin(const char *folder, const char *tag, tws_text *remarks
   return code;
 }
 
-/* Gives the folder `from` the name `tag`. A folder that had the name is exchanged with it, atomically where the file
- * system can; `old` receives the name that this folder has afterwards, or "". */
+/* Renames the folder `from` to `tag`. If a folder `tag` exists, the two exchange names, atomically where the file
+ * system supports it, and `old` receives the existing folder's new name; otherwise `old` becomes "". */
 static tws_code give_name(const place *p, const char *from, const char *tag, char *old, size_t size, tws_error *err) {
   *old = '\0';
   if (mode_of(p->fd, tag) == 0) {

@@ -15,8 +15,8 @@ static uint64_t bytes_of(const tws_shard_request *r, const tws_piece *piece) {
   return piece->count * tws_dtype_bytes((tws_dtype)r->entries[piece->entry].dtype);
 }
 
-/* Sets the shape of a piece's tensor and returns its number of dimensions: 2 if the piece is a whole part of a matrix,
- * otherwise 1. */
+/* Sets the shape of a piece's tensor and returns its number of dimensions: 2 if the piece has all elements of a slice
+ * of a matrix, otherwise 1. */
 static int shape_of(const tws_piece *piece, int64_t shape[2]) {
   const tws_param_slice *s = &piece->slice;
   const int whole = piece->param != TWS_NONE && piece->count == tws_slice_count(s) && s->whole_columns > 1;
@@ -63,7 +63,7 @@ static uint64_t exponent_bits(tws_dtype dtype) {
     case TWS_F64:
       return UINT64_C(0x7ff0000000000000);
     default:
-      return 0; /* elements are integers or quantization codes */
+      return 0; /* integers and quantization codes cannot be NaN or infinite */
   }
 }
 
@@ -81,7 +81,8 @@ static int is_broken(tws_dtype dtype, const void *block, uint64_t count) {
   return found != 0;
 }
 
-/* Fails: a state with such elements is not saved, so that the previous checkpoint stays. */
+/* Fails because the piece contains NaN or infinity: such a state is not saved, so that the previous checkpoint
+ * stays. */
 static tws_code refuse_broken(const tws_shard_request *r, const tws_piece *piece, tws_error *err) {
   const char *name = piece->param == TWS_NONE ? "" : r->params[piece->param].name;
   return tws_fail(err, TWS_RANK,

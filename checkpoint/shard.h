@@ -18,7 +18,7 @@ typedef struct tws_shard_request {
   void *user;
 } tws_shard_request;
 
-/* The values that the index needs about a written file. */
+/* Values that describe a written file in the checkpoint's index. */
 typedef struct tws_shard_written {
   uint64_t bytes, data, header_checksum;
   uint64_t *at;        /* [piece] offset of the piece's data from the end of the header, bytes */
@@ -29,13 +29,15 @@ typedef struct tws_shard_written {
 /* Receives the file's bytes in order, `count` at a time. */
 typedef tws_code (*tws_shard_sink)(void *user, const void *bytes, size_t count, tws_error *err);
 
-/* tws_shard_bytes() returns the size that the file will have, and tws_shard_name() its name. */
+/* tws_shard_bytes() estimates the size of the file in bytes (data and header), and tws_shard_name() its name. */
 uint64_t tws_shard_bytes(const tws_shard_request *request);
 const char *tws_shard_name(int rank, char *buffer, size_t size); /* "rank-00003.safetensors" */
-/* Makes a rank's file of a checkpoint and passes its bytes to `sink`; the arrays of *written are in the arena. */
+/* Generates the bytes of a rank's checkpoint file and passes them to `sink`; the arrays of *written are in the
+ * arena. */
 tws_code tws_shard_make(const tws_shard_request *request, tws_shard_sink sink, void *user, tws_arena *arena,
                         tws_shard_written *written, tws_error *err);
-/* Does the same, but writes the bytes to a new file, which is on the disk when the call returns. */
+/* Writes a rank's checkpoint file to `path`, like tws_shard_make(). The file is flushed to the disk when the call
+ * returns. */
 tws_code tws_shard_write(const char *path, const tws_shard_request *request, tws_arena *arena,
                          tws_shard_written *written, tws_error *err);
 

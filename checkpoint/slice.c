@@ -35,8 +35,7 @@ uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t 
   const uint64_t wide = (uint64_t)slice->whole_columns, columns = (uint64_t)slice->columns;
   const uint64_t column = whole % wide, first = (uint64_t)slice->first_column;
   const uint64_t repeats = slice->repeats > 1 ? (uint64_t)slice->repeats : 1, step = (uint64_t)slice->step;
-  /* Blocks of rows repeat: the row is searched as if it were in the first repetition. next: the first row of a later
-   * block. */
+  /* Blocks of rows repeat: the row is mapped to the first repetition. next: first row of the nearest later block. */
   uint64_t row = whole / wide, before = 0, turn = 0, next = UINT64_MAX;
   if (repeats > 1) {
     const uint64_t cell = (uint64_t)slice->first_row[0] / step;
@@ -102,7 +101,7 @@ tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **piece
 
 /* ---- assignment of pieces to the ranks that write them ---- */
 
-/* Orders slices by the region of the parameter that they cover, without their range of elements and rank. */
+/* Orders pieces by entry, parameter, copy and slice, ignoring the range of elements and the rank. */
 static int compare_parts(const tws_piece *a, const tws_piece *b) {
   if (a->entry != b->entry) return a->entry < b->entry ? -1 : 1;
   if (a->param != b->param) return a->param < b->param ? -1 : 1;
@@ -152,8 +151,8 @@ static int is_better(const sharing *s, const tws_piece *a, const tws_piece *b) {
   return s->load[a->rank] < s->load[b->rank];
 }
 
-/* Divides one region among its holders: slices are sorted by first element, and between two boundaries the same ranks
- * hold all elements. */
+/* Assigns the elements of one slice to the ranks that hold them. The pieces are sorted by first element; between two
+ * boundaries of pieces, the same ranks hold all elements. Returns 0, or -1 if memory is exhausted. */
 static int share_part(sharing *s, const tws_piece *held, uint32_t count) {
   uint64_t at = held[0].first;
   uint32_t begin = 0;

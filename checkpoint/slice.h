@@ -2,37 +2,39 @@
  * a checkpoint.
  *
  * A piece is a contiguous range of elements of one entry of the state (plan/state.h): elements [first, first + count)
- * of the part that `slice` selects from a parameter. Each rank lists the pieces that it holds. Replicas hold equal
- * pieces, and only one of them writes each. */
+ * of the slice `slice` of a parameter. Each rank lists the pieces that it holds. Data-parallel replicas hold equal
+ * pieces, and only one rank writes each piece. */
 #ifndef TWS_CHECKPOINT_SLICE_H
 #define TWS_CHECKPOINT_SLICE_H
 
 #include "plan/plan.h"
 
 typedef struct tws_piece {
-  /* entry: index of the state's entry that the piece is saved under; if that entry continues other entries, of the
-   * first of these. param: index of the parameter; TWS_NONE: the piece belongs to no parameter, and `copy` is then the
-   * rank that holds it, or 0 if all ranks hold equal values (running statistics, except those of pipeline stages) */
+  /* entry: index of the state's entry that the piece is saved under; if that entry continues an earlier entry, the
+   * index of the first. param: index of the parameter; TWS_NONE: the piece belongs to no parameter, and `copy` is then
+   * the rank that holds it, or 0 if all ranks hold equal values (running statistics, except those of pipeline
+   * stages) */
   uint32_t entry, param;
   int32_t copy;          /* index of the copy, if ranks have different copies of the parameter (experts); else 0 */
   int32_t rank;          /* the rank that holds the piece */
   tws_param_slice slice; /* in the form of tws_slice_of(); all 0 without a parameter */
   uint64_t first, count;
   uint64_t at;   /* offset of the piece in the rank's entry, elements */
-  uint32_t held; /* index of the entry that the rank holds it in */
+  uint32_t held; /* index of the entry of the rank's state that contains it */
 } tws_piece;
 
-/* Returns the canonical form of a slice, so that equal parts compare equal: vectors are treated as one column, and
- * adjacent blocks are joined. slice NULL: the whole parameter. */
+/* Returns the canonical form of a slice, so that slices of the same elements compare equal: vectors are treated as one
+ * column, and adjacent blocks are joined. slice NULL: the whole parameter. */
 tws_param_slice tws_slice_of(const tws_param *param, const tws_param_slice *slice);
-/* Returns the number of elements of the part. */
+/* Returns the number of elements in the slice. */
 uint64_t tws_slice_count(const tws_param_slice *slice);
-/* Returns the index in the part of element `whole` of the parameter, and sets *run to the number of elements from it on
- * that are consecutive in the part. If the part does not contain the element, returns UINT64_MAX, and at least *run
- * elements from it on are not in the part. */
+/* Returns the index within the slice of element `whole` of the parameter, and sets *run to the number of elements from
+ * there on that are consecutive in the slice. If the slice lacks the element, returns UINT64_MAX, and sets *run so that
+ * at least *run elements from there on are not in the slice. */
 uint64_t tws_slice_local(const tws_param_slice *slice, uint64_t whole, uint64_t *run);
 
-/* Lists the pieces that a rank holds of all entries of a checkpoint; *pieces is in the arena. Fails with TWS_MEMORY. */
+/* Lists the parts of the checkpointed state that the plan's rank holds, as pieces; *pieces is in the arena. Fails with
+ * TWS_MEMORY. */
 tws_code tws_pieces_of(const tws_plan *plan, tws_arena *arena, tws_piece **pieces, uint32_t *count, tws_error *err);
 /* Assigns every element of all ranks' pieces to one rank that holds it: large pieces are assigned first, each to the
  * rank with the fewest bytes so far. far[rank] 1: the rank is assigned only elements that no other rank holds; far

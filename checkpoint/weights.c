@@ -35,7 +35,7 @@ static void make_header(const tws_weights_request *r, tws_safetensors_header *he
   tws_safetensors_end(header);
 }
 
-/* Reads the written file again and verifies its tensors. */
+/* Reads the written file's header again and verifies that it lists the weights with their shapes. */
 static tws_code check_file(const tws_weights_request *r, const char *path, tws_export_result *result, tws_error *err) {
   tws_safetensors *list = NULL;
   TWS_TRY(tws_safetensors_open(path, &list, err));

@@ -1,4 +1,4 @@
-/* Names, sizes and bandwidths of the communication log, as DeepSpeed and nccl-tests define them. */
+/* Names, message sizes and bandwidths in the communication log, as DeepSpeed and nccl-tests define them. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ tws_comm_bandwidth tws_comm_deepspeed_gbps(int operation, uint32_t ranks, uint64
     size *= n;
     bus = (n - 1) / n;
   }
-  if (operation == TWS_COLLECTIVE_ALL_REDUCE) { /* DeepSpeed counts 2 S for the first, and S for the second */
+  if (operation == TWS_COLLECTIVE_ALL_REDUCE) { /* algorithm bandwidth 2 S/t, bus bandwidth 2 S/t (n - 1)/n */
     size *= 2;
     bus = (n - 1) / n;
   }
@@ -111,7 +111,7 @@ const char *tws_comm_size_text(uint64_t bytes, char text[TWS_COMM_SIZE_TEXT]) {
   }
   for (; bytes / scale >= 1024; scale *= 1024) unit++;
   int length = snprintf(text, TWS_COMM_SIZE_TEXT, "%.2f", (double)bytes / (double)scale);
-  if (text[length - 1] == '0') length--; /* as Python prints what it has rounded to two digits */
+  if (text[length - 1] == '0') length--; /* Python prints a rounded number without a last 0 */
   snprintf(text + length, (size_t)(TWS_COMM_SIZE_TEXT - length), " %s", units[unit]);
   return text;
 }

@@ -1,5 +1,5 @@
-/* Merges the records of all ranks into the communication log: latencies become transfer and waiting, and the pace of
- * kernels tells which ranks are stragglers. */
+/* Merges the records of all ranks into the communication log: divides latencies into transfer and waiting, and finds
+ * stragglers by the times of their kernels. */
 #include "communication/comm_log.h"
 
 #include <math.h>
@@ -7,15 +7,15 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* A rank is a straggler if its kernels take at least SLOW times as long as the median over the ranks, and if that
- * exceeds the spread of the ranks' factors (scaled median absolute deviation) SPREADS times. */
+/* A rank is a straggler if its kernels take at least SLOW times as long as the median over the ranks, and if this
+ * difference exceeds SPREADS times the spread of the ranks' factors (scaled median absolute deviation). */
 #define SLOW 1.2
 #define SPREADS 6.0
 
-/* Seconds of one work on each rank. */
+/* Seconds that each rank takes for the same work (kernel and shape). */
 typedef struct pace_row {
   uint64_t work;
-  float *mean_s;  /* [rank] mean seconds of one execution; 0: the rank has none */
+  float *mean_s;  /* [rank] mean seconds of one execution; 0: the rank does not execute the work */
   double *counts; /* [rank] */
 } pace_row;
 
@@ -24,13 +24,13 @@ typedef struct tws_comm_pace {
   size_t count, capacity;
 } tws_comm_pace;
 
-/* A call that several ranks enter, while their records are merged. */
+/* Slot of a hash table of the calls in which several ranks take part; used while the ranks' records are merged. */
 typedef struct meeting {
   uint64_t id;
   uint32_t used;
 } meeting;
 
-/* The figures of a call in one step. */
+/* Latencies, over all ranks, of a call in one step. */
 typedef struct met {
   double min_s, sum_s;
   uint32_t ranks;
@@ -98,7 +98,7 @@ static tws_code prepare(merger *m, tws_error *err) {
     if (m->records[r]->call_count > most) most = m->records[r]->call_count;
     if (m->records[r]->steps != m->steps) return tws_fail(err, TWS_INTERNAL, NULL, "ranks have logged different steps");
   }
-  /* every collective has two members at least, unless the others are represented */
+  /* A collective has at least two members, unless the records represent ranks that are not recorded. */
   for (m->slots = 64; m->slots < 2 * calls + 2 * most; m->slots *= 2) continue;
   m->table = tws_calloc(m->slots, sizeof *m->table);
   size_t distinct = 0;
@@ -169,8 +169,8 @@ static tws_code add_sample(tws_comm_samples *samples, double seconds, tws_error 
   return TWS_OK;
 }
 
-/* Adds the calls of one rank. A collective is one call, of which each rank adds its part; its samples are added by the
- * rank that entered last. Each end of a message is a call of its own. */
+/* Adds the calls of one rank. Each of the n ranks of a collective adds 1/n of a call, and the rank that entered last
+ * adds the samples. Sending and receiving a message are two calls. */
 static tws_code add_rank(const merger *m, int r, tws_error *err) {
   const tws_comm_record *record = m->records[r];
   tws_comm_rank *rank = &m->log->ranks[r];
@@ -218,7 +218,8 @@ static tws_code pace_of(tws_comm_log *log, uint64_t work, pace_row **out, tws_er
   return (*out)->mean_s && (*out)->counts ? TWS_OK : no_memory(err);
 }
 
-/* Keeps the seconds of the rank's works, which are sums over all its steps. */
+/* Stores the mean seconds of each work of the rank. The record's seconds are sums over all steps so far, so later
+ * records replace earlier ones. */
 static tws_code add_pace(tws_comm_log *log, int r, const tws_comm_record *record, tws_error *err) {
   log->ranks[r].computing_s = 0;
   for (uint32_t w = 0; w < record->work_count; w++) {
@@ -252,14 +253,16 @@ static int order_floats(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The median; of an even number of values the lower one, so that of two ranks the faster is the measure. */
+/* Returns the median. If the number of values is even, it is the lower of the two middle ones, so that two ranks are
+ * compared with the faster. */
 static float lower_median(float *values, size_t count) {
   if (count == 0) return 0;
   qsort(values, count, sizeof *values, order_floats);
   return values[(count - 1) / 2];
 }
 
-/* Compares the pace of each rank's kernels with the median of all ranks that run the same ones. */
+/* Sets each rank's factor: its seconds in kernels, relative to those at the median pace of all ranks that run the same
+ * kernels. */
 static void compare_paces(tws_comm_log *log, float *scratch) {
   for (size_t i = 0; i < log->pace->count; i++) {
     const pace_row *row = &log->pace->rows[i];

@@ -82,7 +82,7 @@ static int dtype_find(const char *name) {
   return -1;
 }
 
-/* Returns 1 if the object is a row of tws_comm_log_json(). */
+/* Reads one row that tws_comm_log_json() has written. Returns 1, or 0 if the object is no such row. */
 static int read_row(const cJSON *o, tws_comm_row *row) {
   const char *operation = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "operation"));
   const char *caller = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "caller"));

@@ -1,4 +1,4 @@
-/* Records one rank's latencies for the communication log, and sends them as bytes. */
+/* Records one rank's latencies for the communication log, and converts the record to bytes and back. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static int is_wanted(const tws_plan *plan, const tws_comm_filter *filter, const 
   return is_communication(plan, op) && (filter->operations >> operation_of(plan, op) & 1);
 }
 
-/* The label without its last word, the kind of operation: "backward h.0.mlp.c_fc". */
+/* Writes the label of the operation without its last word, the kind of operation: "backward h.0.mlp.c_fc". */
 static void name_caller(const tws_plan *plan, uint32_t op, char caller[TWS_COMM_CALLER]) {
   char label[160];
   tws_op_label(plan, op, label, (int)sizeof label);
@@ -53,7 +53,7 @@ static uint64_t hash_work(const tws_work *work) {
   return tws_fingerprint_bytes(hash, work->f, sizeof work->f);
 }
 
-/* The works whose pace is compared among ranks: kernels on the device and on the host. */
+/* Returns 1 for work whose times are compared among ranks: kernels on the device and on the host. */
 static int is_computation(const tws_work *work) {
   return work->kind == TWS_OP_COMPUTE || work->kind == TWS_OP_HOST;
 }
@@ -116,7 +116,8 @@ void tws_comm_recorder_add(tws_comm_recorder *r, const double *times) {
     const double *of_op = times + 2 * (size_t)r->op_of_call[call];
     latency[call] = of_op[1] > of_op[0] ? (float)(of_op[1] - of_op[0]) : 0.0f;
   }
-  /* the first step has page faults and cold caches, and does not count if there are more */
+  /* The times of the first step, which include page faults and cold caches, are discarded when a second step is
+   * recorded. */
   for (uint32_t w = 0; r->added == 1 && w < record->work_count; w++)
     record->works[w].seconds = record->works[w].count = 0;
   for (uint32_t i = 0; i < r->plan->op_count; i++) {

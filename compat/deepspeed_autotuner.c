@@ -77,8 +77,8 @@ static int64_t smallest(search *s, int64_t previous, double *speed) {
   return *speed > 0 ? least : 0;
 }
 
-/* Returns the largest micro-batch of a stage: first tries 105 %, 100 % and 95 % of the number that fits by the estimate
- * of memory, then bisects until the next one is less than 5 % faster. */
+/* Returns the largest micro-batch size of a stage. The search first tries 105 %, 100 % and 95 % of the size that fits
+ * by the estimate of memory, and then bisects until a larger size is less than 5 % faster. */
 static int64_t largest(search *s, int64_t low, double before, int64_t promised) {
   int64_t high = promised < s->cap ? promised : s->cap;
   const int64_t near[] = {(105 * high + 99) / 100, high, 95 * high / 100};

@@ -1,5 +1,5 @@
-/* A parameter has 18 bytes: 16-bit weight 2, gradient 4, float32 weight 4, moments 8. The order of floating-point
- * operations is DeepSpeed's, so that the last digit agrees. */
+/* Model states have 18 bytes per parameter: 16-bit weight 2, gradient 4, float32 weight 4, optimizer moments 8. The
+ * order of floating-point operations is DeepSpeed's, so that the last digit agrees. */
 #include "compat/deepspeed_memory.h"
 
 #include <math.h>
@@ -72,7 +72,7 @@ void tws_zero2_print(double total_params, int gpus_per_node, int nodes, double f
 
 void tws_zero3_print(double total_params, double largest_layer_params, int gpus_per_node, int nodes, double factor,
                      tws_text *out) {
-  static const int offloads[3][2] = {{1, 1}, {1, 0}, {0, 0}}; /* 1: offloaded; the optimizer, then the parameters */
+  static const int offloads[3][2] = {{1, 1}, {1, 0}, {0, 0}}; /* {optimizer, parameters}; 1: offloaded to the host */
   print_head(gpus_per_node, nodes, total_params, out);
   tws_text_add(out, ", %.0fM largest layer params.\n  per CPU  |  per GPU |   Options\n",
                trunc(largest_layer_params / 1e6));

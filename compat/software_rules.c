@@ -39,7 +39,7 @@ static tws_code check_batch(const cJSON *config, int64_t world, tws_error *err) 
   return TWS_OK;
 }
 
-/* Refuses the keys of features that DeepSpeed 0.19.8 has removed, whatever their value. */
+/* Fails if the configuration has a key of a feature that DeepSpeed 0.19.8 has removed, whatever the key's value. */
 static tws_code check_removed(const cJSON *config, tws_error *err) {
   static const char *const keys[] = {"nebula",
                                      "compression_training",

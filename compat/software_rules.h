@@ -1,7 +1,5 @@
-/* Rules by which other software refuses a configuration, so that exported files are never refused there.
- *
- * DeepSpeed 0.19.8: runtime/config.py, runtime/engine.py, runtime/pipe/module.py. Megatron-LM: validate_args() of
- * megatron/training/arguments.py, commit 000c4ac24f61159c138b0975def722c65245983c. */
+/* Rules by which DeepSpeed and Megatron-LM refuse a configuration. Exported files are checked, so that they are never
+ * refused there. */
 #ifndef TWS_COMPAT_SOFTWARE_RULES_H
 #define TWS_COMPAT_SOFTWARE_RULES_H
 
@@ -9,10 +7,11 @@
 #include "base/json.h"
 #include "base/status.h"
 
-/* Fails with TWS_INVALID, and the rule, if a ds_config.json breaks a rule of DeepSpeed. world: number of all ranks. */
+/* Fails with TWS_INVALID and a message with the rule if a ds_config.json breaks a rule of DeepSpeed. world: number of
+ * all ranks. */
 tws_code tws_deepspeed_check(const cJSON *config, int64_t world, tws_error *err);
-/* Fails with TWS_INVALID, and the rule, if arguments break a rule of Megatron: {"tensor_model_parallel_size": 2,
- * "bf16": true}. world: number of all ranks. */
+/* Fails with TWS_INVALID and a message with the rule if the arguments break a rule of Megatron. Arguments are an object
+ * such as {"tensor_model_parallel_size": 2, "bf16": true}. world: number of all ranks. */
 tws_code tws_megatron_check(const cJSON *arguments, int64_t world, tws_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Settings of the section "aio" that say how a disk is reached, in addition to tws_aio (config/ds_config.h). */
+/* Reads the settings of the section "aio" that tws_aio (config/ds_config.h) does not have. */
 #ifndef TWS_CONFIG_AIO_H
 #define TWS_CONFIG_AIO_H
 

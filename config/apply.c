@@ -7,7 +7,7 @@
 #include "base/number.h"
 #include "config/store.h"
 
-/* Returns the default of a key as text without quotes. */
+/* Returns the default of a key as text without quotes, in `buffer`. */
 static const char *fallback_word(const tws_key *key, char *buffer, size_t size) {
   const char *text = key->fallback ? key->fallback : "";
   size_t length = strlen(text);
@@ -19,8 +19,8 @@ static const char *fallback_word(const tws_key *key, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Returns the value of a key that is not given and has no default: 0 if only positive numbers are allowed, otherwise
- * -1. */
+/* Returns the number that stands for "not given" in the field of a key without default: 0 if the key allows only
+ * positive numbers, otherwise -1. */
 static int unset_value(const tws_key *key) {
   return key->bounded && key->low > 0 ? 0 : -1;
 }
@@ -125,7 +125,7 @@ static void apply_optimizer(tws_config *config) {
   const struct tws_config_store *store = config->store;
   const char *type = tws_given_text(tws_store_at(store, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;
-  if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* tws_config_resolve() refuses it */
+  if (!row || row->optimizer < 0) row = tws_optimizer_of(TWS_OPTIMIZER_ADAMW); /* other types: refused later */
   config->optimizer = (tws_optimizer)row->optimizer;
   if (row->decoupled) config->adam_w_mode = 1;
   if (row->phases != TWS_PHASES_ONE) config->bias_correction = 0;
@@ -164,7 +164,8 @@ static void apply_scheduler(tws_config *config) {
         tws_key_word(tws_keys[i].owners, type, 0) >= 0)
       apply_key(config, &tws_keys[i]);
   const char *shape = tws_given_text(tws_store_at(store, "scheduler.params.warmup_type"));
-  config->schedule.warmup_linear = shape && strcmp(shape, "linear") == 0; /* DeepSpeed's default for other words */
+  /* In DeepSpeed, every word except "linear" means logarithmic warm-up. */
+  config->schedule.warmup_linear = shape && strcmp(shape, "linear") == 0;
   if (config->scheduler == TWS_SCHEDULER_WARMUP_DECAY && !tws_store_has(store, "scheduler.params.warmup_max_lr"))
     config->schedule.max_lr = 1e-3;
 }
@@ -216,7 +217,8 @@ static void apply_monitors(tws_config *config) {
   config->comet.mode = text_or(config, "comet.mode", NULL);
 }
 
-/* A section without the key "enabled" enables the log, as in DeepSpeed. */
+/* Sets the fields of the section "comms_logger". As in DeepSpeed, the section enables the log even without the key
+ * "enabled". */
 static void apply_comms_logger(tws_config *config) {
   const tws_given given = tws_store_at(config->store, "comms_logger.enabled");
   const int present = tws_store_has(config->store, "comms_logger");

@@ -4,7 +4,7 @@
 
 #include "config/ds_config.h"
 
-/* Members are 0 or NULL if their key is not given; `fast` is -1. */
+/* Values of the section. A member is 0 or NULL if its key is not given, except `fast`, which is then -1. */
 typedef struct tws_autotuning {
   int fast;                      /* 1: only the ZeRO stage and the micro batch are tuned */
   const char *metric, *tuner;    /* strings that live as long as the configuration */
@@ -15,7 +15,7 @@ typedef struct tws_autotuning {
   double params, activation_bytes; /* model_info: number of parameters; bytes of one sequence on one GPU */
 } tws_autotuning;
 tws_autotuning tws_config_autotuning(const tws_config *config);
-/* Returns 1 if a line of tws_config_no_effect() is about a key of the autotuning section that `tune` reads. */
+/* Returns 1 if a line that tws_config_no_effect() wrote is about a key of the autotuning section that `tune` reads. */
 int tws_autotuning_is_read(const char *line);
 
 #endif

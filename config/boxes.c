@@ -63,7 +63,7 @@ static double figure_or(const tws_box *box, const char *key, double otherwise) {
 
 void tws_box_cluster(const tws_box *box, tws_cluster *out) {
   const tws_fabric_row *intra = &fabrics[box->intra], *nic = &fabrics[box->nic];
-  /* more than two cards with NVLink bridges form rings that pass the cards' PCIe links */
+  /* with NVLink bridges between pairs of cards, rings of more than two cards pass through PCIe, which limits them */
   const double nominal =
       box->intra == TWS_FABRIC_NVLINK_BRIDGE ? box->host_GBps : figure_or(box, "intra_uni_GBps_per_gpu", 0);
   *out = (tws_cluster){.nodes = 1,

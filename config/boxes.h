@@ -1,5 +1,5 @@
-/* Boxes and cloud instances by their names, with published figures (config/boxes.def), and the classes of links that
- * join devices and nodes (config/fabrics.def). */
+/* Finds server models ("boxes") and cloud instances by name, with their published figures (config/boxes.def), and the
+ * classes of links between devices and between nodes (config/fabrics.def). */
 #ifndef TWS_CONFIG_BOXES_H
 #define TWS_CONFIG_BOXES_H
 
@@ -19,7 +19,7 @@ typedef struct tws_fabric_row {
   const char *about;
 } tws_fabric_row;
 const tws_fabric_row *tws_fabric_of(int fabric);
-/* Returns the fabric that the word names, or TWS_FABRIC_NONE if no fabric has that name. */
+/* Returns the class of links (tws_fabric) that the word names, or TWS_FABRIC_NONE if no fabric has that name. */
 int tws_fabric_find(const char *word);
 
 typedef struct tws_box {
@@ -34,8 +34,8 @@ typedef struct tws_box {
 
 const tws_box *tws_box_nth(int i); /* NULL after the last */
 const tws_box *tws_box_find(const char *name, size_t length);
-/* Fills *out with a cluster of one such node. Bandwidths are nominal rates times the share of them that collectives
- * reach (tws_fabric_row). */
+/* Fills *out with a cluster of one node of this model. Its bandwidths are nominal rates, multiplied by the share that
+ * collectives reach (tws_fabric_row.reached). */
 void tws_box_cluster(const tws_box *box, tws_cluster *out);
 
 #endif

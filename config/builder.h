@@ -17,7 +17,8 @@ typedef struct builder {
 static inline tws_code finish_text(builder *b, tws_text *out, tws_error *err) {
   char *text = b->failed ? NULL : cJSON_Print(b->root);
   if (text) {
-    int indenting = 1; /* tabs: two spaces at the start of a line, one after a colon */
+    /* A tab becomes two spaces at the start of a line, and one space after a colon. */
+    int indenting = 1;
     for (char *p = text; *p; p++) {
       indenting = *p == '\n' || (indenting && *p == '\t');
       if (*p == '\t')
@@ -32,7 +33,7 @@ static inline tws_code finish_text(builder *b, tws_text *out, tws_error *err) {
   return text && !out->failed ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "configuration: out of memory");
 }
 
-/* Adds an item to an object, or replaces the object's member of that name; owns the item from then on. */
+/* Adds an item to an object, or replaces the object's member of that name; the builder then owns the item. */
 static inline void put_item(builder *b, cJSON *object, const char *name, cJSON *item) {
   if (!item || !object) {
     b->failed = 1;
@@ -60,7 +61,7 @@ static inline cJSON *open_section(builder *b, cJSON *object, const char *name) {
   return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-/* Adds an item at a dotted path; owns the item from then on. */
+/* Adds an item at a dotted path, and creates the objects on the way; the builder then owns the item. */
 static inline void put_at(builder *b, const char *path, cJSON *item) {
   char copy[512];
   const char *segments[TWS_KEY_DEPTH];

@@ -17,7 +17,8 @@ typedef struct text {
 
 static void add_range(text *t, const tws_key *key, const cJSON *item) {
   char piece[96] = "";
-  int beyond = cJSON_IsNumber(item) && item->valuedouble > key->high; /* otherwise a huge limit is omitted */
+  /* 1: the value exceeds the upper limit; the limit is then shown even if it is huge */
+  int beyond = cJSON_IsNumber(item) && item->valuedouble > key->high;
   if (key->bounded && key->high >= 1e12 && !beyond)
     snprintf(piece, sizeof piece, " of at least %g", key->low);
   else if (key->bounded)
@@ -53,7 +54,7 @@ static const char *describe_wanted(const tws_key *key, const cJSON *item, text *
     return t->data;
   }
   t->used += (size_t)snprintf(t->data, sizeof t->data, "%s", words[key->type]);
-  if (key->type == TWS_KEY_INT && key->strict) /* the value may be 10.0 where only 10 is accepted */
+  if (key->type == TWS_KEY_INT && key->strict) /* the refused value may be 10.0, where only 10 is accepted */
     t->used += (size_t)snprintf(t->data + t->used, sizeof t->data - t->used, " written without a point");
   add_range(t, key, item);
   return t->data;
@@ -148,7 +149,7 @@ static int fits_key(const tws_walk *walk, const tws_key *key, const cJSON *item)
 }
 
 static const char *hint_for(const tws_key *key, const cJSON *item, char *hint, size_t size) {
-  if (cJSON_IsString(item) && key->values) { /* the word may be misspelled: suggest the closest one */
+  if (cJSON_IsString(item) && key->values) { /* the word may be misspelled, so the closest allowed word is suggested */
     char copy[256];
     const char *words[32];
     int n = 0;
@@ -182,14 +183,14 @@ static void become_number(const cJSON *item, int type, double number) {
   cJSON_SetNumberHelper(value, number);
 }
 
-/* Replaces a number given for a boolean, or a text given for a boolean or a number, by the value that it means, in
- * sections in which DeepSpeed does so. */
+/* In sections in which DeepSpeed converts values, converts a number given for a boolean, or a text given for a boolean
+ * or a number, to the value that it means. */
 static void read_other_words(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   const int checked = tws_key_checked_section(walk->segments[0]), number = cJSON_IsNumber(item);
   const char *words = checked && cJSON_IsString(item) ? item->valuestring : NULL;
   if (strcmp(walk->segments[0], "twinspeed") == 0) return;
   if (strstr(key->path, "communication_data_type") && cJSON_IsString(item) &&
-      strcasecmp(item->valuestring, "bfp16") == 0) { /* DeepSpeed's manual spells bf16 so */
+      strcasecmp(item->valuestring, "bfp16") == 0) { /* DeepSpeed's manual misspells bf16 */
     memcpy(item->valuestring, "bf16", sizeof "bf16");
   } else if (key->type == TWS_KEY_BOOL) {
     if (number && (item->valuedouble == 0 || item->valuedouble == 1))
@@ -222,7 +223,7 @@ static const char *describe_given(const cJSON *item, char *got, size_t size) {
   return got;
 }
 
-/* Returns 1 if the value of a path or a name is Python's None, which means that none is given. */
+/* Returns 1 if a text is "None" (Python), which means that the path or name is not given. */
 static int is_none(const tws_key *key, const cJSON *item) {
   return key->parts && cJSON_IsString(item) && strcmp(item->valuestring, "None") == 0;
 }

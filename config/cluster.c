@@ -52,8 +52,8 @@ enum { MAX_NODES = 65536, MAX_DEVICES = 1024, MAX_CORES = 65536 };
   }
 
 static const tws_cluster systems[] = {
-    /* HPE SGI 8600 (Jean Zay): two NVLinks between each two of four V100, of which NCCL makes 12 rings; 4 Omni-Path.
-     */
+    /* HPE SGI 8600 (Jean Zay): each pair of the four V100 is connected by two NVLinks, from which NCCL forms 12 rings;
+     * there are 4 Omni-Path ports. */
     SYSTEM("quad-v100", "v100-32gb", 4, 40, 192 * GB, 281.6 * GB, NVLINK(150), 1, NETWORK(100), 4, PCIE3, INTEL),
     SYSTEM("dgx1-v100", "v100-32gb", 8, 40, 0.5 * TB, 153.6 * GB, NVLINK(150), 0, NETWORK(100), 4, PCIE3, INTEL),
     SYSTEM("dgx2-v100", "v100-32gb", 16, 48, 1.5 * TB, 256 * GB, NVLINK(150), 0, NETWORK(100), 8, PCIE3, INTEL),
@@ -66,11 +66,12 @@ static const tws_cluster systems[] = {
      * GB/s of NVLink-C2C, and one ConnectX-7 (or -8) per GPU (NVIDIA's data sheets). */
     SYSTEM("gb200-nvl72", "gb200", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(400), 72, C2C, INTEL),
     SYSTEM("gb300-nvl72", "gb300", 72, 2592, 17.28 * TB, 18432 * GB, NVLINK(900), 0, NETWORK(800), 72, C2C, INTEL),
-    /* Cloud instances, with the figures of their providers' pages: 4 and 32 EFA cards, 8 InfiniBand NICs. */
+    /* Cloud instances, with the figures of their providers' pages: 4 and 32 EFA cards on AWS, 8 InfiniBand NICs on
+     * Azure. */
     SYSTEM("aws-p4d", "a100-40gb", 8, 48, 1.152 * TB, 281.6 * GB, NVLINK(300), 0, NETWORK(100), 4, PCIE4, INTEL),
     SYSTEM("aws-p5", "h100-sxm", 8, 96, 2.0 * TB, 409.6 * GB, NVLINK(450), 0, NETWORK(100), 32, PCIE5, AMD),
     SYSTEM("azure-nd-a100", "a100-80gb", 8, 96, 1.7 * TB, 409.6 * GB, NVLINK(300), 0, NETWORK(200), 8, PCIE4, AMD),
-    /* One device of such a node, with its share of the host. */
+    /* Clusters of a single device, with its share of the host of a node above. */
     SYSTEM("a100", "a100-80gb", 1, 16, 0.25 * TB, 51.2 * GB, NVLINK(300), 0, NETWORK(200), 1, PCIE4, AMD),
     SYSTEM("h100", "h100-sxm", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
     SYSTEM("h200", "h200", 1, 14, 0.25 * TB, 76.8 * GB, NVLINK(450), 0, NETWORK(400), 1, PCIE5, INTEL),
@@ -80,7 +81,7 @@ static const tws_cluster systems[] = {
 };
 enum { SYSTEM_COUNT = sizeof systems / sizeof *systems };
 
-/* Names of built-in clusters: those of this file, then those of the tables of server models and of cloud instances. */
+/* Names of built-in clusters: those of this file; the names of server models and cloud instances (boxes.def) follow. */
 static const char *const builtin_names[] = {"dgx1-v100", "dgx2-v100", "quad-v100",     "dgx-a100",    "dgx-a100-40gb",
                                             "dgx-h100",  "dgx-h200",  "dgx-b200",      "gb200-nvl72", "gb300-nvl72",
                                             "aws-p4d",   "aws-p5",    "azure-nd-a100", "a100",        "h100",
@@ -126,10 +127,10 @@ static int usable_cores(void) {
 static void fill_host(tws_cluster *cluster) {
   cluster->cores_per_node = cluster->devices_per_node = usable_cores();
   if (cluster->devices_per_node > MAX_DEVICES) cluster->devices_per_node = MAX_DEVICES;
-  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* within the control groups' limits */
+  cluster->host_memory_bytes = (double)tws_host_memory_read().total_bytes; /* at most the control groups' limit */
 }
 
-/* ---- specifications of the form NAME[:NODES[xDEVICES]] ---- */
+/* ---- names with a size: NAME[:NODES[xDEVICES]] ---- */
 
 static int read_count(const char **text, int high, int *value) {
   return isdigit((unsigned char)**text) && tws_text_int(*text, text, 1, high, value);
@@ -143,8 +144,8 @@ static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err)
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
-/* Refuses sizes that a box's figures cannot describe: several devices if the box has no link between devices, or
- * several nodes if it has no NICs. Such clusters need a file. */
+/* Refuses sizes for which the published figures of a server model or cloud instance do not suffice: several devices if
+ * the box has no link between devices, or several nodes if it has no NICs. Such clusters need a file. */
 static tws_code check_box(const tws_cluster *c, const char *spec, tws_error *err) {
   const int alone = c->devices_per_node > 1 && !(c->intra.bandwidth > 0);
   if (!c->box || (!alone && (c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)))) return TWS_OK;

@@ -11,7 +11,7 @@
  * if that is absent.
  *
  * "host" is this machine: the cores that the process may use, memory within the control group's limit, and as many
- * devices as cores. Any number of ranks may run on a host; a tuner tries devices_per_node. */
+ * devices as cores. Any number of ranks may run on a host; the tuner uses at most devices_per_node ranks per node. */
 #ifndef TWS_CONFIG_CLUSTER_H
 #define TWS_CONFIG_CLUSTER_H
 
@@ -31,44 +31,45 @@ typedef struct tws_cluster {
   int cores_per_node;
   double host_memory_bytes; /* per node */
   double host_bandwidth;    /* bytes/s of the host memory of a node */
-  int numa_nodes;           /* NUMA nodes of a node; memory and devices are divided equally and in order */
-  double device_memory_bytes;     /* memory of one device; 0: as the profile says */
-  tws_link intra;                 /* one device's port to others of its node: NVLink, PCIe or shared memory */
+  int numa_nodes;           /* number of NUMA nodes of a node, which divide its memory and devices equally, in order */
+  double device_memory_bytes;     /* bytes of memory of one device; 0: that of the profile */
+  tws_link intra;                 /* port of one device to others of its node: NVLink, PCIe or shared memory */
   int intra_fabric, inter_fabric; /* classes of the links intra and inter (tws_fabric of boxes.h); 0: not given */
   int paired;               /* 1: no switch; each pair of devices has links with an equal part of a port */
   tws_link inter;           /* one NIC */
   double message_bandwidth; /* bytes/s of a NIC in point-to-point messages, if rings reach less; 0: inter's */
   double message_s;         /* seconds between the starts of two messages that a rank posts to other nodes */
   int nics_per_node;
-  int builtin;                  /* a built-in cluster, as it is: no file */
-  int box;                      /* then: a box or an instance by its name (boxes.h) */
-  int lone_device;              /* then: one device by its profile's name, with an assumed host (job/cluster_name.h) */
-  int assumed_nics;             /* no file says nics_per_node: a built-in cluster's, or 1 */
-  int leaf_nodes;               /* nodes per leaf switch, in order; 0: all are at one */
-  double oversubscription;      /* what a leaf's NICs send at most over what leaves it, each way; with leaf_nodes */
-  int nccl;                     /* collectives as NCCL chooses them (models/hardware/nccl.h); 0: rings */
+  int builtin;                  /* 1: an unchanged built-in cluster, not a file */
+  int box;                      /* if builtin: 1: a server model or cloud instance (boxes.h) */
+  int lone_device;              /* if builtin: 1: a single device with an assumed host (job/cluster_name.h) */
+  int assumed_nics;             /* 1: nics_per_node is not from a file, but a built-in cluster's or 1 */
+  int leaf_nodes;               /* number of nodes per leaf switch, in order; 0: there is one switch */
+  double oversubscription;      /* bandwidth of the NICs below a leaf switch / of its uplinks, in each direction */
+  int nccl;                     /* 1: algorithms of collectives are NCCL's choices (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* devices that share a PCIe switch and its host link */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
-  double disk_bytes;            /* per node, of what offloading may take; 0: not said, and not a limit */
-  double samples_per_s; /* that a node's data loaders read, decode and hand over; 0: not said, and not a limit */
+  double disk_bytes;            /* bytes of a node's disk for offloading; 0: not given, no limit */
+  double samples_per_s; /* samples/s that a node's data loaders read and decode; 0: not given, no limit */
   double price_per_device_hour; /* 0: not known */
 } tws_cluster;
-/* Bytes/s of one NVMe drive on PCIe 4, assumed for a node's disk if the cluster does not give any: round figures. */
+/* Bytes/s of one NVMe drive on PCIe 4 (round figures), which are assumed for a node's disk if the cluster file has
+ * none. */
 #define TWS_USUAL_DISK_READ 6e9
 #define TWS_USUAL_DISK_WRITE 3e9
 
-/* Returns the bytes/s between a device and near - 1 other devices of its node. If pairs have links of their own
- * (`paired`), that is less than the complete port. */
+/* Returns the bytes/s between a device and near - 1 other devices of its node. If each pair of devices has separate
+ * links (`paired`), only some of a port's links are used. */
 double tws_cluster_port(const tws_cluster *cluster, int near);
-/* Returns the factor by which transfers slow down if `share` of the bytes that a leaf switch's NICs send leaves the
- * leaf switch; 1 if the uplinks have enough bandwidth. */
+/* Returns the factor by which transfers slow down if a fraction `share` (0 to 1) of the bytes that the NICs below a
+ * leaf switch send leaves the leaf switch; 1 if the uplinks have enough bandwidth. */
 double tws_cluster_crowding(const tws_cluster *cluster, double share);
 /* Loads a cluster from `spec`, which is a file ("-": standard input) if it contains a slash or ends with .json, else a
  * built-in name. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
-/* Return a cluster as the JSON of a cluster file, with all keys that are not at their defaults (cluster_json.c), and
+/* Return a cluster as the JSON of a cluster file, with all keys whose values are not the defaults (cluster_json.c), and
  * the JSON Schema of cluster files; NULL if memory is exhausted. The caller deletes them. */
 cJSON *tws_cluster_to_json(const tws_cluster *cluster);
 tws_code tws_cluster_print_schema(tws_text *out, tws_error *err);

@@ -16,7 +16,7 @@ static tws_code no_memory(tws_error *err) {
 
 /* ---- source documents that clones share ---- */
 
-/* Makes a source from a document, which it owns from then on; it deletes the document if it fails. */
+/* Creates a source that owns the document from then on. If it fails, it returns NULL and deletes the document. */
 static tws_source *source_create(tws_json *json, int command_line) {
   tws_source *source = tws_calloc(1, sizeof *source);
   if (!source) {
@@ -77,7 +77,7 @@ static tws_code check_moved(const struct tws_config_store *store, tws_error *err
   return TWS_OK;
 }
 
-/* Makes a configuration from a document, which it owns from then on. */
+/* Creates a configuration from a document, which the configuration then owns. */
 static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *err) {
   *out = NULL;
   const tws_code split = tws_config_split_params(json, cJSON_GetObjectItemCaseSensitive(json->root, "optimizer"), err);
@@ -116,7 +116,8 @@ static tws_code create_from_json(tws_json *json, tws_config **out, tws_error *er
   return TWS_OK;
 }
 
-/* A file of another program, as a configuration of the same settings; *read stays 0 where it is none. */
+/* Reads a file of another program into a configuration with the same settings, and sets *read to 1; *read stays 0 if
+ * the text is not such a file. */
 static tws_code load_foreign(const char *text, size_t length, const char *name, int *read, tws_config **out,
                              tws_error *err) {
   tws_config_format format;
@@ -171,7 +172,7 @@ tws_code tws_config_load(const char *path, tws_config **out, tws_error *err) {
   return code;
 }
 
-/* DeepSpeed knows an "auto" of its own in these sections. */
+/* Returns 1 if the key is in a section in which DeepSpeed itself gives "auto" a meaning, or in Twinspeed's section. */
 static int has_own_auto(const char *path) {
   static const char *const sections[] = {"zero_optimization.zenflow.", "autotuning.", "expert_parallel.", "twinspeed."};
   for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
@@ -225,7 +226,7 @@ tws_code tws_config_clone(const tws_config *config, tws_config **out, tws_error 
     *o = from->overrides[store->count];
     o->path = copy_text(o->path);
     if (!o->path) {
-      tws_config_destroy(copy); /* releases the sources that the copy shares already */
+      tws_config_destroy(copy); /* releases the sources that the copy already shares */
       return no_memory(err);
     }
     source_share(o->source);
@@ -301,7 +302,7 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   for (int i = 0; i < walk.n; i++) walk.segments[i] = tws_key_canonical(walk.segments, i + 1);
   const cJSON *value = source->json->root;
   int n = walk.n, below = 0;
-  if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* check all members before any is set */
+  if (n > 1 || !cJSON_IsNull(value)) TWS_TRY(tws_store_walk(&walk, value)); /* checks all members before any is set */
   walk.n = n;
   walk.visit = add_override;
   walk.list = add_list;
@@ -319,8 +320,9 @@ static tws_code set_value(tws_config *config, const char *path, tws_source *sour
   return TWS_OK;
 }
 
-/* Turns a value of the section optimizer, or of optimizer.params, in which that is a list of groups, into one without
- * such a list. *path becomes that of the section if the list is the value itself. */
+/* Converts a value of the key optimizer or optimizer.params in which optimizer.params is a list of groups, as in
+ * PyTorch, to one without such a list (tws_config_split_params()). If the value itself is the list, *path becomes
+ * "optimizer". */
 static tws_code split_params(const char **path, tws_json *json, tws_error *err) {
   if (strcmp(*path, "optimizer.params") == 0 && cJSON_IsArray(json->root)) {
     cJSON *section = cJSON_CreateObject();

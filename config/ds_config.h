@@ -26,7 +26,7 @@ typedef enum tws_matmul_dtype {
   TWS_MATMUL_COUNT
 } tws_matmul_dtype;
 const char *tws_matmul_dtype_name(tws_matmul_dtype dtype);
-/* Whose configuration a file is. */
+/* The program in whose format a configuration file is. */
 typedef enum tws_config_format {
   TWS_FORMAT_NONE, /* there is no file */
   TWS_FORMAT_DEEPSPEED,
@@ -93,9 +93,9 @@ typedef struct tws_zero_config {
                                                               * memory */
 } tws_zero_config;
 
-/* Updates in two parts (the section "zero_optimization.zenflow"): the device updates selected columns of each matrix,
- * the host all others. Intervals are 0 if the configuration leaves them to Twinspeed; read them with the functions
- * tws_zenflow_*(). */
+/* Settings of ZenFlow (the section "zero_optimization.zenflow"): the device updates selected columns of each matrix,
+ * the host updates all others. Intervals are 0 if the configuration leaves them to Twinspeed; read them with the
+ * functions tws_zenflow_*(). */
 typedef enum tws_zenflow_strategy { TWS_ZENFLOW_AUTO, TWS_ZENFLOW_STEP, TWS_ZENFLOW_EPOCH } tws_zenflow_strategy;
 typedef struct tws_zenflow {
   int on;            /* 1: the section is given */
@@ -103,7 +103,7 @@ typedef struct tws_zenflow {
   int strategy;      /* unit of select_interval (tws_zenflow_strategy) */
   int64_t select_interval, update_interval, steps_per_epoch;
   int overlap_step, offload;
-  int64_t warm_up; /* steps (the key full_warm_up_rounds) */
+  int64_t warm_up; /* steps without selection (key full_warm_up_rounds) */
 } tws_zenflow;
 
 /* Parameters of asynchronous disk reads and writes (the section "aio"). */
@@ -139,7 +139,7 @@ typedef struct tws_wandb_section {
 } tws_wandb_section;
 
 typedef struct tws_comet_section {
-  int enabled, online; /* 1: an online experiment is asked for, which is not supported; -1: not given */
+  int enabled, online; /* online: 1: an online experiment is requested, which is not supported; -1: not given */
   int64_t samples_log_interval;
   const char *project, *workspace, *experiment_name, *experiment_key, *mode; /* NULL: not given */
 } tws_comet_section;
@@ -160,7 +160,7 @@ typedef struct tws_config {
   int sequence_communication;     /* seq_parallel_communication_data_type; see tws_config_communication_dtype() */
   int fp16_masters;               /* fp16.fp16_master_weights_and_grads; see tws_config_half_masters() */
   int bf16_masters, bf16_moments; /* read them with tws_config_bf16_masters() and tws_config_bf16_moments() */
-  int dropout;                    /* twinspeed.dropout: 1 applies the dropout of the model's file in training */
+  int dropout;                    /* twinspeed.dropout: 1: training applies the dropout of the model's file */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: 1 for weights updated without a float32 copy */
   struct {                        /* used if dtype is F16; see config/loss_scale.h */
     double loss_scale;            /* a fixed loss scale; 0: dynamic */
@@ -184,12 +184,12 @@ typedef struct tws_config {
   int muon_method;         /* optimizer.params.ns_method: tws_muon_method */
   int narrow_moments;      /* 1: fp32_optimizer_states is false; read it with tws_config_bf16_moments() */
   int adam_w_mode, bias_correction, nesterov;
-  /* optimizer.params of optimizers with phases; numbers of updates, as plan/phases.h uses them */
+  /* optimizer.params of optimizers with phases (plan/phases.h), all counted in updates */
   int64_t freeze_step, var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper;
-  int error_feedback; /* twinspeed.error_feedback: 0 forgets the errors of each compression */
+  int error_feedback; /* twinspeed.error_feedback: 0: compression errors are not added to the next values */
   int momentum_mask;  /* twinspeed.momentum_mask: 1 keeps the momentum of positions that no sequence reaches at 0 */
   tws_scheduler scheduler;
-  struct {                 /* scheduler.params: the type says which are used; defaults are those of the specification */
+  struct {                 /* scheduler.params: the type determines which are used; defaults are DeepSpeed's */
     double min_lr, max_lr; /* max_lr < 0: the optimizer's learning rate */
     int64_t warmup_steps;
     int64_t total_steps; /* steps; 0: "auto", the length of the run, which the training program sets */
@@ -208,8 +208,8 @@ typedef struct tws_config {
   int64_t steps_per_print; /* steps between printed lines; 0: the program chooses */
   /* pipeline parallelism: 0 or 1 stages means none (pipeline.stages), and the other keys are then ignored */
   int64_t pipeline_stages;
-  int64_t virtual_stages;                 /* twinspeed.virtual_stages: chunks of layers per stage */
-  int pipe_partitioned, grad_partitioned; /* pipeline.*: 1: tensor ranks each send a part of what stages exchange */
+  int64_t virtual_stages;                 /* twinspeed.virtual_stages: model chunks per pipeline stage */
+  int pipe_partitioned, grad_partitioned; /* pipeline.*: 1: each tensor rank sends a part of a stage's output */
   int pipeline_schedule; /* twinspeed.pipeline_schedule: tws_pipeline_kind of plan/pipeline_schedule.h */
   /* tensor and sequence parallelism: 0 or 1 rank means none */
   int64_t tensor_ranks;          /* tensor_parallel.autotp_size */
@@ -223,40 +223,40 @@ typedef struct tws_config {
   int expert_dispatch_fp8;       /* twinspeed.expert_dispatch_fp8: 1 sends tokens to experts as 8-bit floating point */
   double expert_capacity_factor; /* twinspeed.expert_capacity_factor; 0: slots suffice for every token */
   int expert_tensor_parallel;    /* twinspeed.expert_tensor_parallel: 1: tensor ranks split each expert */
-  int expert_dropless;           /* twinspeed.expert_dropless: 1: the experts of a rank share its slots */
-  double expert_bound;           /* twinspeed.expert_bound: slots of a rank over those of an even distribution */
+  int expert_dropless;           /* twinspeed.expert_dropless: 1: all experts of a rank share its slots */
+  double expert_bound;           /* twinspeed.expert_bound: slots of a rank / slots for evenly distributed tokens */
   double expert_bias_rate;       /* twinspeed.expert_bias_rate: step size of the routing biases that balance experts */
   const char *expert_load;       /* twinspeed.expert_load (string owned by the configuration); NULL: uniform */
   int data_before_experts;       /* use_data_before_expert_parallelism */
   tws_axis_order axis_order;     /* twinspeed.axis_order */
   int64_t loss_tiles, mlp_tiles; /* twinspeed.loss_tiles, .mlp_tiles: chunks of a micro-batch's tokens; 0: 1 */
-  int64_t linear_tile_size;      /* twinspeed.linear_tile_size: most weight elements gathered at once; 0: all */
+  int64_t linear_tile_size;      /* twinspeed.linear_tile_size: weight elements gathered at once; 0: all */
   int64_t attention_chunks;      /* twinspeed.attention_chunks: chunks of a sequence in attention (FPDT) */
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id add nothing to the loss; -1: none */
   /* keys of the section "twinspeed", which DeepSpeed ignores as an unknown top-level section */
   tws_matmul_dtype matmul_dtype;
-  int matmul_keeps_wide; /* no key: 1: the runtime saves operands of 8-bit products in 16 bits */
-  int casts_assumed;     /* no key: 1: casts are costs of products and no operations of the plan */
+  int matmul_keeps_wide; /* set by the runtime, no key: 1: operands of 8-bit products are saved in 16 bits */
+  int casts_assumed;     /* no key: 1: casts are part of products' costs, not operations of the plan */
   tws_recompute recompute;
   double recompute_budget;    /* share (0 to 1) of recomputable matrix products whose results are saved instead */
-  int recompute_whole;        /* full: 1: layers are recomputed to their last operation, needed or not */
+  int recompute_whole;        /* full recomputation: 1: all operations of a layer are recomputed, even unneeded ones */
   int64_t recompute_every;    /* recomputed layers: 1: all, 2: every second one, ... */
   int64_t sequence_length;    /* tokens per sequence; 0: the model's number of positions */
   int64_t target_length;      /* tokens per target sequence; 0: as sequence_length */
-  /* no keys, set by plan/serving.c: rows of the cache of keys and values for each sequence, 0: no cache; and the
-   * positions that a decoded token is expected to see, on which costs depend */
+  /* set by plan/serving.c, without keys: cache_length: rows of the cache of keys and values per sequence, 0: no cache;
+   * cache_seen: number of positions that a decoded token is expected to see, on which costs depend */
   int64_t cache_length, cache_seen;
-  int cache_bits; /* no key, as above: 8: keys and values are cached in 8 bits, for predictions; 0: as activations */
+  int cache_bits; /* no key, set as above: 8: keys and values are cached in 8 bits; 0: in the activations' type */
   int64_t document_end_token; /* twinspeed.document_end_token: id that ends a document; -1: no packing */
   int64_t document_length;    /* twinspeed.document_length: expected tokens per packed document; 0: unknown */
   int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */
   tws_zenflow zenflow;
-  int delayed_update;      /* twinspeed.delayed_update: 1: the host updates one step late, overlapped */
-  int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: first steps, whose updates are not delayed */
+  int delayed_update;      /* twinspeed.delayed_update: 1: the host updates one step late, in parallel */
+  int64_t delayed_warm_up; /* twinspeed.delayed_update_warm_up: number of first steps whose updates are not delayed */
   int64_t seed;
   int threads;                 /* threads per host rank; 0: cores / ranks of the node, at least 1 */
   int64_t vocabulary_multiple; /* the vocabulary is padded to a multiple of this; 1: not padded */
-  int64_t ranks;               /* number of ranks; 0: as launched */
+  int64_t ranks;               /* number of ranks; 0: the number that is launched */
   struct {                     /* twinspeed.lora, with PEFT's names; r 0: no adapters */
     int64_t r;
     double alpha, dropout;
@@ -266,23 +266,23 @@ typedef struct tws_config {
     int type; /* type of frozen weights (tws_quantization) */
     int64_t block, scale_block;
   } quantization;
-  struct tws_config_store *store; /* the keys as they were given, for printing, schema and warnings */
-  /* The following belong to `store`; NULL: not given. */
-  const char *pipeline_partition;         /* pipeline.partition; NULL: layers are divided by their parameters */
-  const char *recompute_operations;       /* names separated by commas; NULL: the operations before attention */
+  struct tws_config_store *store; /* the keys as given, for printing, the schema and warnings */
+  /* `store` owns the following members; NULL: not given. */
+  const char *pipeline_partition;         /* pipeline.partition; NULL: "parameters" */
+  const char *recompute_operations;       /* names separated by commas; NULL: the default list */
   const struct cJSON *lora_targets;       /* twinspeed.lora.target_modules: a text or a list of them */
   const struct cJSON *frozen_parameters;  /* list of patterns of parameter names */
   const struct cJSON *param_groups;       /* optimizer.param_groups: a list of objects; see below */
   const struct cJSON *quantization_skips; /* twinspeed.frozen_quantization.skip_modules: a text or a list of texts */
   tws_comms_section comms_logger;
   tws_monitor_section tensorboard, csv_monitor;
-  int tensorboard_images; /* 1: TensorBoard's events have figures of the loss and of memory, too */
+  int tensorboard_images; /* 1: figures of the loss and of memory are also written to TensorBoard */
   tws_wandb_section wandb;
   tws_comet_section comet;
   tws_config_format format; /* format of the file that was loaded, from tws_config_format_of() */
 } tws_config;
 
-/* Properties of the model from which "auto" may be resolved (specification 01 section 4). */
+/* Properties of the model from which values "auto" may be resolved. */
 typedef struct tws_auto_context {
   int64_t hidden_size;
 } tws_auto_context;
@@ -297,11 +297,12 @@ void tws_config_destroy(tws_config *config);
 
 /* Returns 1 if the key with this dotted path is given by the file or by an override. */
 int tws_config_has_key(const tws_config *config, const char *path);
-/* Returns 1 if the configuration says that the model is of this type, or that it is of another one. "auto" says
- * neither; "bf16 off" says only that the model is not bf16. */
+/* Returns 1 if the configuration determines whether activations and parameters have this type. "auto" determines
+ * nothing; bf16.enabled false determines only that the type is not bf16. */
 int tws_config_states_dtype(const tws_config *config, tws_dtype dtype);
 
-/* Returns the format of the file that was loaded. DEEPSPEED is HUGGING_FACE where a value is "auto". */
+/* Returns the format of the file that was loaded. A ds_config.json has the format HUGGING_FACE if a value is "auto",
+ * else DEEPSPEED. */
 tws_config_format tws_config_format_of(const tws_config *config);
 
 /* Sets one key by its dotted path from text, as a command-line override ("zero_optimization.stage" "3"), with the same
@@ -311,7 +312,7 @@ tws_config_format tws_config_format_of(const tws_config *config);
 tws_code tws_config_set(tws_config *config, const char *path, const char *json_value, tws_error *err);
 
 /* Resolves "auto", the batch keys for the number of replicas that `ranks` ranks form (floor division, then the equality
- * check) and the interactions of specification 01 section 5. An "auto" that follows from nothing is the key's default;
+ * check) and values that depend on several keys. If nothing determines an "auto", it becomes the key's default;
  * the three ZeRO sizes need context->hidden_size (context may be NULL without them). May be called again for other
  * numbers of ranks. Fails with TWS_INVALID for contradictory keys, TWS_UNSUPPORTED for valid keys that Twinspeed does
  * not support. */
@@ -325,7 +326,7 @@ tws_code tws_config_elastic(const tws_config *config, struct tws_elastic *out, t
 /* Returns 1 if elasticity.enabled is true: the batch then follows from the ranks, and no batch key may be given. */
 int tws_config_is_elastic(const tws_config *config);
 /* Computes the batch that elasticity chooses for `ranks` ranks in `replicas` replicas of ranks / replicas ranks each.
- * Fails with TWS_INVALID and the reason if there is none. */
+ * Fails with TWS_INVALID and the reason if there is no such batch. */
 tws_code tws_config_elastic_batch(const tws_config *config, int64_t ranks, int64_t replicas, int64_t *micro,
                                   int64_t *accumulation, tws_error *err);
 
@@ -342,8 +343,8 @@ static inline tws_dtype tws_config_communication_dtype(const tws_config *config)
   const int given = apart ? config->sequence_communication : config->communication_dtype;
   return given ? (tws_dtype)(given - 1) : config->dtype;
 }
-/* Returns 1 if operations around the reductions of gradients divide them by the number of ranks, in place of the weight
- * of the loss; a reduce-scatter of ZeRO leaves no room for them in DeepSpeed either. */
+/* Returns 1 if operations before or after the reductions of gradients divide them by the number of ranks; 0 if the
+ * weight of the loss includes the division, as always with a reduce-scatter of ZeRO (as in DeepSpeed). */
 static inline int tws_config_divides(const tws_config *config) {
   const int scatters = config->zero.stage > 0 && config->zero.reduce_scatter;
   const int given = config->prescales || (config->predivide > 0 && config->predivide != 1);
@@ -402,13 +403,14 @@ int64_t tws_config_secondary_ranks(const tws_config *config);
 /* Returns mics_shard_size, the number of adjacent ranks among which the model is partitioned, or 0 if all ranks
  * partition it. */
 int64_t tws_config_shard_ranks(const tws_config *config);
-/* Returns the number of ranks of such a group that are on one node and gather among themselves after a gather between
- * nodes, or 0 if the group gathers in one step. */
+/* Returns the number of ranks of such a group (mics_shard_size) that are on one node, if groups gather in two levels:
+ * first between nodes, then among these ranks; 0: groups gather in one level. */
 int64_t tws_config_gather_ranks(const tws_config *config);
 /* Returns 1 if training freezes some parameters. */
 int tws_config_freezes(const tws_config *config);
-/* Returns every how many steps of a run of `steps` steps a line is printed: `asked` if it is above 0, else
- * steps_per_print; if neither is given, 1 for up to 40 steps, and for longer runs the interval that gives 20 lines. */
+/* Returns the number of steps from one printed line to the next in a run of `steps` steps: `asked` if it is above 0,
+ * else steps_per_print; if neither is given, 1 for up to 40 steps, and for longer runs the interval that yields 20
+ * lines. */
 int64_t tws_config_print_interval(const tws_config *config, int64_t asked, int64_t steps);
 /* Returns 1 if parameters are gathered as 8-bit codes, that is, zero_quantized_weights is given and has an effect. */
 static inline int tws_config_quantizes_weights(const tws_config *config) {
@@ -429,33 +431,34 @@ static inline int tws_config_quantizes_gradients(const tws_config *config) {
 /* Returns the number of adjacent ranks that ZeRO treats as one node: zero_hpz_partition_size, or, for quantized
  * gradients, twinspeed.zero_node_ranks; 0 if ZeRO does not distinguish nodes. */
 int64_t tws_config_node_ranks(const tws_config *config);
-/* Returns the number of the `replicas` replicas that ZeRO treats as those of one node; 0 if ZeRO does not distinguish
+/* Returns how many of `replicas` replicas form one node for ZeRO; 0 if ZeRO does not distinguish
  * nodes. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
 /* Return the number of replicas of one MiCS group, and the number of a group's replicas that are on one node; 0 if
- * there are no groups, or if groups do not span nodes. With sequence-parallel ranks, a group or node may be one
- * replica. */
+ * there are no groups, or if groups do not span nodes. If there are sequence-parallel ranks, a group or a node may
+ * consist of one replica. */
 int tws_config_group_replicas(const tws_config *config, int64_t replicas);
 int tws_config_group_node_replicas(const tws_config *config);
 /* Returns 1 if ranks that share experts run two-level all-to-alls, whose first level is inside groups of
  * twinspeed.expert_node_ranks ranks. */
 int tws_config_two_steps(const tws_config *config);
-/* Returns the number of ranks of one replica of the model: the product of the ranks along all axes but "data". */
+/* Returns the number of ranks of one replica of the model: the product of the numbers of ranks along all axes except
+ * "data". */
 int64_t tws_config_model_ranks(const tws_config *config);
 /* Computes the number of replicas that `ranks` ranks form; fails with TWS_INVALID if the ranks of a replica do not
  * divide them. */
 tws_code tws_config_replicas(const tws_config *config, int64_t ranks, int64_t *replicas, tws_error *err);
-/* Returns the number of which the padded vocabulary is a multiple: vocabulary_multiple and the tensor ranks both divide
- * it. */
+/* Returns the number to a multiple of which the vocabulary is padded: the least common multiple of vocabulary_multiple
+ * and the number of tensor ranks. */
 int64_t tws_config_vocabulary_multiple(const tws_config *config);
 
 /* Returns the learning rate of the optimizer step with 0-based index k, that is, after k calls of the scheduler's
- * step() (specification 06 section 5). */
+ * step(). */
 double tws_config_lr(const tws_config *config, int64_t k);
 
-/* Parameter groups: optimizer.param_groups lists sets of parameters with values of their own. Group 0 has all other
- * parameters, and group g those of entry g - 1 of the list. With Muon each of these sets is two groups: first the
- * matrices of layers, then its other parameters, which Adam updates. */
+/* Parameter groups: optimizer.param_groups lists sets of parameters for which the optimizer has separate values. Group
+ * 0 has all other parameters, and group g those of entry g - 1 of the list. With Muon each of these sets is two groups:
+ * first the matrices of layers, then its other parameters, which Adam updates. */
 enum { TWS_PARAM_GROUPS = 16 }; /* largest number of groups */
 typedef enum tws_muon_method {
   TWS_MUON_GRAM,
@@ -464,14 +467,15 @@ typedef enum tws_muon_method {
 int tws_config_param_groups(const tws_config *config);
 /* Returns the number of the group's entry in the list, counted from 1; 0: it has the parameters that no entry names. */
 int tws_config_param_group_entry(const tws_config *config, int group);
-/* Returns the patterns of names of a group, a text or a list of texts; NULL if no entry names its parameters. */
+/* Returns the patterns of the parameter names of a group, a text or a list of texts; NULL: the group has the parameters
+ * that no entry names. */
 const struct cJSON *tws_config_param_group_names(const tws_config *config, int group);
 /* Returns 1 if Muon updates the matrices of the group. */
 static inline int tws_config_is_muon_group(const tws_config *config, int group) {
   return tws_optimizer_of(config->optimizer)->matrices && group % 2 == 0;
 }
-/* Fills *own with the configuration in which the group's values are those of all parameters. It owns nothing, and ends
- * with `config`. */
+/* Fills *own with a copy of `config` in which the group's values apply to all parameters. The copy owns nothing, and is
+ * valid as long as `config`. */
 void tws_config_of_param_group(const tws_config *config, int group, tws_config *own);
 
 /* Computes Adam's betas of the optimizer step k: OneCycle with cycle_momentum varies beta1 and sets beta2 to 0.99;
@@ -479,14 +483,16 @@ void tws_config_of_param_group(const tws_config *config, int group, tws_config *
 void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double *beta2);
 
 /* Write reports into `out`: the effective configuration as JSON (a valid ds_config.json with every key that has an
- * effect); the JSON Schema of all keys; and one line, with the reason, for each key that has no effect here although
- * its value is not the default, and for each unknown key. */
+ * effect); the JSON Schema of all keys; and one line, with the reason, for each key that has no effect in Twinspeed
+ * although its value is not the default, and for each unknown key. */
 tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out, tws_error *err);
 /* Prints the keys that were given in the file or set since, without defaults, so that other programs find only keys
- * that the user chose. for_deepspeed: 1 if DeepSpeed itself is to read them; the section elasticity, which it refuses
- * since 0.19.8, is then replaced by the batch that it chose, for which the configuration has to be resolved. */
+ * that the user chose. for_deepspeed: 1 if DeepSpeed itself is to read the text; the section elasticity, which
+ * DeepSpeed refuses since 0.19.8, is then replaced by the batch that elasticity chose, so the configuration has to be
+ * resolved. */
 tws_code tws_config_print_given(const tws_config *config, int for_deepspeed, tws_text *out, tws_error *err);
-/* Computes a hash of the effective values of all keys that change what is computed; equal values give equal hashes. */
+/* Computes a hash of the effective values of all keys that change the results of a training; equal values yield equal
+ * hashes. */
 tws_code tws_config_fingerprint(const tws_config *config, uint64_t *out, tws_error *err);
 tws_code tws_config_print_schema(tws_text *out, tws_error *err);
 tws_code tws_config_no_effect(const tws_config *config, tws_text *out, int *count, tws_error *err);

@@ -62,8 +62,8 @@ static int count_gpus(const tws_elastic *e, int64_t batch, int64_t low, int64_t 
   return count;
 }
 
-/* Returns, for version 0.1, the batch that the most numbers of GPUs can train, and sets can[gpus] to 1 for each of
- * them. */
+/* Returns, for version 0.1, the batch that can be trained on the largest variety of numbers of GPUs, and sets can[gpus]
+ * to 1 for each of these numbers. */
 static int64_t choose_batch(const tws_elastic *e, int64_t cap, int64_t low, int64_t high, unsigned char *can) {
   int64_t best = e->micro[0], together = 1;
   int most = 0;
@@ -93,8 +93,8 @@ static int64_t choose_micro(const tws_elastic *e, int64_t batch, int64_t gpus) {
   return best;
 }
 
-/* Returns, for version 0.2 and a number of GPUs that is not among the counted ones, the largest batch that this number
- * can train. */
+/* Returns the largest batch that a number of GPUs can train. Version 0.2 uses it for numbers that cannot train the
+ * chosen batch. */
 static int64_t choose_for_world(const tws_elastic *e, int64_t gpus) {
   int64_t best = 0;
   for (int m = 0; m < e->micro_count; m++) {
@@ -200,8 +200,8 @@ tws_code tws_elastic_list(const tws_elastic *e, tws_elastic_choice *out, tws_ela
   for (int i = 0; i < out->gpu_count; i++) {
     tws_elastic_row row = {.gpus = out->gpus[i] * model, .replicas = out->gpus[i]};
     row.micro = choose_micro(e, out->batch, row.gpus);
-    /* With model parallelism, DeepSpeed requires the number of GPUs, too, to be among the listed numbers of
-     * replicas. */
+    /* With model parallelism, DeepSpeed requires that not only the number of replicas but also the number of GPUs is in
+     * the list of numbers of replicas. */
     if (!is_listed(out, row.gpus) || row.micro < 1 || out->batch % (row.micro * row.replicas) != 0) continue;
     row.accumulation = out->batch / (row.micro * row.replicas);
     (*rows)[(*count)++] = row;

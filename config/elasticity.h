@@ -36,11 +36,12 @@ typedef struct tws_elastic_row {
   int64_t replicas;            /* data-parallel ranks: gpus / model-parallel size */
   int64_t micro, accumulation; /* batch = micro x accumulation x replicas */
 } tws_elastic_row;
-/* Chooses the batch that holds for all numbers of GPUs, also with version 0.2 (out->micro is 0), and lists the numbers
- * of GPUs that can train it, ascending. Free *rows and out->gpus with tws_free(). */
+/* Chooses one batch for all numbers of GPUs, also for version 0.2 (out->micro is 0), and lists the numbers of GPUs that
+ * can train this batch, ascending. Free *rows and out->gpus with tws_free(). */
 tws_code tws_elastic_list(const tws_elastic *elastic, tws_elastic_choice *out, tws_elastic_row **rows, int *count,
                           tws_error *err);
-/* Returns TWS_OK and the batch if a job of `gpus` GPUs can train, else TWS_NO with the reason in *err. */
+/* Returns TWS_OK, the row and the batch if a job of `gpus` GPUs can train the batch of all rows, else TWS_NO with the
+ * reason in *err. */
 tws_code tws_elastic_ask(const tws_elastic *elastic, int64_t gpus, tws_elastic_row *row, int64_t *batch,
                          tws_error *err);
 

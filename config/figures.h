@@ -6,12 +6,12 @@
 #include <cjson/cJSON.h>
 
 typedef enum tws_mark {
-  TWS_MARK_SOURCED,  /* read in one of the sources listed */
+  TWS_MARK_SOURCED,  /* read in one of the listed sources */
   TWS_MARK_RECALLED, /* recalled from memory, without a source */
   TWS_MARK_DERIVED,  /* computed from other figures of the same list */
   TWS_MARK_COUNT
 } tws_mark;
-const char *tws_mark_name(int mark); /* "sourced", "recalled", "derived" */
+const char *tws_mark_name(int mark); /* returns "sourced", "recalled" or "derived" */
 
 typedef struct tws_figure {
   const char *key; /* name that includes the unit, such as "peak.bf16" or "hbm_GBps"; NULL ends a list */
@@ -22,8 +22,8 @@ typedef struct tws_figure {
 
 /* Returns the value of a figure, or NaN if the list does not have it. */
 double tws_figure_value(const tws_figure *list, const char *key);
-/* Returns the text of a source by its key in figure_sources.def, of which `length` characters are read; NULL if there
- * is no such key. */
+/* Returns the text of a source (title, address) by its key in figure_sources.def, the first `length` characters of
+ * `key`; NULL if there is no such key. */
 const char *tws_figure_source(const char *key, size_t length);
 /* Returns the key of the i-th source, in the order of the file, and sets *text; NULL after the last. */
 const char *tws_figure_source_nth(int i, const char **text);

@@ -11,8 +11,8 @@ enum { VALUE = 96 };
 
 /* ---- finding settings in JSON or YAML text without parsing it ---- */
 
-/* Finds a key at the beginning of a line, after nothing but blanks, braces, commas and quotes. Copies its value, if
- * that is a word, to `value`, sets *at to the key's position in the text, and returns 1; returns 0 if there is no such
+/* Finds a key at the beginning of a line, after at most blanks, braces, commas and quotes. Copies the key's value, if
+ * it is a word, to `value`, sets *at to the key's position in the text, and returns 1; returns 0 if there is no such
  * key. */
 static int find_setting(const char *text, const char *key, const char **at, char value[VALUE]) {
   const size_t length = strlen(key);

@@ -1,5 +1,5 @@
-/* Private to config/: recognizes files of other programs that are given in place of a ds_config.json. They would be
- * accepted otherwise, because DeepSpeed ignores unknown top-level keys. */
+/* Private to config/: recognizes files of other programs that are given in place of a ds_config.json. Otherwise such
+ * files would be accepted, because DeepSpeed ignores unknown top-level keys. */
 #ifndef TWS_CONFIG_FOREIGN_H
 #define TWS_CONFIG_FOREIGN_H
 

@@ -1,4 +1,4 @@
-/* The tables of Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and of Megatron-Bridge's
+/* Defines the tables of Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and of Megatron-Bridge's
  * configuration. */
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static const tws_format_row bridge[] = {
     {TWS_SETTING_TYPE, "mixed_precision", "bf16=bf16_mixed|fp16=fp16_mixed"},
 };
 
-/* The paths that write() and read() use, for each of the two formats. */
+/* Paths of keys that write() and read() use; they differ between the two formats (arguments, Megatron-Bridge). */
 typedef struct paths {
   const char *distributed, *fsdp, *strategy, *format, *beta[2], *method, *layers, *aware, *fp8, *recipe, *fp4;
 } paths;
@@ -166,7 +166,7 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
   } else {
     s->text[TWS_SETTING_CHUNKS][0] = '\0';
   }
-  /* Megatron's context parallelism sends by p2p unless the arguments state another kind */
+  /* Megatron's context parallelism is a ring (cp_comm_type p2p) unless the arguments state another kind */
   const int shared = tws_setting_integer(s, TWS_SETTING_SHARERS, 1) > 1;
   if (shared && !s->text[TWS_SETTING_ALGORITHM][0]) tws_setting_put(s, TWS_SETTING_ALGORITHM, "ring");
   /* at stage 0 gradients are not partitioned, so there are no reductions of ZeRO buckets that could overlap */
@@ -196,7 +196,7 @@ static int holds(const tws_settings *s, tws_setting setting) {
     case TWS_SETTING_TYPE:
     case TWS_SETTING_BETAS:
     case TWS_SETTING_CHUNKS:
-    case TWS_SETTING_STEPS: /* these settings follow from the global batch size */
+    case TWS_SETTING_STEPS: /* write() and read() hold these settings; STEPS follows from the global batch size */
       return 1;
     case TWS_SETTING_SCHEDULE:
       return strcmp(value, "1f1b") == 0 || strcmp(value, "interleaved") == 0;

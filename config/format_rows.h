@@ -18,8 +18,8 @@ typedef struct tws_format_table {
   /* Functions for settings that no single key holds, called in addition to the rows; NULL: the format needs none. */
   void (*write)(const tws_settings *settings, const tws_format_shape *shape, cJSON *root);
   void (*read)(const cJSON *root, tws_settings *settings);
-  /* Returns 1 if write() and read() keep this setting, 0 if the format cannot hold it, and -1 if the rows determine
-   * that. */
+  /* Returns 1 if a file that write() wrote returns this setting when read() reads it, 0 if the format cannot hold it,
+   * and -1 if the rows decide. */
   int (*holds)(const tws_settings *settings, tws_setting setting);
   const char *const *known; /* paths that read() uses, NULL-terminated */
 } tws_format_table;

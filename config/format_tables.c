@@ -1,5 +1,5 @@
-/* The tables of Hugging Face's formats (accelerate, Trainer), of programs that build on them (axolotl, LLaMA-Factory),
- * and of DeepSpeed's own format. */
+/* Defines the tables of Hugging Face's formats (accelerate, Trainer), of programs that build on them (axolotl,
+ * LLaMA-Factory), and of DeepSpeed's own format. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,8 @@ static void write_accelerate(const tws_settings *s, const tws_format_shape *shap
 
 static void read_accelerate(const cJSON *root, tws_settings *s) {
   (void)root;
-  /* accelerate's "fp8" uses Transformer Engine, with bf16 outside of 8-bit products */
+  /* sets accelerate's default type, float32 ("fp8", above, means Transformer Engine, with bf16 outside of 8-bit
+   * products) */
   if (!s->text[TWS_SETTING_TYPE][0]) tws_setting_put(s, TWS_SETTING_TYPE, "fp32");
   /* this is accelerate's default stage */
   if (!s->text[TWS_SETTING_STAGE][0]) tws_setting_put(s, TWS_SETTING_STAGE, "2");
@@ -186,7 +187,7 @@ static void read_trainer(const cJSON *root, tws_settings *s) {
     if (tws_tree_text(root, places[i].path, text, sizeof text)) tws_setting_put(s, places[i].setting, "%s", text);
 }
 
-/* Reads the modules that get LoRA adapters, by name; "all" stands for all linear layers of the decoder. */
+/* Reads the modules that get LoRA adapters, by name; "all" means all linear layers of the decoder. */
 static void read_targets(const cJSON *root, const char *path, tws_settings *s) {
   const cJSON *list = tws_tree_at(root, path);
   char text[160];
@@ -259,7 +260,7 @@ const tws_format_table tws_format_llama_factory = READ_ALONE(factory_rows, read_
 
 /* ---- DeepSpeed ---- */
 
-/* Rows for DeepSpeed's keys. The keys of this program's section "twinspeed" have none. */
+/* Rows for DeepSpeed's keys. Settings whose key is in Twinspeed's own section "twinspeed" have no row. */
 static const tws_format_row deepspeed_rows[] = {
 #define X(name, key, words) {TWS_SETTING_##name, key, NULL},
 #include "config/settings.def"
@@ -269,7 +270,7 @@ static const tws_format_row deepspeed_rows[] = {
 static void write_deepspeed(const tws_settings *s, const tws_format_shape *shape, cJSON *root) {
   tws_tree_put_text(root, "bf16.enabled", tws_setting_is(s, TWS_SETTING_TYPE, "bf16") ? "true" : "false");
   tws_tree_put_text(root, "fp16.enabled", tws_setting_is(s, TWS_SETTING_TYPE, "fp16") ? "true" : "false");
-  /* Without other knowledge DeepSpeed's batch assertion counts all ranks as replicas */
+  /* DeepSpeed counts all ranks as replicas when it checks the batch, so the key is omitted if ranks share a model */
   if (shape->replicas != shape->ranks) cJSON_DeleteItemFromObjectCaseSensitive(root, "train_batch_size");
   /* DeepSpeed asserts that states on a disk have a folder; its documentation names this one as the default */
   const char *folder = shape->disk ? shape->disk : "/local_nvme";

@@ -1,4 +1,4 @@
-/* The table of torchtitan's configuration (torchtitan/config/job_config.py of 000204a). */
+/* Defines the table of torchtitan's configuration (torchtitan/config/job_config.py of 000204a). */
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +73,7 @@ static void read_rules(const cJSON *root, tws_settings *s) {
   const int64_t pipeline = tws_setting_integer(s, TWS_SETTING_PIPELINE, 1);
   int never =
       tws_tree_text(root, "parallelism.fsdp_reshard_after_forward", text, sizeof text) && !strcmp(text, "never");
-  /* with a pipeline, gathered parameters are kept for the next micro-batches */
+  /* "default": with a pipeline, gathered parameters are not resharded after the forward pass */
   if (!strcmp(text, "default") || !*text) never = pipeline > 1;
   const int stage = shard == 1 ? 0 : never ? 2 : 3;
   tws_setting_put(s, TWS_SETTING_STAGE, "%d", stage);

@@ -24,8 +24,9 @@ static const tws_format_table *table_of(tws_config_format format) {
 
 /* ---- words ---- */
 
-/* Returns the equivalent of `value` in words "ours=theirs|...", or NULL if there is none. theirs: 1 if the value is the
- * format's, 0 if it is this program's. If words is NULL, returns the value itself. */
+/* Translates `value` by a list of words "ours=theirs|..." and returns the equivalent, or NULL if there is none. theirs:
+ * 1: from the format's word to this program's; 0: from this program's to the format's. If words is NULL, returns the
+ * value itself. */
 static const char *translate(const char *words, const char *value, int theirs, char *text, size_t size) {
   if (!words) return value;
   for (const char *at = words; *at; at += strcspn(at, "|"), at += *at == '|') {
@@ -195,7 +196,7 @@ tws_code tws_format_arguments(const char *text, const char *name, cJSON **out, t
       failed = tws_tree_put_text(root, key, equals && equals[1] ? equals + 1 : "true");
       if (equals) key[0] = '\0';
       count++;
-    } else if (*key) { /* the first value of a flag; a shell variable has no known value */
+    } else if (*key) { /* the first value of a flag; "?" represents a shell variable, whose value is unknown */
       failed = tws_tree_put_text(root, key, strchr(word, '$') || word[0] == '[' ? "?" : word);
       key[0] = '\0';
     }
@@ -242,7 +243,7 @@ static int is_torchtitans(const char *text, const char *name) {
 /* Returns the format of a parsed YAML or JSON file, by its keys. */
 static tws_config_format tree_format(const cJSON *root) {
   char type[64], path[256];
-  /* the DeepSpeed file that it names has to be given with -c */
+  /* 1: the file names a DeepSpeed configuration, which the user has to give with -c instead */
   const int file = tws_tree_text(root, "deepspeed", path, sizeof path) && *path;
   if (tws_tree_at(root, "distributed_type") || tws_tree_at(root, "compute_environment")) {
     if (tws_tree_at(root, "deepspeed_config.deepspeed_config_file")) return TWS_FORMAT_NONE;

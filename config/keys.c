@@ -68,8 +68,8 @@
 #define SEED "DeepSpeed does not read it either; set twinspeed.seed"
 #define SLICES "a rank makes its own part of the parameters, never the whole"
 
-#define LARGE 1099511627776.0       /* 2^40: above any real batch or step, and products do not overflow */
-#define SCALE 1.2676506002282294e30 /* 2^100: float32 represents it, its inverse and multiples of both */
+#define LARGE 1099511627776.0       /* 2^40: more than any real batch or step; products do not overflow */
+#define SCALE 1.2676506002282294e30 /* 2^100: float32 represents this number and its inverse */
 #define RANGE(low_, high_) .bounded = 1, .low = low_, .high = high_
 #define FROM(low_) RANGE(low_, 9223372036854775807.0)
 #define MEMORY TWS_KEY_MEMORY
@@ -90,7 +90,8 @@
 #define KEY(path_, type_, fallback_, doc_, ...) \
   {.path = path_, .type = TWS_KEY_##type_, .fallback = fallback_, .doc = doc_ __VA_OPT__(, ) __VA_ARGS__},
 
-/* Columns: path, type, default, documentation; then members that differ from a row without range, alias and owners. */
+/* Columns: path, type, default, documentation; then further members of tws_key (range, alias, owners, ...) that are not
+ * 0. */
 const tws_key tws_keys[] = {
 /* clang-format off */
 #include "config/keys_core.inc"
@@ -123,7 +124,8 @@ typedef enum match { NO_MATCH, PREFIX, PLACEHOLDER, EXACT } match;
 
 static match match_row(const char *path, const char *const *segments, int n) {
   int exact = 1;
-  if (n > 0 && path[0] != segments[0][0]) return NO_MATCH; /* most rows; no row starts with a placeholder */
+  /* fast exit for most rows: the first letters differ, and no row starts with a placeholder */
+  if (n > 0 && path[0] != segments[0][0]) return NO_MATCH;
   for (int i = 0; i < n; i++) {
     if (path[0] != segments[i][0] && path[0] != '<') return NO_MATCH;
     size_t length = segment_length(path);
@@ -189,7 +191,8 @@ int tws_key_checked_section(const char *section) {
   return tws_key_lax_section(section) && strcmp(section, "timers") != 0;
 }
 
-/* Returns the rest of a row's path after its first n - 1 segments if these match `segments`, else NULL. */
+/* Returns the remainder of a row's path after its first n - 1 segments, if these match the first n - 1 of `segments`,
+ * else NULL. */
 static const char *same_section_rest(const char *path, const char *const *segments, int n) {
   int exact = 1;
   for (int i = 0; i + 1 < n; i++) {
@@ -251,7 +254,8 @@ tws_key_guess tws_key_suggest(const char *const *segments, int n, char *hint, si
   }
   const char *close = tws_closest(last, w.item, w.count);
   const int slip = close && tws_is_similar_word(last, close);
-  for (size_t i = 0; i < tws_key_count && !slip && *last; i++) { /* the same last segment elsewhere */
+  /* looks for a key with the same last segment in another section */
+  for (size_t i = 0; i < tws_key_count && !slip && *last; i++) {
     if (strchr(tws_keys[i].path, '<') || tws_key_word("enabled|type|params", last, 0) >= 0) continue;
     size_t length = strlen(last);
     for (const char *at = tws_keys[i].path; (at = strstr(at, last)); at++) {

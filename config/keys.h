@@ -19,7 +19,7 @@ typedef enum tws_key_type {
   TWS_KEY_LIST,
   TWS_KEY_STRING_LIST, /* a single string is accepted as a list of one */
   TWS_KEY_INT_LIST,
-  TWS_KEY_OBJECT, /* any members, unless other rows name them */
+  TWS_KEY_OBJECT, /* an object with any members; members may have rows of their own */
   TWS_KEY_BOOL_OR_OBJECT,
   TWS_KEY_AXES /* a tws_axis_order as text */
 } tws_key_type;
@@ -44,8 +44,8 @@ typedef struct tws_key {
   const char *fallback; /* default as JSON text; NULL: none */
   const char *doc;
   const char *values;   /* allowed strings, with | between them */
-  const char *alias;    /* another name for the last segment */
-  const char *moved_to; /* this key is deprecated and replaced by the key at this path */
+  const char *alias;    /* another name for the last segment of the path; NULL: none */
+  const char *moved_to; /* the key is deprecated: path of the key that replaced it; NULL: it is not */
   const char *owners;   /* schedules that take this argument, separated by |; for optimizers see config/optimizer.h */
   const char *reason;   /* the reason why the key has no effect; NULL if it has one */
   double low, high;     /* bounds of the value, if `bounded` is 1 */
@@ -65,14 +65,15 @@ const tws_key *tws_key_at(const char *path); /* returns the row with exactly thi
 int tws_key_word(const char *list, const char *word, int any_case);
 /* Returns the preferred name of the last segment, which differs from the segment only if that is an alias. */
 const char *tws_key_canonical(const char *const *segments, int n);
-/* Returns 1 if "auto" is accepted for every key of the section and means the default (specification 01 section 1). */
+/* Returns 1 if "auto" is accepted for every key of the section and means the key's default. */
 int tws_key_lax_section(const char *section);
 /* Returns 1 if DeepSpeed validates the section against a schema: it refuses unknown keys, and accepts "2" for 2 and
  * "yes" for true. In all other sections DeepSpeed ignores unknown keys. */
 int tws_key_checked_section(const char *section);
-/* Returns the argument's name if the path is one of an optimizer.params, else NULL. */
+/* Returns the name of the argument if the path is that of an argument in optimizer.params, else NULL. */
 const char *tws_key_optimizer_argument(const char *path);
-/* Kinds of unknown keys: neither of the others, a known key of another section, or a misspelled key. */
+/* Kinds of unknown keys: NONE: unlike any known key; ELSEWHERE: a known key of another section; SLIP: a misspelled
+ * key. */
 typedef enum tws_key_guess { TWS_GUESS_NONE, TWS_GUESS_ELSEWHERE, TWS_GUESS_SLIP } tws_key_guess;
 /* Writes a hint for an unknown key: a similar key of its section or of another one, or the known keys of its section.
  * Returns the kind of the key. */

@@ -1,4 +1,4 @@
-/* Notes on values that a configuration leaves open, or states in a way that Twinspeed reads differently. */
+/* Writes notes on values that a configuration leaves open ("auto"), or that Twinspeed changes (fractions of counts). */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ typedef struct notes {
 } notes;
 
 /* Returns 1 if an "auto" of this key needs no note: batches and the run's length are derived or refused elsewhere, and
- * sizes that follow from the model are no defaults. */
+ * sizes that are computed from the model are not defaults. */
 static int comes_from_elsewhere(const char *path) {
   return tws_key_word(
              "train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|"

@@ -1,4 +1,4 @@
-/* The table of optimizers (optimizers.def) and its search functions. */
+/* Defines the table of optimizers (optimizers.def) and functions that search it. */
 #ifndef TWS_CONFIG_OPTIMIZER_H
 #define TWS_CONFIG_OPTIMIZER_H
 
@@ -23,13 +23,14 @@ typedef enum tws_update_rule {
 typedef enum tws_optimizer_phases {
   TWS_PHASES_ONE,      /* all steps are equal */
   TWS_PHASES_FROZEN,   /* after freeze_step the second moments are fixed, and signs of the momentum are communicated */
-  /* as FROZEN, with one scale for the signs of all parameters; a program between the phases computes the scale */
+  /* as FROZEN, but the signs of all parameters share one scale, for which a program between the phases computes
+   * factors */
   TWS_PHASES_SCALED,
   /* second moments change at growing intervals; from a later step on weights are also averaged at growing intervals */
   TWS_PHASES_INTERVALS
 } tws_optimizer_phases;
 
-enum { TWS_OPTIMIZER_STATES = 4 }; /* most state tensors that an optimizer has for each parameter */
+enum { TWS_OPTIMIZER_STATES = 4 }; /* largest number of state tensors per parameter */
 
 typedef struct tws_optimizer_row {
   int optimizer;              /* tws_optimizer; -1: DeepSpeed has this optimizer, but Twinspeed does not */
@@ -39,7 +40,7 @@ typedef struct tws_optimizer_row {
   const char *const *state; /* names of the state tensors of each parameter */
   int states;
   double beta1, beta2, epsilon, momentum;     /* defaults if optimizer.params does not give them */
-  int matrices;                               /* 1: matrices of layers have the rule MUON (plan/muon.c) */
+  int matrices;                               /* 1: matrices of layers are updated by the rule MUON (plan/muon.c) */
   int factored;                               /* 1: second moments of rows and columns (plan/adafactor.c) */
   int by_tensor;                              /* 1: an update needs the norms of complete parameters */
   int decoupled, without_zero, adapted_scale; /* traits */
@@ -47,8 +48,8 @@ typedef struct tws_optimizer_row {
 } tws_optimizer_row;
 
 const tws_optimizer_row *tws_optimizer_of(tws_optimizer optimizer);
-/* Returns the row of an optimizer.type, ignoring case, or NULL if the type is unknown; DeepSpeed searches it in PyTorch
- * then. */
+/* Returns the row of an optimizer.type, ignoring case, or NULL if the type is unknown (DeepSpeed then looks for it in
+ * PyTorch). */
 const tws_optimizer_row *tws_optimizer_find(const char *type);
 int tws_optimizer_has_argument(const tws_optimizer_row *row, const char *argument);
 /* Writes the types that take the argument, separated by |, into `text`. */

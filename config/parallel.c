@@ -17,7 +17,7 @@ tws_division tws_config_division(const tws_config *config) {
                         .virtual_stages = at_least_one(config->virtual_stages)};
 }
 
-/* For each axis, the field of tws_config that has its number of ranks. */
+/* For each axis, the field of tws_config with the axis's number of ranks, and the key of the field. */
 static const struct {
   size_t field; /* offset in tws_config; NO_FIELD: not given by a key */
   const char *key;
@@ -94,7 +94,7 @@ int tws_config_group_node_replicas(const tws_config *config) {
 
 int64_t tws_config_model_ranks(const tws_config *config) {
   int64_t ranks = 1;
-  /* sub-axes are left out, since they divide the ranks of their parent axis, such as "data" */
+  /* sub-axes are skipped, since they only divide the ranks of their parent axis, such as "data" */
   for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
     if (tws_axis_parent((tws_axis)axis) == TWS_AXIS_NONE) ranks *= tws_config_axis_ranks(config, (tws_axis)axis);
   return ranks;
@@ -111,8 +111,8 @@ int64_t tws_config_vocabulary_multiple(const tws_config *config) {
   return pad / a * ranks;
 }
 
-/* Returns the path of the key that gives the ranks along an axis; tensor parallelism has two keys, of which the given
- * one is returned. */
+/* Returns the path of the key that gives the ranks along an axis; tensor parallelism has two keys; the one that is
+ * given is returned. */
 static const char *path_of(const struct tws_config_store *store, tws_axis axis) {
   static const char inner[] = "tensor_parallel.tensor_parallel.tp_size";
   const char *path = sources[axis].key;
@@ -136,7 +136,8 @@ static void hint_nearest_ranks(int64_t model, int64_t ranks, const char *only, c
   if (larger <= ranks) snprintf(hint + used, size - (size_t)used, " or %lld", (long long)larger);
 }
 
-/* Fails with TWS_INVALID. A configuration that the program built itself has no position to name. */
+/* Fails with TWS_INVALID. The message names the position of `place`, unless the program built the configuration itself,
+ * without a file. */
 static tws_code refuse_degree(const tws_config *config, tws_given place, tws_error *err, const char *hint,
                               const char *message) {
   if (!config->store) return tws_fail(err, TWS_INVALID, hint, "%s", message);
@@ -165,8 +166,8 @@ static tws_code check_steps(const tws_config *config, tws_error *err) {
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Checks the size `part` of groups of adjacent ranks: it must divide the `ranks` ranks, which messages call `what`, and
- * each group must contain all ranks of its sequences. */
+/* Checks the size `part` of groups of adjacent ranks: it must divide the `ranks` ranks (`what` describes these in
+ * messages), and each group must contain all ranks of its sequences. */
 static tws_code check_parts(const tws_config *config, const char *path, int64_t part, int64_t ranks, const char *what,
                             tws_error *err) {
   const struct tws_config_store *store = config->store;
@@ -184,7 +185,7 @@ static tws_code check_parts(const tws_config *config, const char *path, int64_t 
   return refuse_degree(config, store ? tws_store_at(store, path) : (tws_given){NULL, NULL}, err, hint, text);
 }
 
-/* Checks the numbers of ranks that ZeRO treats as a node or as a group. */
+/* Checks the numbers of ranks that ZeRO treats as one node or as one group (MiCS). */
 static tws_code check_nodes(const tws_config *config, int64_t replicas, tws_error *err) {
   static const char all[] = "that share parameters", nodes[] = "twinspeed.zero_node_ranks";
   const int64_t ranks = replicas * at_least_one(config->sequence_ranks), group = tws_config_shard_ranks(config);

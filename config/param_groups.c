@@ -1,5 +1,5 @@
-/* Parameter groups: sets of parameters with values of the optimizer and the schedule of their own, as optimizer
- * .param_groups of PyTorch has them. Group 0 has the parameters that no pattern of optimizer.param_groups fits. */
+/* Parameter groups are sets of parameters with separate arguments of the optimizer and the schedule, like PyTorch's
+ * optimizer.param_groups. Group 0 has the parameters whose names match no pattern of optimizer.param_groups. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,8 @@ static const char list_path[] = "optimizer.param_groups";
 
 /* ---- optimizer.params as a list ---- */
 
-/* Takes the entry without "params" out of the list; *found: NULL if it has none. */
+/* Removes the entry without "params" from the list and sets *found to it; NULL: all entries have "params". Fails with
+ * TWS_INVALID if several have none. */
 static tws_code take_defaults(const tws_json *json, cJSON *list, cJSON **found, tws_error *err) {
   *found = NULL;
   for (cJSON *item = list->child; item; item = item->next) {
@@ -46,7 +47,7 @@ tws_code tws_config_split_params(const tws_json *json, cJSON *optimizer, tws_err
 
 /* ---- the groups ---- */
 
-/* Returns the number of groups of each set of parameters. */
+/* Returns the number of groups for each set of parameters: 2 with Muon (its matrices, and other parameters), else 1. */
 static int kinds(const tws_config *config) {
   return tws_optimizer_of(config->optimizer)->matrices ? 2 : 1;
 }
@@ -83,7 +84,7 @@ static void take_number(const tws_config *config, int group, const char *name, d
   if (cJSON_IsNumber(item)) *field = item->valuedouble;
 }
 
-/* Takes the group's element of each argument of the schedule that is a list. */
+/* Sets each argument of the schedule that is a list to the group's element of the list. */
 static void take_schedule(const tws_config *config, int group, tws_config *own) {
   static const struct {
     const char *path;
@@ -100,7 +101,7 @@ static void take_schedule(const tws_config *config, int group, tws_config *own) 
   }
 }
 
-/* Sets the learning rate of a group of Muon's matrices or of the parameters that it leaves to Adam. */
+/* Sets the learning rate of a group of Muon: of matrices, or of the parameters that Adam updates. */
 static void take_muon_rate(const tws_config *config, int group, tws_config *own) {
   const int muon = tws_config_is_muon_group(config, group);
   const double given = muon ? config->muon_lr : config->adam_lr;
@@ -126,7 +127,8 @@ void tws_config_of_param_group(const tws_config *config, int group, tws_config *
   take_schedule(config, group, own);
 }
 
-/* Checks one entry of the list: it needs names, and values only for arguments that the optimizer takes. */
+/* Checks one entry of the list: it must have patterns of names, and may have values only for arguments that the
+ * optimizer takes. */
 static tws_code check_entry(const tws_config *config, int entry, tws_given list, tws_error *err) {
   const tws_optimizer_row *row = tws_optimizer_of(config->optimizer);
   const cJSON *item = cJSON_GetArrayItem(config->param_groups, entry - 1);

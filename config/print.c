@@ -10,7 +10,7 @@
 #include "config/builder.h"
 #include "config/store.h"
 
-/* Makes a JSON integer. Integers beyond 2^53 are written as text, because cJSON stores doubles. */
+/* Creates a JSON integer. Integers beyond 2^53 are written as text, because cJSON stores doubles. */
 static cJSON *integer_item(int64_t value) {
   char text[32];
   if (value > -(INT64_C(1) << 53) && value < INT64_C(1) << 53) return cJSON_CreateNumber((double)value);
@@ -66,7 +66,7 @@ static cJSON *field_value(const tws_config *config, const tws_key *key) {
   return NULL;
 }
 
-/* Returns 1 if the field of the key has a value to print; an unset field has none. */
+/* Returns 1 if the field of a key has a value to print, 0 if the field is unset. */
 static int is_set(const tws_config *config, const tws_key *key) {
   if (key->store == TWS_STORE_SPECIAL || key->store == TWS_STORE_NOWHERE) return 0;
   cJSON *value = field_value(config, key);
@@ -79,7 +79,7 @@ static const char *scheduler_name(tws_scheduler scheduler) {
   return names[scheduler];
 }
 
-/* Adds a type, given as 1 + a tws_dtype; 0: adds nothing. */
+/* Adds the name of a type at a path; given: 1 + a tws_dtype; 0: adds nothing. */
 static void put_type(builder *b, const char *path, int given) {
   if (given)
     put_at(b, path, cJSON_CreateString(tws_dtype_name((tws_dtype)(given - 1))));
@@ -114,7 +114,8 @@ static void put_special(builder *b, const tws_config *config) {
   if (config->narrow_moments) put_at(b, "optimizer.params.fp32_optimizer_states", cJSON_CreateBool(0));
   if (cJSON_GetArraySize(config->param_groups) > 0)
     put_at(b, "optimizer.param_groups", cJSON_Duplicate(config->param_groups, 1));
-  for (size_t i = 0; i < tws_key_count; i++) { /* the fields have the values of the first group alone */
+  /* lists are printed as given, since the fields have only the values of the first group */
+  for (size_t i = 0; i < tws_key_count; i++) {
     const tws_given given = tws_store_get(config->store, &tws_keys[i]);
     if (tws_keys[i].type == TWS_KEY_NUMBER_OR_LIST && cJSON_GetArraySize(given.item) > 1)
       put_at(b, tws_keys[i].path, cJSON_Duplicate(given.item, 1));
@@ -131,8 +132,8 @@ static void put_special(builder *b, const tws_config *config) {
     put_at(b, "scheduler.params.warmup_max_lr", number_item(config->lr));
 }
 
-/* Returns 1 if a key is printed: arguments of the optimizer and of the schedule only for the types in use, keys of loss
- * scaling only with fp16. */
+/* Returns 1 if a key applies to this configuration and is printed: arguments only of the optimizer and the schedule in
+ * use, keys of loss scaling only with fp16. */
 static int applies_here(const tws_config *config, const tws_key *key) {
   if (strncmp(key->path, "fp16.", 5) == 0) return config->dtype == TWS_F16 || key->store == TWS_STORE_SPECIAL;
   const char *argument = tws_key_optimizer_argument(key->path);
@@ -143,7 +144,7 @@ static int applies_here(const tws_config *config, const tws_key *key) {
   return !key->owners || tws_key_word(key->owners, scheduler_name(config->scheduler), 0) >= 0;
 }
 
-/* Renames a member of an object; aliases are renamed to the preferred names. */
+/* Renames a member of an object, such as an alias to the key's preferred name. */
 static void rename_member(builder *b, cJSON *object, const char *from, const char *to) {
   cJSON *item = cJSON_IsObject(object) ? cJSON_GetObjectItemCaseSensitive(object, from) : NULL;
   if (item) put_item(b, object, to, cJSON_DetachItemViaPointer(object, item));
@@ -173,7 +174,7 @@ static void round_counts(builder *b) {
   }
 }
 
-/* Replaces "auto" of keys without effect by the defaults, because DeepSpeed does not know the word there. */
+/* Replaces "auto" of keys without effect by the defaults, because DeepSpeed does not accept "auto" for them. */
 static void settle_idle(builder *b) {
   for (size_t i = 0; i < tws_key_count; i++) {
     const tws_key *key = &tws_keys[i];
@@ -215,7 +216,8 @@ static int presence_matters(const char *path) {
   return 0;
 }
 
-/* Returns 1 for a default that is not printed, because its section has an effect by being present. */
+/* Returns 1 for a default that is not printed, because printing it would add a section whose mere presence has an
+ * effect. */
 static int leave_out(builder *b, const tws_config *config, const tws_key *key) {
   if (!key->fallback || !presence_matters(key->path) || find_at(b, key->path)) return 0;
   cJSON *value = field_value(config, key), *fallback = cJSON_Parse(key->fallback);
@@ -274,10 +276,9 @@ tws_code tws_config_print(const tws_config *config, int all_keys, tws_text *out,
   return finish_text(&b, out, err);
 }
 
-/* Puts what DeepSpeed's classes accept (0.19.8, runtime/config.py) in the place of what they refuse: the batch that
- * elasticity chose for the configuration's ranks in the place of its section, and no train_batch_size where ranks
- * share a model: without other knowledge DeepSpeed counts all ranks as replicas, and asserts that the batch is that of
- * all. */
+/* Replaces keys that DeepSpeed's classes refuse (0.19.8, runtime/config.py): the section elasticity by the batch that
+ * it chose for the configuration's ranks. Removes train_batch_size if several ranks share a model, since DeepSpeed then
+ * counts all ranks as replicas and asserts that the batch is that of all ranks. */
 static void settle_for_deepspeed(builder *b, const tws_config *config) {
   if (tws_config_is_elastic(config)) {
     put_at(b, "train_batch_size", integer_item(config->train_batch_size));
@@ -320,7 +321,8 @@ typedef struct report {
   int count;
 } report;
 
-/* Returns why a key of stage 3, of two-level gathers or of frozen weights has no effect at this ZeRO stage, or NULL. */
+/* Returns the reason why a key of stage 3, of two-level gathers or of frozen weights has no effect at this ZeRO stage,
+ * or NULL. */
 static const char *idle_at_stage(const tws_config *c, const char *path) {
   const struct {
     const char *path;
@@ -341,7 +343,8 @@ static const char *idle_at_stage(const tws_config *c, const char *path) {
   return NULL;
 }
 
-/* Returns the reason if the key gives the communication type that is not in use or figures of no monitor, or NULL. */
+/* Returns the reason why a key of a communication type, or of figures for a monitor, has no effect: the type or the
+ * monitor is not in use; else NULL. */
 static const char *idle_type(const tws_config *c, const char *path) {
   if (c->tensorboard_images && !c->tensorboard.enabled && strcmp(path, "twinspeed.tensorboard_images") == 0)
     return "it needs tensorboard.enabled";
@@ -352,8 +355,8 @@ static const char *idle_type(const tws_config *c, const char *path) {
   return idle_at_stage(c, path);
 }
 
-/* Returns why a key has no effect: the feature that it configures is not in use. NULL if it has one. Only values other
- * than the default are checked. */
+/* Returns the reason why a key has no effect: the feature that it configures is not in use; NULL: the key has an
+ * effect. Called only for values other than the default. */
 static const char *idle_reason(const tws_config *c, const char *path) {
   const int pipe = c->pipeline_stages > 1, tensor = c->tensor_ranks > 1, alone = tws_config_model_ranks(c) == 1;
   char order[TWS_AXIS_ORDER_TEXT];
@@ -464,7 +467,7 @@ static int is_default(const tws_walk *walk, const tws_key *key, const cJSON *ite
   return same;
 }
 
-/* Returns 1 if no report is needed: the value is the default, or its section is switched off. */
+/* Returns 1 if a key without effect need not be reported: its value is the default, or its section is switched off. */
 static int says_nothing(const tws_walk *walk, const tws_key *key, const cJSON *item) {
   char path[160];
   if (is_default(walk, key, item)) return 1;
@@ -529,7 +532,8 @@ static tws_code report_key(tws_walk *walk, const tws_key *key, const cJSON *item
   return TWS_OK;
 }
 
-/* Reports sections whose presence enables a feature that Twinspeed does not have, if no key of theirs was reported. */
+/* Reports sections whose presence enables a feature that Twinspeed does not have, unless one of their keys was
+ * reported. */
 static void report_sections(report *r, const tws_config *config) {
   const tws_key *first;
   const char *section;

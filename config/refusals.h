@@ -11,11 +11,11 @@ typedef struct tws_refusals {
   tws_text lines; /* texts of the form "message (hint)", one per line */
 } tws_refusals;
 
-/* Records an error and returns TWS_OK so that checking continues, or returns the code of an error that must be reported
- * alone (memory). */
+/* Records an error and returns TWS_OK so that checking continues, or returns the code of an error that ends the check
+ * (out of memory). */
 tws_code tws_refusals_keep(tws_refusals *refusals, tws_code code, const tws_error *err);
-/* Fails with all recorded errors: a single one as it was recorded, several as one line each and without a hint. Frees
- * the records. */
+/* Fails with all recorded errors: with a single error's own message and hint, or with one line for each of several
+ * errors and no hint. Returns TWS_OK if there are none. Frees the records. */
 tws_code tws_refusals_join(tws_refusals *refusals, tws_error *err);
 
 #endif

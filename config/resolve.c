@@ -1,5 +1,5 @@
 /* Resolves values that depend on the number of ranks and on the model ("auto", the batch keys), and refuses
- * combinations of keys (specification 01 sections 2 to 5). */
+ * combinations of keys that are not legal or not supported. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +16,8 @@ static tws_code require_positive(int64_t value, const char *key, tws_error *err)
                   "%s is %lld and has to be greater than 0", key, (long long)value);
 }
 
-/* Writes a hint with the nearest train batch size that is a multiple of the ranks times the other given key (1:
- * none). */
+/* Writes a hint with the nearest train batch size that is a multiple of `world` ranks x `other`, the other batch key
+ * that is given (1: none). */
 static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hint, size_t size) {
   int64_t unit;
   snprintf(hint, size, "leave out one of the three keys, or change the number of ranks");
@@ -29,7 +29,8 @@ static void nearest_batch(int64_t train, int64_t other, int64_t world, char *hin
     snprintf(hint, size, "use a train_batch_size of %lld or a multiple of it", (long long)unit);
 }
 
-/* Resolves the batch triple alone, as in the cases of the specification; 0 means not given. */
+/* Resolves the three batch keys, of which any one or two may be missing (0), for `world` replicas, as DeepSpeed
+ * does. */
 static tws_code batch_resolve(int64_t *train, int64_t *micro, int64_t *accumulation, int64_t world, tws_error *err) {
   int64_t t = *train, m = *micro, g = *accumulation, product = 0;
   if (world < 1)
@@ -74,7 +75,7 @@ static tws_code resolve_batch(tws_config *config, int64_t ranks, tws_error *err)
   struct tws_config_store *store = config->store;
   int64_t *field[3] = {&config->train_batch_size, &config->micro_batch_size, &config->accumulation_steps};
   int given[3];
-  for (int i = 0; i < 3; i++) { /* values that the last call derived are derived again */
+  for (int i = 0; i < 3; i++) { /* values that an earlier call derived are reset, and derived again */
     if (store->derived[i] && *field[i] == store->derived[i]) *field[i] = 0;
     given[i] = *field[i] != 0;
   }
@@ -133,7 +134,7 @@ tws_code tws_config_elastic(const tws_config *config, tws_elastic *out, tws_erro
                         enabled.item ? "elasticity is switched off" : "there is no elasticity that is enabled");
 }
 
-/* Resolves the batch triple as elasticity chooses it for this number of ranks. */
+/* Sets the three batch values to those that elasticity chooses for this number of ranks. */
 static tws_code resolve_elastic(tws_config *config, int64_t ranks, int64_t replicas, tws_error *err) {
   struct tws_config_store *store = config->store;
   const tws_elastic elastic = read_elastic(store);
@@ -343,7 +344,8 @@ static tws_code check_offload(const rules *r) {
   if (cJSON_IsNumber(ratio.item) && ratio.item->valuedouble < 1 && z->stage != 3)
     return REFUSE(r, "zero_optimization.offload_optimizer.ratio", TWS_INVALID, NULL,
                   "zero_optimization.offload_optimizer.ratio below 1 needs stage 3");
-  /* At stages without offloading these sections have no effect, as in DeepSpeed; a warning reports it. */
+  /* at ZeRO stages that do not support offloading, these sections have no effect, as in DeepSpeed; a warning reports
+   * this */
   const int optimizer = z->stage > 0 ? z->offload_optimizer : 0, parameters = z->stage == 3 ? z->offload_param : 0;
   if (optimizer > 1 || parameters > 1) TWS_TRY(check_aio(r));
   const char *const folder = r->config->optimizer_path, *const other = r->config->param_path;
@@ -374,7 +376,7 @@ static tws_code check_delayed(const rules *r) {
   return TWS_OK;
 }
 
-/* Refuses unknown words in place of ZenFlow's intervals, and intervals that are not multiples of each other. */
+/* Refuses unknown words given for ZenFlow's intervals, and intervals that are not multiples of each other. */
 static tws_code check_zenflow_intervals(const rules *r) {
   static const char select[] = "zero_optimization.zenflow.select_interval";
   static const char *const keys[] = {select, "zero_optimization.zenflow.update_interval"};
@@ -514,7 +516,7 @@ static tws_code check_arguments(const rules *r, const char *section, const char 
   return TWS_OK;
 }
 
-/* Checks the rest of the configuration for an optimizer whose ranks communicate signs (plan/compressed.c). */
+/* Refuses settings that cannot be combined with an optimizer whose ranks communicate signs (plan/compressed.c). */
 static tws_code check_compression(const rules *r, const tws_optimizer_row *row) {
   const tws_config *c = r->config;
   if (row->phases == TWS_PHASES_ONE) return TWS_OK;

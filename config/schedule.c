@@ -1,5 +1,5 @@
-/* Computes learning rates by schedules (specification 06 section 5). k counts calls of step(); i = k - 1 is the last
- * batch iteration, -1 before the first. */
+/* Computes learning rates by DeepSpeed's schedules. k: number of calls of the scheduler's step() so far; i = k - 1 is
+ * DeepSpeed's last_batch_iteration, -1 before the first call. */
 #include <math.h>
 
 #include "config/ds_config.h"
@@ -114,9 +114,10 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
   double low = config->schedule.cycle_min_momentum, high = config->schedule.cycle_max_momentum;
   cycle y = cycle_of(config);
   int64_t i = k - 1;
-  *beta2 = 0.99; /* DeepSpeed sets it to 0.99 from the first update on while beta1 cycles */
+  *beta2 = 0.99; /* DeepSpeed sets beta2 to 0.99 from the first update on while beta1 cycles */
   if (i < 0)
-    *beta1 = low; /* DeepSpeed has the lowest value before the first step, although the cycle begins with the highest */
+    /* as in DeepSpeed: the lowest value before the first step, although the cycle begins at the highest */
+    *beta1 = low;
   else if ((double)i < y.total)
     *beta1 = high - (high - low) * cycle_scale(&y, i);
   else

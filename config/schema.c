@@ -135,7 +135,7 @@ static void add_auto(builder *b, cJSON *schema) {
   add_choice(b, schema, word);
 }
 
-/* Describes the values of a key as JSON Schema; null always means "as if not given". */
+/* Describes the values of a key as JSON Schema; null is always allowed and means "not given". */
 static cJSON *describe_key(builder *b, const tws_key *key) {
   cJSON *schema = cJSON_CreateObject();
   if (!schema) {
@@ -206,7 +206,8 @@ static void add_below(builder *b, cJSON *at, const char *const *segments, int n,
   }
   cJSON *properties = open_object(b, at);
   if (n > 1) {
-    /* The pattern of a placeholder must not match the other, named keys of the same object. */
+    /* A placeholder is a pattern property, which also matches the named keys of the same object, so the key is added
+     * below these too. */
     cJSON *first = segments[0][0] == '<' && properties ? properties->child : NULL;
     for (cJSON *named = first; named && !b->failed; named = named->next) add_below(b, named, segments + 1, n - 1, key);
     add_below(b, open_segment(b, at, segments[0]), segments + 1, n - 1, key);

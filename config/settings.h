@@ -1,5 +1,5 @@
-/* Settings of a training that configurations of several programs have, as texts: what exports write and imports read.
- * Other programs' formats are tables and a few rules over them. */
+/* The settings of a training that configurations of several programs have in common, as texts. Exports write them and
+ * imports read them; tables and a few rules relate them to other programs' formats. */
 #ifndef TWS_CONFIG_SETTINGS_H
 #define TWS_CONFIG_SETTINGS_H
 
@@ -13,7 +13,7 @@ typedef enum tws_setting {
 } tws_setting;
 
 enum { TWS_SETTING_TEXT = 256 };
-/* Words without quotes, numbers and lists as JSON has them; empty: not said. */
+/* Texts of the settings: words without quotes, numbers and lists as in JSON; empty: not given. */
 typedef struct tws_settings {
   char text[TWS_SETTING_COUNT][TWS_SETTING_TEXT];
 } tws_settings;
@@ -21,16 +21,16 @@ typedef struct tws_settings {
 const char *tws_setting_key(tws_setting setting);
 const char *tws_setting_words(tws_setting setting);
 int64_t tws_setting_integer(const tws_settings *settings, tws_setting setting, int64_t otherwise);
-/* Two numbers of a list; 0: it is none. */
+/* Returns 1 and writes the two numbers if the setting is a list of two numbers; else returns 0. */
 int tws_setting_pair(const tws_settings *settings, tws_setting setting, double pair[2]);
 int tws_setting_is(const tws_settings *settings, tws_setting setting, const char *word);
 __attribute__((format(printf, 3, 4))) void tws_setting_put(tws_settings *settings, tws_setting setting,
                                                            const char *format, ...);
 
-/* Writes all settings of a resolved configuration except those without effect: schedules without a pipeline, sizes of
- * other ZeRO stages. */
+/* Writes all settings of a resolved configuration except those without effect, such as the schedule if there is no
+ * pipeline, or sizes that only other ZeRO stages use. */
 void tws_settings_of(const tws_config *config, tws_settings *out);
-/* A configuration with these keys, as the text of a ds_config.json with this program's section. */
+/* Writes the settings as the text of a ds_config.json, with Twinspeed's section "twinspeed". */
 tws_code tws_settings_config(const tws_settings *settings, tws_text *out, tws_error *err);
 
 #endif

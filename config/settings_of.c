@@ -1,4 +1,4 @@
-/* The settings of a resolved configuration. */
+/* Writes the settings of a resolved configuration (tws_settings_of()). */
 #include "config/optimizer.h"
 #include "config/settings.h"
 

@@ -120,8 +120,8 @@ static tws_code refuse_item(const tws_walk *walk, const cJSON *item, const char 
                         path);
 }
 
-/* Returns 1 for arguments of optimizers and schedules that only PyTorch knows: they cannot be checked here, and
- * resolving refuses such types by name. */
+/* Returns 1 for arguments of optimizers and schedules that only PyTorch has. They are not checked, since
+ * tws_config_resolve() refuses such types by name. */
 static int foreign_arguments(const tws_walk *walk) {
   static const char schedules[] = "LRRangeTest|OneCycle|WarmupLR|WarmupDecayLR|WarmupCosineLR";
   if (walk->n < 3 || strcmp(walk->segments[1], "params") != 0) return 0;
@@ -131,8 +131,8 @@ static int foreign_arguments(const tws_walk *walk) {
   return type && (optimizer ? !tws_optimizer_find(type) : tws_key_word(schedules, type, 0) < 0);
 }
 
-/* Returns 1 if DeepSpeed ignores unknown keys at this position. It does not for arguments, because it passes them to a
- * constructor. */
+/* Returns 1 if DeepSpeed ignores unknown keys at this position. It does not ignore unknown arguments of optimizers and
+ * schedules, because it passes them to a constructor. */
 static int left_alone(const tws_walk *walk) {
   const char *section = walk->segments[0];
   if (walk->source->command_line) return 0; /* an override on the command line is meant for Twinspeed */
@@ -141,7 +141,7 @@ static int left_alone(const tws_walk *walk) {
   return strcmp(walk->segments[1], "params") != 0;
 }
 
-/* Suggests the arguments that the chosen optimizer takes, instead of those of all optimizers. */
+/* Suggests the arguments that the chosen optimizer takes, not those of all optimizers, for an unknown argument. */
 static void suggest_arguments(const tws_walk *walk, char *hint, size_t size) {
   const char *type = tws_given_text(tws_store_at(walk->store, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : NULL;
@@ -174,7 +174,7 @@ static tws_code unknown_key(tws_walk *walk, const cJSON *item) {
   return refuse_item(walk, item, hint, "unknown key");
 }
 
-/* Continues the walk after a refusal, so that errors of the other members are reported too. */
+/* Continues the walk after a refusal, so that errors of further members are reported too. */
 static tws_code go_on(tws_walk *walk, tws_code code, int depth) {
   walk->n = depth;
   return code == TWS_OK || !walk->refusals ? code : tws_refusals_keep(walk->refusals, code, walk->err);

@@ -13,7 +13,7 @@ typedef struct tws_source {
 } tws_source;
 
 typedef struct tws_override {
-  const tws_key *key; /* NULL: a list of sections, which replaces the whole list of the file */
+  const tws_key *key; /* NULL: the override is a list of sections, which replaces the whole list of the file */
   char *path;
   tws_source *source;
   const cJSON *item;
@@ -23,9 +23,9 @@ struct tws_config_store {
   tws_source *origin; /* the file */
   tws_override *overrides;
   size_t count, capacity;
-  int64_t derived[3]; /* train, micro, accumulation as tws_config_resolve() derived them; 0: given */
+  int64_t derived[3]; /* train, micro, accumulation: value that tws_config_resolve() derived; 0: it was given */
   int overlap_derived;
-  char *unread; /* a sentence with keys of another program's file that have no row; NULL: none */
+  char *unread; /* sentence that lists keys of another program's file without a row; NULL: none */
 };
 
 typedef struct tws_given {
@@ -55,13 +55,14 @@ tws_code tws_store_fail(const struct tws_config_store *store, tws_given given, t
  * one without "params", which has the values of all other parameters, to optimizer.params. optimizer: the section, a
  * part of the document `json`. */
 tws_code tws_config_split_params(const tws_json *json, cJSON *optimizer, tws_error *err);
-/* Fails if optimizer.param_groups, or a list with a value for each group in the schedule, cannot be used. */
+/* Fails with TWS_INVALID or TWS_UNSUPPORTED if optimizer.param_groups is not valid, or if a list of the schedule does
+ * not have one value per group. */
 tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err);
 
-/* Fails if Adafactor is asked for with a feature that it is not supported with, or eps is not of the kind that the
- * optimizer takes. */
+/* Fails if Adafactor is requested together with a feature that does not support it, or if eps does not have the form
+ * that the optimizer requires (a number, or a pair). */
 tws_code tws_config_check_factored(const tws_config *config, tws_error *err);
-/* Fails if Muon is asked for with a feature that it is not supported with. */
+/* Fails if Muon is requested together with a feature that does not support it. */
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
 
 /* Visits every key below `item`, whose path is `segments`, in document order. An unknown key is refused, unless
@@ -85,13 +86,14 @@ tws_code tws_store_walk(tws_walk *walk, const cJSON *item);
 /* Visits all given keys: those of the file that no override replaces, then the overrides. */
 tws_code tws_store_walk_all(tws_walk *walk);
 
-/* Returns why a key that usually has an effect has none here although its value is not the default: a feature that it
- * depends on is not in use. NULL if it has an effect. */
+/* Returns the reason why a key, whose value is not the default, has no effect in this configuration: a feature on which
+ * it depends is not in use. NULL: the key has an effect. */
 const char *tws_key_no_effect_reason(const tws_config *config, const tws_key *key);
 /* Returns the index-th section whose presence enables a feature that Twinspeed does not have, or NULL; *first is a key
  * of the section, whose row has the reason. */
 const char *tws_section_switch(int index, const tws_key **first);
-/* Returns 1 if the path is a section whose presence switches a feature on, or lies in one. */
+/* Returns 1 if the path is that of a section whose presence switches a feature on, or of a key inside such a
+ * section. */
 int tws_section_switches(const char *path);
 
 /* Computes fields of *config from the given keys: those of one top-level section, or all if `section` is NULL. */

@@ -1,4 +1,5 @@
-/* Private to config/: TOML as the text of a JSON document. The one C++ file, since toml++ has no interface for C. */
+/* Private to config/: converts TOML to the text of a JSON document. It is implemented in C++, since toml++ has no
+ * interface for C. */
 #ifndef TWS_CONFIG_TOML_TEXT_H
 #define TWS_CONFIG_TOML_TEXT_H
 

@@ -8,7 +8,7 @@
 
 #include "base/number.h"
 
-/* ---- NCCL's XML: elements are nested like the devices, and attributes have the figures ---- */
+/* ---- NCCL's XML: elements are nested as the devices are, and attributes hold the figures ---- */
 
 enum { MAX_DEPTH = 64, MAX_WORD = 64, MOST_NVLINKS = 1024, MOST_MEMORY_NODES = 4096, MOST_AFFINITIES = 64 };
 
@@ -16,14 +16,14 @@ typedef struct element {
   char name[MAX_WORD];
   int devices;                    /* number of GPUs inside this element */
   double pcie;                    /* element "pci": bytes/s of its link */
-  int links, to_devices, targets; /* element "gpu": NVLinks; NVLinks to other GPUs; number of those GPUs */
+  int links, to_devices, targets; /* element "gpu": numbers of NVLinks; of NVLinks to other GPUs; of those GPUs */
 } element;
 
 typedef struct reader {
   tws_node_description *out;
   element stack[MAX_DEPTH];
   int depth;
-  const char *attributes, *end; /* attributes of the present tag, and their end */
+  const char *attributes, *end; /* first and end position of the current tag's attributes */
   const char *bad_at;           /* the first tag with an invalid number; NULL: none */
   const char *bad_key;
   char bad[MAX_WORD];
@@ -103,7 +103,8 @@ static void read_link(reader *r) {
   }
 }
 
-/* Reads a NIC. Only the fastest NICs count: slower ones connect the node to file systems and users. */
+/* Reads a NIC. Only the fastest NICs of the node are counted, since slower ones connect it to file systems and
+ * users. */
 static void read_nic(reader *r) {
   const double bandwidth = quantity(r, "speed", 1e9) * 1e6 / 8; /* the attribute is in Mbit/s */
   if (bandwidth > r->out->nic_bandwidth) {
@@ -234,7 +235,7 @@ typedef struct matrix {
   int most_node;                            /* the highest number of a NUMA node */
   char affinity[MOST_AFFINITIES][MAX_WORD]; /* the distinct CPU affinities of the devices */
   int affinities;
-  int sharers; /* number of devices at one PCIe switch: PIX between them, or to the same NIC */
+  int sharers; /* number of devices at one PCIe switch: those with PIX to each other, or to the same NIC */
   int at_nic[MOST_AFFINITIES];
 } matrix;
 
@@ -251,7 +252,7 @@ static int read_header(const char *line, matrix *m) {
   return *devices > 0;
 }
 
-/* Records the CPU affinity of a device. Devices with equal affinities are at one NUMA node. */
+/* Records the CPU affinity of a device. Devices with equal affinities are assumed to be at one NUMA node. */
 static void add_affinity(matrix *m, const char *cores) {
   for (int i = 0; i < m->affinities; i++)
     if (strcmp(m->affinity[i], cores) == 0) return;
@@ -275,7 +276,8 @@ static const char *read_row(const char *line, matrix *m, tws_node_description *o
     if (each > most) most = each;
     if (each < least) least = each;
   }
-  enum { MOST_LINKS = 18 }; /* NVLinks of a device; a larger sum counts the same links to a switch several times */
+  /* most NVLinks that a device has; a larger sum counts the same links to a switch several times */
+  enum { MOST_LINKS = 18 };
   const int switched = links > MOST_LINKS;
   const int own = switched ? most : links;
   if (own > out->links) {
@@ -284,7 +286,7 @@ static const char *read_row(const char *line, matrix *m, tws_node_description *o
   }
   if (sharers > m->sharers) m->sharers = sharers;
   int node;
-  const char *rest; /* "0-1" lists several NUMA nodes */
+  const char *rest; /* text after the first number, such as "-1" of "0-1", which lists several NUMA nodes */
   if (!next_word(&line, word, MAX_WORD)) return NULL;
   if (!m->has_node && isdigit((unsigned char)word[0])) add_affinity(m, word);
   if (!m->has_node || !next_word(&line, word, MAX_WORD) || !isdigit((unsigned char)word[0])) return NULL;

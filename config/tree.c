@@ -58,8 +58,8 @@ int tws_tree_put_text(cJSON *root, const char *path, const char *text) {
 
 /* ---- TOML ---- */
 
-/* Returns the first byte beyond ASCII outside strings and comments, where TOML has none and toml++ 3.3 reaches code
- * that it declares unreachable; NULL: there is none. */
+/* Returns the first byte that is not ASCII outside of strings and comments; NULL: there is none. TOML does not allow
+ * such bytes, and with them toml++ 3.3 would run code that it declares unreachable. */
 static const char *first_beyond_ascii(const char *text) {
   const char *at = text;
   while (*at) {

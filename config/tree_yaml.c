@@ -1,4 +1,4 @@
-/* YAML to a tree, by libyaml's events. */
+/* Reads YAML into a tree from libyaml's events. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { DEEPEST = 32, MOST_NODES = 100000 };
 typedef struct reader {
   yaml_parser_t parser;
   const char *name;
-  cJSON *open[DEEPEST]; /* objects and lists that are not closed; open[0] holds the document */
+  cJSON *open[DEEPEST]; /* objects and lists that are not closed yet; open[0] contains the document */
   char *key[DEEPEST];   /* per open object: the key of its next value */
   int depth, nodes;
   tws_error *err;
@@ -25,7 +25,7 @@ static tws_code refuse(reader *r, const yaml_mark_t *mark, const char *what) {
                   (int)mark->line + 1, (int)mark->column + 1, what);
 }
 
-/* Plain words as YAML 1.1 and PyYAML read them. */
+/* Returns the JSON item of a scalar. Words without quotes are interpreted as in YAML 1.1 and PyYAML. */
 static cJSON *scalar_of(const yaml_event_t *event) {
   static const char *const yes[] = {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"};
   static const char *const no[] = {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"};

@@ -21,8 +21,8 @@ static const char *find(const unmet *rows, size_t count, const char *path) {
 }
 #define FIND(rows, path) find(rows, sizeof(rows) / sizeof *(rows), path)
 
-/* Returns the condition of a ZeRO key that is not met, so that the key has no effect (plan/zero.c, plan/optimizer.c),
- * or NULL. */
+/* Returns the unmet condition for which a ZeRO key has no effect (plan/zero.c, plan/optimizer.c); NULL: the key has an
+ * effect. */
 static const char *of_zero(const tws_config *c, const char *path) {
   static const char stage3[] = "it needs ZeRO stage 3", stages[] = "it needs ZeRO stage 1, 2 or 3";
   static const char blocks[] = "twinspeed.shard_by_block, or the runtime, gathers and reduces whole layers";
@@ -56,7 +56,8 @@ static const char *of_zero(const tws_config *c, const char *path) {
   return starts_with(path, "zero_optimization.") ? FIND(rows, path + strlen("zero_optimization.")) : NULL;
 }
 
-/* Returns the condition that is not met of a key of arithmetic, optimizers or schedules, or NULL. */
+/* Returns the unmet condition for which a key of number formats, optimizers or schedules has no effect; NULL: it has
+ * one. */
 static const char *of_training(const tws_config *c, const char *path) {
   static const char fixed[] = "fp16.loss_scale is fixed", decay[] = "it needs scheduler.params.decay_step_size";
   static const char momentum[] = "it needs scheduler.params.cycle_momentum";
@@ -100,7 +101,8 @@ static const char *of_training(const tws_config *c, const char *path) {
   return FIND(rows, path);
 }
 
-/* Returns the condition that is not met of a key of parallelism, recomputation, experts or adapters, or NULL. */
+/* Returns the unmet condition for which a key of parallelism, recomputation, experts or adapters has no effect; NULL:
+ * it has one. */
 static const char *of_parallelism(const tws_config *c, const char *path) {
   static const char both[] = "it needs pipeline.stages and tensor_parallel.autotp_size above 1";
   static const char operations[] = "it needs twinspeed.recompute operations", lora[] = "it needs twinspeed.lora.r";

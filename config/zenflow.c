@@ -1,6 +1,6 @@
-/* Computes ZenFlow's intervals. DeepSpeed determines some of them during training: "auto" updates when the accumulated
- * gradients of the other columns have become as large as those of the selected ones, and epochs are counted by its data
- * loader. A static plan needs fixed intervals. */
+/* Computes ZenFlow's intervals. DeepSpeed determines some of them during training: with "auto" the host updates when
+ * the accumulated gradients of unselected columns have become as large as those of selected columns, and DeepSpeed's
+ * data loader counts epochs. A static plan needs fixed intervals. */
 #include "config/ds_config.h"
 
 enum { UPDATES = 4, SELECTS = 4 }; /* "auto": steps per host update, updates per selection */
@@ -17,7 +17,7 @@ int64_t tws_zenflow_select_interval(const tws_config *config) {
   if (!epochs) return steps > 0 ? steps : updates * SELECTS;
   if (__builtin_mul_overflow(steps > 0 ? steps : 1, z->steps_per_epoch, &steps) || steps > INT64_MAX - updates)
     return INT64_MAX / updates * updates;
-  /* rounds up to a whole number of update intervals: an epoch ends with an update */
+  /* rounds up to a multiple of the update interval, since an epoch ends with an update of the host */
   return (steps + updates - 1) / updates * updates;
 }
 

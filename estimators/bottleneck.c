@@ -54,7 +54,7 @@ tws_bottleneck tws_path_bottleneck(const tws_path_result *r) {
                       .without_s = fmax(0, r->step_s - parts[first].seconds),
                       .next = parts[second].what,
                       .next_share = parts[second].seconds / step};
-  /* operations that overlapped with it still take their time */
+  /* the step is no shorter than the operations of any other stream, which would still take their time */
   for (int s = 0; s < TWS_STREAM_COUNT && parts[first].computes; s++)
     if (s != TWS_STREAM_COMPUTE) b.without_s = fmax(b.without_s, fmin(r->stream_busy_s[s], r->step_s));
   for (int axis = 0; axis < TWS_REPORT_COUNT && b.resource == parts[4].resource; axis++)

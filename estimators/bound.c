@@ -44,8 +44,8 @@ static int is_middle(const bounder *b, const tws_op *o) {
   return o->phase != TWS_PHASE_STEP && o->micro_batch == 1 && b->built >= FEW;
 }
 
-/* Returns tws_plan_launches() of a plan with all micro-batches. The plan has few of them, so the kernels of a middle
- * one are counted again for each micro-batch that was not planned. */
+/* Returns tws_plan_launches() of a plan with all micro-batches. The plan has few micro-batches, so the kernels of a
+ * middle micro-batch are counted again for each micro-batch that was not planned. */
 static tws_launches launches_of(const bounder *b, const tws_plan *plan, const double *seconds) {
   const double host_op_s = tws_profile_host_op_s(b->machine->profile);
   tws_launches all = {.factor = 1};
@@ -76,7 +76,8 @@ static tws_code find_costs(bounder *b, stage_plan *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 for kernels of the passes, and for collectives among ranks that process the same samples. */
+/* Returns 1 for kernels of the forward and backward passes, and for collectives among ranks that process the same
+ * samples. */
 static int is_of_layers(const tws_plan *plan, const tws_op *o) {
   const tws_axes layers = 1u << TWS_AXIS_MODEL | 1u << TWS_AXIS_SEQUENCE;
   if (o->phase == TWS_PHASE_STEP) return 0;
@@ -96,7 +97,8 @@ static double seconds_of(const bounder *b, uint32_t stage, uint32_t op) {
 
 /* ---- the longest paths to and from every operation ---- */
 
-/* Returns the operations that start together, and their number: the members of a rendezvous, or one operation. */
+/* Writes the address of the operations that start together (the members of a rendezvous, or `alone` for one operation)
+ * to *members, and returns their number. */
 static uint32_t members_of(const bounder *b, const tws_run_start *start, tws_run_member *alone,
                            const tws_run_member **members) {
   *alone = (tws_run_member){start->rank, start->op};
@@ -115,8 +117,8 @@ static double longest_of(const bounder *b, const tws_run_member *members, uint32
   return longest;
 }
 
-/* Computes the earliest start of every operation: when all members of a rendezvous are ready, it takes the longest of
- * their costs. */
+/* Computes the earliest start of every operation. A rendezvous starts when all its members are ready, and takes the
+ * longest of their costs. */
 static tws_code run_forwards(bounder *b, tws_error *err) {
   tws_run_start start;
   size_t operations = 0;
@@ -176,7 +178,7 @@ static tws_code run_backwards(bounder *b, tws_error *err) {
 
 /* ---- resources ---- */
 
-/* The work of a resource: all of its operations, or only those of forward and backward passes. */
+/* The time in which a resource works: on all of its operations, or only on those of forward and backward passes. */
 typedef struct busy {
   double start_s; /* seconds from the start of the step to the earliest start of its first operation */
   double seconds; /* busy seconds: sum over all operations of the planned micro-batches */
@@ -207,7 +209,7 @@ static void add_operation(const bounder *b, resource *r, const tws_op *o, double
   if (o->micro_batch > 0) raise(&r->through_s, start_s + from_start);
 }
 
-/* Returns the lower bound of the step that this resource gives, in seconds. */
+/* Returns the lower bound of the step's time, in seconds, that follows from this resource alone. */
 static double bound_of(const bounder *b, const resource *r) {
   double middle = b->built >= FEW ? r->each[1] : 0, bound = 0;
   for (int64_t i = 2; i < b->built - 1; i++)
@@ -388,8 +390,8 @@ tws_code tws_bound_layers(const tws_plan_request *request, const tws_machine *ma
 
 /* ---- bounds of passes and of state ---- */
 
-/* Returns the least seconds that layers take for a micro-batch on the compute stream; each[]: seconds of every
- * micro-batch. */
+/* Returns the seconds on the compute stream of the layers for the fastest micro-batch; writes the seconds of every
+ * micro-batch to each[]. */
 static double passes_seconds(const tws_plan *plan, const tws_machine *machine, double *each) {
   double least = 0;
   for (uint32_t op = 0; op < plan->op_count; op++) {
@@ -412,7 +414,7 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
-  /* plans as many micro-batches as the first stage has in flight at the same time */
+  /* the plan has as many micro-batches as the first stage has in flight at the same time */
   r.max_accumulation = micro_batches_of(&shape, stages);
   TWS_TRY(tws_plan_lower(&r, &plan, err));
   double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);

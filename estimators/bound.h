@@ -19,7 +19,7 @@ typedef struct tws_bound {
   double step_s; /* seconds; the step takes at least as long */
   /* lower bounds of live bytes, of the rank with the most on its device; arena_bytes are set equal to live_bytes */
   tws_ledger ledger;
-  int whole;      /* 1: all micro-batches were planned, so that step_s leaves out only waits for memory */
+  int whole;      /* 1: all micro-batches were planned, so that step_s ignores nothing but waits for memory */
   uint64_t print; /* hash of the plans: jobs that differ only in keys of ZeRO and have equal plans have equal hashes */
 } tws_bound;
 

@@ -51,7 +51,7 @@ static void add_difference(tws_path_result *to, const tws_path_result *a, const 
   for (int i = 0; i < TWS_KERNEL_COUNT; i++) to->kernel_s[i] += more * (a->kernel_s[i] - b->kernel_s[i]);
   for (int i = 0; i < TWS_COLLECTIVE_COUNT; i++)
     to->collective_s[i] += more * (a->collective_s[i] - b->collective_s[i]);
-  tws_path_judge(to); /* the largest category of a short step may not be that of the whole step */
+  tws_path_judge(to); /* the bottleneck is determined anew: a short step may have another one than the whole step */
 }
 
 void tws_path_extrapolate(tws_path_result *path, const tws_path_result *fewer, double more) {

@@ -100,7 +100,7 @@ static void attribute_gap(reader *r, uint32_t op, double from, double to) {
   for (; op != TWS_NONE && to > from; op = cause(r, op)) {
     const tws_op_times *t = &r->times[op];
     double met = t->met_s > from ? t->met_s : from, ready = t->ready_s > from ? t->ready_s : from;
-    if (met > to) met = to; /* the difference is rounding, which occurs if links or cores are shared */
+    if (met > to) met = to; /* met > to only by rounding, which occurs if links or cores are shared */
     if (ready > met) ready = met;
     double *part = offloading(r->result, &r->plan->ops[op]);
     *(part ? part : &r->result->axis_exposed_s[report_of_op(r->plan, &r->plan->ops[op])]) += to - met;

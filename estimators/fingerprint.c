@@ -21,7 +21,7 @@ uint64_t tws_network_fingerprint(const tws_network *n) {
     for (int k = 0; k < 5; k++) hash = tws_fingerprint_number(hash, m->rope[k]);
     const double rest[] = {
         m->offset, m->scale, m->cap, m->rope[5], m->rotary, m->dynamic_rope, (double)m->first_position};
-    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* zeros, which most modules have, are not hashed */
+    for (size_t k = 0; k < sizeof rest / sizeof *rest; k++) /* zeros are not hashed, since most modules have many */
       if (rest[k] != 0) hash = tws_fingerprint_number(tws_fingerprint_integer(hash, (int64_t)k), rest[k]);
   }
   for (uint32_t i = 0; i < n->param_count; i++) {

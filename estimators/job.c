@@ -37,9 +37,9 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
   return TWS_OK;
 }
 
-/* Adds the estimate of the programs between steps, and of those that take the place of some training steps, of which
- * the share `steps` remains. Jobs whose programs take time between steps have one stage; programs of other phases of
- * the optimizer only need memory here. */
+/* Adds the estimate of the programs between steps, and of programs that replace training steps, to that of the training
+ * step, whose time counts `steps` times (0 to 1: the fraction that is not replaced). Jobs whose programs take time
+ * between steps have one stage; programs of other phases of the optimizer only need memory here. */
 static void add_between(double steps, const tws_estimate *between, tws_estimate *out, tws_stage_estimate *stages) {
   keep_larger(&out->ledger, &between->ledger);
   if (!(between->step_s > 0)) return;

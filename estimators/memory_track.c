@@ -10,7 +10,7 @@ typedef struct step_of_memory {
   uint8_t tier;
 } step_of_memory;
 
-/* At equal times memory is freed first. */
+/* Compares two changes for qsort(): by tier, then by time; at equal times memory is freed before it is allocated. */
 static int order(const void *a, const void *b) {
   const step_of_memory *x = a, *y = b;
   if (x->tier != y->tier) return x->tier - y->tier;

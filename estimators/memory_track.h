@@ -1,4 +1,4 @@
-/* The memory in use over time: the buffers that are alive, from the times of a plan's operations. */
+/* Computes the memory in use over time (the bytes of buffers that are alive) from the times of a plan's operations. */
 #ifndef TWS_ESTIMATORS_MEMORY_TRACK_H
 #define TWS_ESTIMATORS_MEMORY_TRACK_H
 

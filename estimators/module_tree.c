@@ -63,7 +63,8 @@ static int add_module(builder *b, uint32_t index) {
     part += length + 1;
   }
   if (node < 0) return -1;
-  /* The attention kernel has the name of the block around it, whose type says more than the kernel's own. */
+  /* The attention kernel has the name of the block around it. The block's type says more than the kernel's own, so it
+   * is kept. */
   tws_module_node *leaf = &b->tree->nodes[node];
   if (strcmp(leaf->type, "Module") == 0) leaf->type = leaf_type(&b->network->modules[index]);
   return b->tree->of_module[index] = node;

@@ -3,7 +3,7 @@
 #include "base/memory.h"
 #include "models/collective.h"
 
-/* The phases to whose time an operation contributes, as a bit mask. */
+/* Phases as a bit mask: an operation contributes to the time of each phase whose bit is set for it. */
 enum { IS_FORWARD = 1, IS_BACKWARD = 2, IS_REDUCTION = 4, IS_STEP = 8 };
 
 struct tws_phase_clock {

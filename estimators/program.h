@@ -5,8 +5,8 @@
 #include "estimators/estimators.h"
 #include "plan/pipeline_schedule.h"
 
-/* A job in the form in which all functions of its estimate read it: the sizes of axes and the nodes of ranks are
- * derived once. */
+/* A job as the functions of its estimate read it: a request and a machine, with the sizes of axes and the nodes of
+ * ranks, which are derived once. */
 typedef struct tws_estimated_job {
   const tws_plan_request *request; /* the request; its rank, max_accumulation and use are ignored */
   const tws_machine *machine;

@@ -7,7 +7,8 @@
 #include "plan/volume.h"
 
 /* Returns the bytes that rank 0 sends in a program. Reductions of gradients and of momenta run once a step, whatever
- * the number of micro-batches; collectives of layers run in each, so that all of them are lowered. */
+ * the number of micro-batches; collectives of layers run in each micro-batch, so the plan is lowered with all
+ * micro-batches. */
 static tws_code sent_bytes(const tws_plan_request *request, double *bytes, tws_error *err) {
   tws_plan *plan;
   tws_plan_request whole = *request;

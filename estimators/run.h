@@ -1,4 +1,4 @@
-/* Estimates of a whole training whose steps run different programs (plan/phases.h). */
+/* Estimates a whole training whose steps run different programs (plan/phases.h). */
 #ifndef TWS_ESTIMATORS_RUN_H
 #define TWS_ESTIMATORS_RUN_H
 

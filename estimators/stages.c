@@ -35,7 +35,7 @@ tws_code tws_stage_read(const tws_plan *plan, tws_stage_estimate *stage, tws_err
     const tws_op *o = &plan->ops[op];
     if (o->kind == TWS_OP_COMPUTE && o->module < network->module_count) runs[o->module] = 1;
   }
-  int64_t layer = -1; /* the modules of a layer are adjacent */
+  int64_t layer = -1; /* index of the layer that was counted last; the modules of a layer are adjacent */
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *module = &network->modules[m];
     if (!runs[m]) continue;

@@ -1,5 +1,5 @@
-/* Which keys a query of the kernel ATTENTION sees, its linear biases and its dropout. Hosts and devices compile this
- * file, so that both compute the same. */
+/* The kernel ATTENTION's rules for the keys that a query sees, for biases by distance and for dropout. Kernels of hosts
+ * and of devices include this file, so that both compute the same. */
 #ifndef TWS_MODELS_ATTENTION_H
 #define TWS_MODELS_ATTENTION_H
 
@@ -8,25 +8,26 @@
 #include "models/kernel.h"
 
 typedef struct tws_attention_form {
-  int64_t seq, kv_seq, window; /* queries and keys per sequence; window: most keys seen, 0: no limit */
+  int64_t seq, kv_seq, window; /* queries and keys per sequence; window: largest number of keys seen, 0: no limit */
   int64_t offset;              /* query i has the position of key i + offset */
   int32_t bidirectional, alibi;
   float slope;            /* factor of the linear biases (ALiBi) */
-  int32_t plain;          /* 1: causal, equal lengths, and no other feature */
+  int32_t plain;          /* 1: causal, with equal numbers of queries and keys, and no other feature */
   int32_t ordinary;       /* 1: as plain, but possibly with dropout */
   float scale, cap;       /* factor of scores; bound of scores (soft cap), 0: none */
   uint32_t dropped_below; /* dropout: drops probabilities whose random word is below this; 0: none */
   float kept;             /* dropout: factor of the probabilities that are not dropped */
   uint64_t seed, step_bits;
-  int64_t first_sequence, first_head, heads; /* numbers of the first sequence and head; heads of all ranks */
-  int64_t buckets, max_distance;             /* rows of the relative bias table and their reach; 0: no table */
+  /* numbers of this rank's first sequence and head among those of all ranks; number of heads of all ranks */
+  int64_t first_sequence, first_head, heads;
+  int64_t buckets, max_distance;             /* rows of the relative bias table, 0: no table; distance that it covers */
 } tws_attention_form;
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Returns the form of a work. arguments: TWS_ARGUMENTS numbers. If dropped_below is not 0, the caller sets step_bits to
- * the bits of hyper[STEP]. */
+/* Returns the features of a work of ATTENTION or its gradient. arguments: the operation's TWS_ARGUMENTS numbers. If
+ * dropped_below is not 0, the caller sets step_bits to the bits of hyper[STEP]. */
 tws_attention_form tws_attention_form_of(const tws_work *work, const double *arguments);
 #ifdef __cplusplus
 }
@@ -44,8 +45,8 @@ TWS_HOST_AND_DEVICE static inline void tws_attention_keys(const tws_attention_fo
   *end = last > first ? last : first;
 }
 
-/* Restricts the range of keys to the document of query i. documents: for each token of the sequence, the first token of
- * its document and the one after its last; NULL: the sequence is one document. */
+/* Restricts the range of keys to the document of query i. documents: for each token of the sequence, the index of the
+ * first token of its document and the index after the last one; NULL: the sequence is one document. */
 TWS_HOST_AND_DEVICE static inline void tws_attention_within(const int32_t *documents, int64_t i, int64_t *begin,
                                                             int64_t *end) {
   if (!documents) return;
@@ -84,7 +85,7 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_attention_bucket(const tws_attenti
   return first + (row < rows ? row : rows - 1);
 }
 
-/* Returns the number of the first block of random bits of query i of a head. */
+/* Returns the number of the first block of dropout's random bits (models/dropout.h) for query i of a head. */
 TWS_HOST_AND_DEVICE static inline uint64_t tws_attention_block(const tws_attention_form *f, int64_t batch, int64_t h,
                                                                int64_t i) {
   const int64_t head = (f->first_sequence + batch) * f->heads + f->first_head + h;

@@ -75,7 +75,7 @@ tws_collective_parts tws_collective_parts_of(tws_collective collective, int size
 
 double tws_collective_sent_bytes(tws_collective collective, int size, int index, int root, double bytes) {
   const tws_collective_row *row = tws_collective_of(collective);
-  /* a chain ends at the root, or at the member before it */
+  /* `end`: the last member of a chain, which sends nothing: the root if it receives, else the member before the root */
   const int end = row->root == TWS_ROOT_RECEIVES ? root : (root + size - 1) % size;
   double sum = 0;
   if (size < 2) return 0;

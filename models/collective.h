@@ -19,7 +19,7 @@ typedef struct tws_collective_row {
   const char *pattern_text, *sends, *receives, *steps; /* the texts of the row, for documentation */
   tws_collective_pattern pattern;
   tws_root root;
-  int sends_parts, receives_parts; /* 1: the operand has n parts, one for or from each member */
+  int sends_parts, receives_parts; /* 1: the sent, or the received, operand has one part for each of the n members */
   int reduces, uneven, calibrated, to_next;
 } tws_collective_row;
 
@@ -29,8 +29,8 @@ const tws_collective_row *tws_collective_of(tws_collective collective);
 int tws_collective_steps(tws_collective collective, int size);
 /* Returns the bytes that member `index` sends in a collective whose larger operand has `bytes` (tws_work.d[0]). */
 double tws_collective_sent_bytes(tws_collective collective, int size, int index, int root, double bytes);
-/* Elements that member `index` sends and receives in one segment, as multiples of the segment's count; 0: the member
- * has no such operand. */
+/* Numbers of elements that one member sends and receives in one segment, as multiples of the segment's count; 0: the
+ * member has no such operand. */
 typedef struct tws_collective_parts {
   uint64_t send, receive;
 } tws_collective_parts;

@@ -1,6 +1,6 @@
 /* Disentangled attention (He et al. 2021, "DeBERTa", section 3; logarithmic buckets as in the authors' second version):
- * the sizes of its work, and the row of the table of positions for each distance. Hosts and devices compile this
- * file. */
+ * the sizes of its work, and the row of the table of relative positions for each distance. Hosts and devices compile
+ * this file. */
 #ifndef TWS_MODELS_DISENTANGLED_H
 #define TWS_MODELS_DISENTANGLED_H
 
@@ -26,8 +26,8 @@ static inline tws_disentangled tws_disentangled_of(const tws_work *work) {
   return s;
 }
 
-/* Returns the parameters of bidirectional attention of this work; the arguments are those of dropout and its random
- * bits. */
+/* Returns the form of plain bidirectional attention with the sizes of this work, as dropout needs it. arguments: those
+ * of dropout and its random bits. */
 static inline tws_attention_form tws_disentangled_form(const tws_work *work, const double *arguments) {
   tws_work attention = *work;
   attention.d[5] = attention.d[6] = attention.d[7] = 0;
@@ -37,16 +37,17 @@ static inline tws_attention_form tws_disentangled_form(const tws_work *work, con
   return tws_attention_form_of(&attention, arguments);
 }
 
-/* Returns the row of the table of positions for a query that is `distance` after its key. `span` rows are for each sign
- * of the distance. With max_distance, distances beyond span / 2 share rows logarithmically, so that max_distance - 1
- * has the last row but one; larger distances have the outermost row. */
+/* Returns the row of the table of positions for a query that is `distance` after its key. Each sign of the distance has
+ * `span` rows. With max_distance, distances beyond span / 2 share rows in ranges that grow logarithmically: distance
+ * max_distance - 1 has the last row but one, and larger distances have the outermost row. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_disentangled_row(int64_t positions, int64_t max_distance,
                                                                int64_t distance) {
   const int64_t span = positions / 2, single = span / 2;
   int64_t away = distance < 0 ? -distance : distance;
   if (max_distance > 0 && away > single) {
     const double share = log((double)away / (double)single) / log((double)(max_distance - 1) / (double)single);
-    away = single + (int64_t)ceil(share * (double)(single - 1) - 1e-9); /* integral results are not rounded up */
+    /* -1e-9: rounding errors do not raise integral results */
+    away = single + (int64_t)ceil(share * (double)(single - 1) - 1e-9);
   }
   const int64_t row = distance < 0 ? span - away : span + away;
   return row < 0 ? 0 : row < positions ? row : positions - 1;

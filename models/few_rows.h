@@ -1,9 +1,10 @@
-/* The limit between the host's two kernels of matrix products. */
+/* The number of rows below which the host computes matrix products with another kernel. */
 #ifndef TWS_MODELS_FEW_ROWS_H
 #define TWS_MODELS_FEW_ROWS_H
 
-/* Most rows of a LINEAR for which the host reads each row of the weight once, as for the tokens of a decode;
- * calibration and the costs of a profile treat such products as a kernel of their own. */
+/* Largest number of rows (tokens) of a LINEAR for which the host uses a kernel that reads each row of the weight once,
+ * as for the tokens of a decoding step; calibration and the costs of a profile treat such products as a kernel of their
+ * own. */
 enum { TWS_FEW_ROWS = 4 };
 
 #endif

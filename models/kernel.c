@@ -24,8 +24,8 @@ const char *tws_kernel_flag_name(int bit) {
 
 /* Returns bytes of workspace. Convolutions: see models/windows.h. Attention: on the host as computed in workspace.c; on
  * CUDA only the backward pass needs any: a float32 accumulator of dq, [tokens, q heads x head size]; with 16-bit types
- * a second one of that size for cuDNN on any device; with heads that share keys a third one, for the gradients of keys
- * and values of all heads (measured with cuDNN 9.19, which needs less on newer devices). */
+ * a second one of that size for cuDNN on any device; if query heads share key heads, a third buffer of that size for
+ * the gradients of keys and values (measured with cuDNN 9.19, which needs less on newer devices). */
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads) {
   if (work->kind != 0) return 0;
   if (tws_is_convolution(work)) return tws_convolution_workspace(work, backend);

@@ -26,38 +26,38 @@ typedef enum tws_collective {
 const char *tws_collective_name(tws_collective collective);
 
 enum {
-  TWS_ACCUMULATE = 1,       /* add to the gradient output instead of writing it */
-  TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD: add to dweight, dbias and sums; LINEAR_GRAD_INPUT: to sums */
+  TWS_ACCUMULATE = 1,       /* the kernel adds to the gradient output instead of writing it */
+  TWS_ACCUMULATE_PARAM = 2, /* NORM_GRAD adds to dweight, dbias and sums; LINEAR_GRAD_INPUT adds to sums */
   TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: experts have one */
   TWS_RMS = 8,
   TWS_L2 = 16,
   TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: an operand has the hyperparameters (loss scale) */
-  TWS_NARROW = 32, /* LINEAR: also saves the input in 8 bits; LINEAR_GRAD_WEIGHT: reads it so */
+  TWS_NARROW = 32, /* LINEAR also saves its input in 8 bits; LINEAR_GRAD_WEIGHT reads the input in 8 bits */
   TWS_GELU = 64,   /* LINEAR, LINEAR_GRAD_INPUT: the activation after a layer, or its gradient, is fused */
-  TWS_RESIDUAL = 128,     /* NORM: of the sum of two inputs; the sum is an output too */
+  TWS_RESIDUAL = 128,     /* NORM: the norm of the sum of two inputs; the sum is an output too */
   TWS_HALF_WEIGHTS = 256, /* weight updates: there is no float32 copy of the weights */
   TWS_HALF_MOMENTS = 512, /* weight updates: the optimizer states have 16 bits */
   TWS_STOCHASTIC = 1024,  /* weight updates: stochastic rounding of 16-bit results */
   /* ATTENTION and ATTENTION_GRAD: */
   TWS_BIDIRECTIONAL = 2048, /* queries see later keys too */
   TWS_ALIBI = 4096,         /* linear biases are added to scores */
-  TWS_DROPOUT = 8192,       /* dropout of attention probabilities */
+  TWS_DROPOUT = 8192,       /* attention probabilities have dropout */
   TWS_LENGTHS = 16384,      /* an operand has the number of keys of each sequence */
   TWS_Q_KV = 32768,         /* queries are one operand, keys and values a second one */
   TWS_Q_K_V = 65536,        /* queries, keys and values are three operands */
-  TWS_RUNNING = 131072,     /* BATCH_NORM: updates running statistics; ROPE, ROPE_GRAD: divisors of frequencies */
+  TWS_RUNNING = 131072,     /* BATCH_NORM: updates running statistics; ROPE, ROPE_GRAD: frequencies have divisors */
   TWS_SIGMOID = 262144,     /* ROUTER, ROUTER_GRAD: scores are sigmoids of the logits, not their softmax */
   TWS_INTERLEAVED = 524288, /* ROPE and ROPE_GRAD: pairs are adjacent elements */
-  TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: one norm over all heads */
-  TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: a table of biases by head and distance */
-  TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: no weight, no bias */
+  TWS_TOGETHER = 1048576,   /* HEADS_NORM and HEADS_NORM_GRAD: there is one norm over all heads */
+  TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: an operand is a table of biases by head and distance */
+  TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: there is no weight and no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the log-sum-exp of the logits */
   TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: an operand has the number of ignored targets */
   TWS_FP8 = 16777216,       /* LINEAR and its gradients: operands have 8 bits and a scale each */
-  /* QUANTIZE, which reuses bits of ATTENTION: */
-  TWS_ROWS = TWS_Q_KV,     /* an output in the input's layout */
+  /* Flags of QUANTIZE, which reuse the bits of flags of ATTENTION: */
+  TWS_ROWS = TWS_Q_KV,     /* an output has the input's layout */
   TWS_COLUMNS = TWS_Q_K_V, /* an output that is transposed */
-  TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: also sum dx over the tokens (a bias gradient) */
+  TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the kernel also sums dx over the tokens (a bias gradient) */
   TWS_DOCUMENTS =
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
                              */
@@ -85,17 +85,17 @@ typedef struct tws_work {
   double f[TWS_WORK_PARAMETERS];
 } tws_work;
 
-/* Constants of one operation. They change what it computes, but neither its operands' sizes nor its cost, so that ranks
- * and layers that differ only in them have equal works. models/operators.def lists them; integers up to 2^53 are
- * exact. */
+/* Constants of one operation. Arguments change the results of an operation, but neither its operands' sizes nor its
+ * cost, so that ranks and layers that differ only in arguments have equal works. models/operators.def lists them;
+ * integers up to 2^53 are exact. */
 enum { TWS_ARGUMENTS = 6 };
 typedef struct tws_arguments {
   double a[TWS_ARGUMENTS];
 } tws_arguments;
 extern const tws_arguments tws_no_arguments; /* all 0 */
 
-/* Return the flops (multiply-add = 2) and the bytes (compulsory reads and writes of operands) of one execution, by
- * formula. */
+/* The first returns the FLOPs of one execution of a work (a multiply-add counts as 2), the second the bytes of its
+ * operands, each read or written once. */
 double tws_work_flops(const tws_work *work);
 double tws_work_bytes(const tws_work *work);
 
@@ -103,18 +103,18 @@ double tws_work_bytes(const tws_work *work);
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* The workspace of ATTENTION and ATTENTION_GRAD on the host: bytes for at most `threads` threads, and floats of one
- * thread. */
+/* Return the workspace of ATTENTION and ATTENTION_GRAD on the host: the first in bytes for at most `threads` threads,
+ * the second in floats for one thread. */
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);
-/* Return the number of floats of one head's relative biases by distance, beginning with the largest distance backwards,
- * and the number of gradient tables of all heads, which precede the threads' scratch memory. */
+/* Return the number of floats of one head's relative biases by distance, beginning with the largest distance of a key
+ * before its query, and the number of gradient tables of all heads, which precede the threads' scratch memory. */
 enum { TWS_HOST_ATTENTION_LEAD = 16 };
 size_t tws_host_attention_distances(const tws_work *work);
 size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
-/* Returns the floats of scratch memory of DISENTANGLED and DISENTANGLED_GRAD: per thread on the host; on a device the
- * backward pass needs one float32 sum per query. */
+/* Return the scratch memory of DISENTANGLED and DISENTANGLED_GRAD: the first in floats per thread of the host, the
+ * second in bytes for either backend (on a device, the backward pass needs one float32 sum per query). */
 size_t tws_host_disentangled_thread_floats(const tws_work *work);
 size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
@@ -136,16 +136,16 @@ enum {
 enum { TWS_LOSS_HEADS = 2 }; /* most losses of a network */
 enum {
   TWS_METRIC_LOSS,
-  TWS_METRIC_IGNORED, /* share (0 to 1) of the step's tokens whose target is ignored */
+  TWS_METRIC_IGNORED, /* fraction (0 to 1) of the step's tokens whose target is ignored */
   TWS_METRIC_SQUARES,
   TWS_METRIC_NORM,
   TWS_METRIC_CLIP,
   TWS_METRIC_OVERFLOW, /* TWS_SCALED: 1: the loss or a gradient is not finite, and updates do nothing */
-  TWS_METRIC_HEADS,    /* networks with several losses: mean and share of ignored targets of each */
-  TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* routers' weighted balancing losses, not in LOSS */
-  TWS_METRIC_DROPPED,                                           /* share of the routers' routes that were dropped */
-  /* The number of metrics. The number of routes to each expert follow them, router by router of the whole network.
-   * Ranks reduce all metrics of routers at once, from TWS_METRIC_AUXILIARY on. */
+  TWS_METRIC_HEADS,    /* networks with several losses: for each, the mean loss and the fraction of ignored targets */
+  TWS_METRIC_AUXILIARY = TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS, /* weighted balancing losses of routers, not in LOSS */
+  TWS_METRIC_DROPPED,                                           /* fraction of the routers' routes that were dropped */
+  /* The number of these metrics. In the buffer, the numbers of routes to each expert follow, router by router of the
+   * whole network. Ranks reduce all metrics of routers at once, from TWS_METRIC_AUXILIARY on. */
   TWS_METRIC_COUNT
 };
 

@@ -1,6 +1,6 @@
 /* Multi-head latent attention (DeepSeek-V2, 2024, section 2.1), for backends. Queries, keys and values of a token are
- * projected from a compressed row; a part of each head of queries and keys has rotary positions, and that part of the
- * key is shared by all heads. */
+ * projected from a compressed row; some elements of each query and key head have rotary positions, and all heads share
+ * these elements of the key. */
 #ifndef TWS_MODELS_LATENT_H
 #define TWS_MODELS_LATENT_H
 
@@ -8,9 +8,9 @@
 #include <stdint.h>
 #include "base/philox.h"
 
-/* Returns the radians per position of pair i of `rope` elements: theta^(-2 i / rope). From pair `high` on it is divided
- * by `factor` (unless that is 0), up to pair `low` it is not, and between them it is blended (YaRN; Peng et al. 2023).
- * f: theta, factor, low, high. */
+/* Returns the radians per position of pair i of `rope` elements: theta^(-2 i / rope). The frequency is divided by
+ * `factor` from pair `high` on, unchanged up to pair `low`, and interpolated between them (YaRN; Peng et al. 2023);
+ * factor 0: it is never divided. f: theta, factor, low, high. */
 TWS_HOST_AND_DEVICE static inline double tws_latent_frequency(const double *f, int64_t rope, int64_t i) {
   const double frequency = pow(f[0], -2.0 * (double)i / (double)rope);
   if (f[1] == 0) return frequency;

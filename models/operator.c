@@ -143,7 +143,8 @@ void tws_work_set_parameter(tws_work *work, const char *name, double value) {
 #define flag(name) ((work->flags & TWS_##name) != 0)
 #define EIGHT(type) (flag(FP8) ? TWS_##type : dtype)
 
-/* Return the bits of a code, and the values of a block of codes (models/quantized.h). */
+/* Names for the rows of operators.def: the bits of a code of this type, and the number of scale values of a block of
+ * codes (models/quantized.h). */
 static inline double code_bits(double type) {
   return tws_code_bits((int)type);
 }
@@ -160,8 +161,7 @@ static inline double pieces(double count, double size) {
   return ceil(count / size);
 }
 
-/* Returns the number of key heads of all ranks together; a head of which several ranks have a copy counts several
- * times. */
+/* Returns the number of key heads of all ranks together; a head with copies on several ranks counts once per copy. */
 static inline double packed(double kv_heads, double ranks) {
   return kv_heads > 0 && kv_heads < ranks ? ranks : kv_heads;
 }
@@ -171,18 +171,19 @@ static inline double keys(double seq, double kv_seq) {
   return kv_seq > 0 ? kv_seq : seq;
 }
 
-/* Returns the expected number of slots of an expert that one source rank fills. */
+/* Returns the number of slots of an expert that one source rank is expected to fill: `expected`, or all (`capacity`) if
+ * that is 0. */
 static inline double filled(double expected, double capacity) {
   return expected > 0 ? expected : capacity;
 }
 
-/* Returns the sum of the integers up to `last`, each clamped to the range from 0 to `top`. */
+/* Returns the sum of the integers up to `last`, where each term is clamped to the range from 0 to `top`. */
 static inline double clamped_sum(double last, double top) {
   return last <= 0 ? 0 : last <= top ? last * (last + 1) / 2 : top * (top + 1) / 2 + (last - top) * top;
 }
 
-/* Returns the number of pairs of a query of one head and a key that it sees, as tws_attention_keys() determines
- * them. */
+/* Returns the number of pairs, for one head and sequence, of a query and a key that the query sees, as
+ * tws_attention_keys() determines them. */
 static inline double pairs(double seq, double kv_seq, double window, int bidirectional) {
   const double all = keys(seq, kv_seq), first = all - seq; /* first: position of the first query */
   double end = bidirectional ? window : 1, ends = seq * all, begins = 0;

@@ -20,11 +20,11 @@ typedef enum tws_operand_content {
   TWS_HOLDS_POSITIVE,  /* positive numbers: second moments */
   TWS_HOLDS_IDS,       /* integers, most of them in [first, first + below) */
   TWS_HOLDS_TARGETS,   /* as IDS, and -1 */
-  TWS_HOLDS_LENGTHS,   /* lengths of sequences: integers in [first, first + below) */
+  TWS_HOLDS_LENGTHS,   /* lengths of sequences in tokens: integers in [first, first + below) */
   TWS_HOLDS_DOCUMENTS, /* for each token the begin and end of its document; sequences have `below` tokens */
   TWS_HOLDS_ROUTES,    /* routes of tokens to experts: slots in [first, first + below) */
   TWS_HOLDS_COUNTS,    /* numbers of slots of an expert: integers in [first, first + below) */
-  TWS_HOLDS_COLUMNS,   /* distinct integers in [first, first + below) in ascending order, and 0 */
+  TWS_HOLDS_COLUMNS,   /* distinct integers in [first, first + below) in ascending order; zeros after them */
   TWS_HOLDS_STATS,     /* results of VOCABULARY_STATS of several ranks */
   TWS_HOLDS_DERIVED,   /* computed from other operands: statistics, forward outputs */
   TWS_HOLDS_HYPER,     /* hyperparameters, indexed by TWS_HYPER_* */
@@ -40,7 +40,7 @@ typedef enum tws_calibrated {
   TWS_CALIBRATED_LOSS,      /* tokens x vocabulary */
   TWS_CALIBRATED_LINEAR,    /* products of layers */
   TWS_CALIBRATED_ATTENTION, /* sequences and heads */
-  TWS_CALIBRATED_EXCHANGE,  /* rearrangements of data exchanged between ranks */
+  TWS_CALIBRATED_EXCHANGE,  /* shapes of rearrangements of data that ranks exchange */
   TWS_CALIBRATED_PICTURE,   /* layers of a network on pictures */
   TWS_CALIBRATED_ONCE       /* a single shape */
 } tws_calibrated;
@@ -50,13 +50,13 @@ typedef struct tws_kernel_operand {
   const char *name;
   double elements; /* number of elements; 0 for scratch memory, whose bytes tws_work_workspace() returns */
   tws_dtype dtype;
-  tws_operand_access access; /* an output that is added to has read and write access */
+  tws_operand_access access; /* an output to which the kernel adds has read and write access */
   tws_operand_content content;
   double first, below;  /* content IDS: the first id, and the number of ids */
   const char *in_place; /* names of inputs whose memory the output may overwrite, or NULL */
-  int far;              /* 1: not accessed again for a whole micro-batch or step */
+  int far;              /* 1: not accessed again for a whole micro-batch or step, so that caches lose it */
   int absent, adds;     /* used while the list is built */
-  int moves_part;       /* 1: reads and writes differ from the number of elements */
+  int moves_part;       /* 1: only a part is accessed: reads and writes differ from the number of elements */
   double reads, writes; /* compulsory reads and writes in elements */
 } tws_kernel_operand;
 
@@ -65,15 +65,15 @@ typedef struct tws_kernel_operand {
 int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
                       tws_kernel_operand list[TWS_OPERATOR_OPERANDS]);
 
-/* The part of a row's operand that does not depend on the work: its expressions as text. */
+/* An operand of a row of operators.def as text: its properties and expressions, independent of a work. */
 typedef struct tws_operand_text {
   const char *name, *access, *dtype, *shape, *when, *adds_with, *reads, *writes, *content, *in_place;
   int far;
-  uint32_t adds_flag; /* flag with which the output is added to; 0: never */
+  uint32_t adds_flag; /* flag with which the kernel adds to the output; 0: never */
 } tws_operand_text;
 
 typedef struct tws_operator {
-  signed char least[TWS_WORK_DIMS]; /* [dimension] least size with which the kernel has anything to do */
+  signed char least[TWS_WORK_DIMS]; /* [dimension] smallest size for which the kernel has work to do */
   int dims, parameters, arguments;
   int updates_weights;
   int like; /* 1 + a tws_kernel whose measurements replace missing ones; 0: none */
@@ -85,7 +85,7 @@ typedef struct tws_operator {
 } tws_operator;
 
 const tws_operator *tws_operator_of(tws_kernel kernel);
-/* Returns the parameter of that name, or 0 if the kernel has none. */
+/* Returns the work's parameter called `name`; 0 if the kernel has no such parameter. */
 double tws_work_parameter(const tws_work *work, const char *name);
 void tws_work_set_parameter(tws_work *work, const char *name, double value);
 /* Returns the number of elements to which a profile's "added bytes" refer. */

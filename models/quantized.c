@@ -40,8 +40,8 @@ static float largest(const float *values, int64_t count) {
   return most;
 }
 
-/* Writes the scale of a block, and the minimum if the type has one, and returns the factor by which elements are
- * multiplied, after the minimum was subtracted, to be numbers of the type's grid. */
+/* Writes the scale of a block to scale[0] and, if the type has one, the minimum to scale[1]. Returns the factor that
+ * maps the elements (after subtraction of the minimum) to the type's grid. */
 static float scale_block(const float *values, int64_t block, int type, float *scale) {
   const float extreme = largest(values, block), most = fabsf(extreme);
   const float steps = tws_code_bits(type) == 8 ? 255 : 15;

@@ -9,14 +9,15 @@
  *   int8-asymmetric, int4-asymmetric  w' = minimum + code scale, with 0 the code of the smallest element, 255 or 15
  *                    that of the largest one
  *
- * Of 4-bit codes the first of two is in the high half of a byte.
+ * Two 4-bit codes share a byte: the first is in the four high bits.
  *
- * Scales may be 8-bit codes themselves (QLoRA's double quantization): a group of adjacent blocks has the mean of its
- * scales and a step in float32, scale' = mean + code step, step = the largest |scale - mean| / 127. As in bitsandbytes,
- * codes of weights are computed with exact scales; unlike here, bitsandbytes uses the mean of a whole tensor and a
- * dynamic grid.
+ * Scales may themselves be quantized to 8-bit codes (QLoRA's double quantization): each group of adjacent blocks then
+ * has two float32 numbers, the mean of its scales and a step: scale' = mean + code step, step = the largest |scale -
+ * mean| / 127. As in bitsandbytes, codes of weights are computed with exact scales; unlike here, bitsandbytes uses the
+ * mean of a whole tensor and a dynamic grid.
  *
- * Blocks do not cross rows, so that a part of a weight has the same codes as in the whole weight. */
+ * Blocks do not cross rows, so that a part of a weight that consists of whole rows has the same codes as in the whole
+ * weight. */
 #ifndef TWS_MODELS_QUANTIZED_H
 #define TWS_MODELS_QUANTIZED_H
 
@@ -32,9 +33,9 @@ typedef enum tws_code_type {
   TWS_CODES_INT4_ASYMMETRIC = 4 | 32
 } tws_code_type;
 
-/* Returns the type of that name; TWS_CODES_NONE: there is none. */
+/* Returns the type of codes called `name`; TWS_CODES_NONE: there is none. */
 int tws_code_type_named(const char *name);
-/* Returns the name of a type; "?": it is none. */
+/* Returns the name of a type; "?": the number is not a type. */
 const char *tws_code_type_name(int type);
 #define TWS_CODE_TYPES "int8, int4, nf4, int8-asymmetric or int4-asymmetric"
 
@@ -42,7 +43,7 @@ const char *tws_code_type_name(int type);
 static inline int tws_code_bits(int type) {
   return type & 15;
 }
-/* Returns the number of float32 values that a block has: a scale, or a scale and a minimum. */
+/* Returns the number of float32 values per block: 1 (a scale) or 2 (a scale and a minimum). */
 static inline int tws_code_scales(int type) {
   return type & 32 ? 2 : 1;
 }
@@ -72,7 +73,7 @@ static inline uint64_t tws_code_bytes(uint64_t count, int type) {
 void tws_quantize(const float *values, uint64_t count, int64_t block, int type, uint8_t *codes, float *scales);
 /* Converts scales[count] to codes and a mean and a step per group; count: a multiple of group. */
 void tws_quantize_scales(const float *scales, uint64_t count, int64_t group, uint8_t *codes, float (*means)[2]);
-/* Returns the scale that a code means; mean: mean and step of its group. */
+/* Returns the scale that an 8-bit code represents; mean[2]: mean and step of its group. */
 static inline float tws_scale_of(uint8_t code, const float *mean) {
   return mean[0] + (float)(int8_t)code * mean[1];
 }

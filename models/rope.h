@@ -1,4 +1,5 @@
-/* The angles of ROPE. Hosts and devices compile this file, so that both compute the same. */
+/* Computes the angles of the kernel ROPE. Kernels of hosts and of devices include this file, so that both compute the
+ * same. */
 #ifndef TWS_MODELS_ROPE_H
 #define TWS_MODELS_ROPE_H
 
@@ -17,17 +18,18 @@ typedef struct tws_rope_form {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Returns the form of a work. factors: the operand with divisors if the work has TWS_RUNNING, else NULL. */
+/* Returns the sizes and parameters of a work of ROPE. factors: the operand with divisors if the work has TWS_RUNNING,
+ * else NULL. */
 tws_rope_form tws_rope_form_of(const tws_work *work, const float *factors);
-/* Fails with TWS_UNSUPPORTED if there is no pair, or more pairs than a head has. */
+/* Fails with TWS_UNSUPPORTED if the work rotates no pair of elements, or more pairs than a head has. */
 tws_code tws_rope_check(const tws_work *work, tws_error *err);
 #ifdef __cplusplus
 }
 #endif
 
-/* Returns the radians by which pair i is rotated per position. Llama 3.1 divides low frequencies by a factor, preserves
- * high ones and blends between them; YaRN (Peng et al. 2023, equation 23 and the following) does so by the index of the
- * pair. */
+/* Returns the radians by which pair i is rotated per position. Llama 3.1 divides low frequencies by a factor, leaves
+ * high ones unchanged, and interpolates between them; YaRN (Peng et al. 2023, equation 23 and the following) does the
+ * same by the index of the pair instead of the frequency. */
 TWS_HOST_AND_DEVICE static inline double tws_rope_frequency(const tws_rope_form *f, int64_t i) {
   const double frequency = pow(f->theta, -2.0 * (double)i / (double)f->rotary);
   if (f->factors) return frequency / (double)f->factors[i];

@@ -1,32 +1,32 @@
-/* Routing of tokens to experts, for backends and plans. A layer of experts has a router, which chooses some experts for
- * each token by the softmax of the token's logits, and each expert has a number of slots, its capacity (Shazeer et al.
- * 2017; GShard, Lepikhin et al. 2021; DeepSpeed-MoE, Rajbhandari et al. 2022). */
+/* Defines the routing of tokens to experts, for backends and plans. A layer of experts has a router, which chooses some
+ * experts for each token by the softmax of the token's logits, and each expert has a number of slots, its capacity
+ * (Shazeer et al. 2017; GShard, Lepikhin et al. 2021; DeepSpeed-MoE, Rajbhandari et al. 2022). */
 #ifndef TWS_MODELS_ROUTING_H
 #define TWS_MODELS_ROUTING_H
 
 #include <stdint.h>
 #include "base/philox.h"
 
-/* Which routes an expert accepts if it has more routes than slots: the first ones, the most probable ones, or a random
- * choice. */
+/* The routes that an expert accepts if it has more routes than slots: the first ones, the most probable ones, or a
+ * random choice. */
 enum { TWS_KEEPS_FIRST, TWS_KEEPS_PROBABLE, TWS_KEEPS_RANDOM };
 
 /* Counts of ROUTER for each expert: filled slots, routes before any is dropped, and routes that the load-balancing loss
  * counts. */
 enum { TWS_COUNT_FILLED, TWS_COUNT_ROUTED, TWS_COUNT_BALANCED, TWS_EXPERT_COUNTS };
 
-/* Most groups of experts of a layer. */
+/* Largest number of groups of experts of a layer. */
 enum { TWS_ROUTING_GROUPS = 64 };
 
-/* Most experts that a token chooses. */
+/* Largest number of experts that a token chooses. */
 enum { TWS_ROUTING_CHOICES = 64 };
 
 /* Lower bound of the sum by which weights are divided, as in DeepSpeed: the distance from 1 to the next float. */
 #define TWS_ROUTING_LEAST 0x1p-23F
 
-/* Returns the route of a token that `expert` dropped, -1 - expert. Any other route is the number of a slot, expert x
- * capacity + place. Experts of a pack share their slots: each expert's filled slots follow those of the pack's earlier
- * experts, so the counts determine to which expert a slot belongs. */
+/* Returns the number that represents a route that `expert` dropped: -1 - expert. Any other route is the number of its
+ * slot: expert x capacity + index among the expert's slots. Experts of a pack share their slots: each expert's filled
+ * slots follow those of the pack's earlier experts, so the counts determine to which expert a slot belongs. */
 TWS_HOST_AND_DEVICE static inline int32_t tws_route_dropped(int64_t expert) {
   return (int32_t)(-1 - expert);
 }
@@ -45,8 +45,8 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_first_slot(const int32_t *counts, 
   const int64_t pack = shared > 1 ? expert - expert % shared : expert;
   return pack * capacity + tws_slots_before(counts, expert, shared);
 }
-/* Returns the number of unfilled slots after an expert's routes: the rest of its own slots, or, if slots are shared,
- * the rest of the pack's slots if it is the last expert of the pack, else 0. */
+/* Returns the number of unfilled slots after an expert's routes: those of its own slots or, if the experts of a pack
+ * share slots, those of the whole pack for the pack's last expert, and 0 for its other experts. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_slots_left(const int32_t *counts, int64_t expert, int64_t capacity,
                                                          int64_t shared) {
   const int64_t filled = counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
@@ -64,7 +64,7 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_route_expert(const int32_t *counts
   return expert;
 }
 
-/* Random bits of a router in a step, whose number is given as the bits of a float. Whether choice c of a token is
+/* The random bits of a router in a step, whose number is passed as the bits of a float. Whether choice c of a token is
  * accepted depends on word c % 4 of block token x ceil(choices / 4) + c / 4; noise on the logit of expert e uses word e
  * % 4 of block token x ceil(experts / 4) + e / 4. */
 enum { TWS_ROUTING_KEEPS, TWS_ROUTING_NOISE, TWS_ROUTING_GROUP = 4 };

@@ -1,7 +1,8 @@
 #include "models/windows.h"
 
-/* If patches take more bytes than this, they are built for a few pictures at a time. A processor's caches hold that
- * many bytes until they are read, and on a device the products are large enough. */
+/* Largest number of bytes of patches: if those of all pictures take more, patches are built for a few pictures at a
+ * time. A processor's caches hold this many bytes until the product reads them; on a device, products of this size are
+ * fast. */
 static const int64_t most_bytes[] = {[TWS_BACKEND_HOST] = 4 << 20, [TWS_BACKEND_CUDA] = 128 << 20};
 
 int tws_is_convolution(const tws_work *work) {

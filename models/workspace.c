@@ -1,6 +1,7 @@
-/* Scratch memory of attention on the host: for each thread, float32 copies of one key and value head in the layout of
- * the tiles, and the tiles. Its size is linear in the sequence length, and real/host/kernels/attention.c uses exactly
- * this size. Below, the same for disentangled attention, whose products are computed by a library. */
+/* Computes the scratch memory of attention on the host. It contains, for each thread, float32 copies of one key and
+ * value head in the layout of the tiles, and the tiles. Its size is linear in the sequence length, and
+ * real/host/kernels/attention.c uses exactly this size. The last functions do the same for disentangled attention,
+ * whose products a library computes. */
 #include "models/disentangled.h"
 #include "models/kernel.h"
 
@@ -29,8 +30,8 @@ size_t tws_host_attention_thread_floats(const tws_work *work) {
   if (work->code == TWS_KERNEL_ATTENTION)
     floats = 2 * seq * width + 2 * tile * width + tile * tile + 2 * tile; /* K^T, V; Q, O; P; maxima, sums */
   else
-    floats = 5 * seq * width + 3 * tile * width + 2 * tile * tile + 2 * tile; /* K, K^T, V^T, dK, dV; Q, dO, dQ; P, dP;
-                                                                               log-sums, row products */
+    /* terms: K, K^T, V^T, dK, dV; Q, dO, dQ; P, dP; log-sum-exps, row products */
+    floats = 5 * seq * width + 3 * tile * width + 2 * tile * tile + 2 * tile;
   floats += (work->code == TWS_KERNEL_ATTENTION ? 1 : 2) * (int64_t)tws_host_attention_distances(work);
   return (size_t)round_up(floats, 64);
 }
@@ -44,8 +45,8 @@ size_t tws_host_attention_workspace(const tws_work *work, int threads) {
 }
 
 /* Returns the floats of one thread: Q, K, V, O; the parts of the position table that are read; products of a tile of
- * queries with these, and of these with all keys; scores of a tile; a row for each distance. The backward pass needs
- * twice as many, and a sum for each query. */
+ * queries with these rows, and of these rows with all keys; scores of a tile; a row for each distance. The backward
+ * pass needs twice as many, and a sum for each query. */
 size_t tws_host_disentangled_thread_floats(const tws_work *work) {
   const tws_disentangled s = tws_disentangled_of(work);
   int64_t first;

@@ -1,18 +1,19 @@
-/* The distribution of a sequence's tokens among sequence-parallel ranks. In ring attention it is Megatron's order for
+/* The distribution of a sequence's tokens among sequence-parallel ranks. Ring attention uses Megatron's order for
  * causal attention: of 2n chunks, rank r of n has chunk r and chunk 2n - 1 - r, so that all ranks compute equally many
- * scores. Hosts and devices compile this file. */
+ * scores. Kernels of hosts and of devices include this file. */
 #ifndef TWS_MODELS_ZIGZAG_H
 #define TWS_MODELS_ZIGZAG_H
 
 #include "base/philox.h"
 
-/* Returns the position of a rank's token `t` of `seq` relative to the rank's first token. gap: number of other ranks'
- * tokens between the rank's two chunks; 0: the rank's tokens are consecutive. */
+/* Returns the position of token `t` of the `seq` tokens of a rank, relative to the position of the rank's first token.
+ * gap: number of other ranks' tokens between the rank's two chunks; 0: the rank's tokens are consecutive. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_zigzag_position(int64_t seq, int64_t gap, int64_t t) {
   return 2 * t < seq ? t : t + gap;
 }
 
-/* Returns the rank's token at that position, or -1 if another rank has it. */
+/* Returns the index, among the rank's tokens, of the token at a position relative to its first token; -1: another rank
+ * has this token. */
 TWS_HOST_AND_DEVICE static inline int64_t tws_zigzag_token(int64_t seq, int64_t gap, int64_t position) {
   if (gap == 0) return position < seq ? position : -1;
   if (2 * position < seq) return position;
@@ -36,9 +37,9 @@ typedef struct tws_token_ranges {
   int64_t first, length, gap;
 } tws_token_ranges;
 
-/* Returns the ranges of rank `rank` of `ranks` in a sequence of `whole` tokens. ring: 1 for ring attention, in the
- * order above. chunks above 1: attention in chunks, of each of which every rank has an equal part (FPDT), so that an
- * all-to-all of a chunk gives its tokens in their order. */
+/* Returns the ranges of rank `rank` of `ranks` in a sequence of `whole` tokens. ring: 1 for ring attention, with the
+ * order described above. chunks > 1: attention in chunks (FPDT): every rank has an equal part of each chunk, so that an
+ * all-to-all yields the tokens of a chunk in their order. */
 static inline tws_token_ranges tws_token_ranges_of(int64_t whole, int ranks, int rank, int ring, int64_t chunks) {
   if (ring)
     return (tws_token_ranges){2, tws_zigzag_first(whole, ranks, rank), whole / (2 * ranks),

@@ -1,7 +1,7 @@
 /* Adafactor's update. A rank computes the sums of squares of the rows and columns of its part of each matrix, and the
  * ranks that partition the matrices all-reduce them, which is a few numbers for each matrix: no matrix is gathered.
- * All ranks then have the same second moments. The change of a matrix has a limit of its root mean square, which is
- * all-reduced as well; a change is therefore computed twice where ranks partition a matrix, and not stored. */
+ * All ranks then have the same second moments. The root mean square of a matrix's update is clipped, so it is
+ * all-reduced as well; if ranks partition a matrix, its update is therefore computed twice instead of being stored. */
 #include "plan/adafactor.h"
 
 #include "plan/zero.h"
@@ -13,8 +13,8 @@ typedef struct tensor {
   uint64_t elements;
   uint64_t moments; /* offset of its second moments, rows + columns of them, in the state */
   uint64_t sums;    /* offset of their sums of squares in the buffer of a class */
-  /* the part that this rank updates: number of elements, 0 if none; index of its first element in the tensor, in the
-   * flat order, and among the elements that the rank updates */
+  /* the part of the tensor that this rank updates: count: number of its elements, 0 if none; index of its first
+   * element: first: in the tensor, at: in the flat order, kept: among the elements that the rank updates */
   uint64_t count, first, at, kept;
 } tensor;
 
@@ -55,8 +55,8 @@ static void add_tensor(const tws_lower *l, const tws_zero_class *c, uint32_t par
   list->count++;
 }
 
-/* Adds the tensors of a parameter: each of those that are joined in it, if files have them apart. c: its class; NULL
- * counts them only. */
+/* Adds the tensors of a parameter: one, or, if several tensors are joined in the parameter that model files store
+ * separately, each of them. c: the parameter's ZeRO class; NULL: the tensors are only counted. */
 static void add_param(const tws_lower *l, const tws_zero_class *c, uint32_t param, tensor_list *list) {
   const tws_param *p = &l->network->params[param];
   const int64_t joined = p->fused[0] + p->fused[1] + p->fused[2];
@@ -77,7 +77,8 @@ void tws_adafactor_begin(tws_lower *l) {
   if (!is_used(l)) return;
   l->adafactor.first = tws_lower_memory(l, count, sizeof *l->adafactor.first);
   if (!l->adafactor.first) return;
-  for (uint32_t p = 0; p < count; p++) { /* in an order that no division of ranks changes, since checkpoints have it */
+  /* the order of parameters, which no sharding changes, since checkpoints store the moments in this order */
+  for (uint32_t p = 0; p < count; p++) {
     l->adafactor.first[p] = list.moments;
     if (!l->network->params[p].frozen) add_param(l, NULL, p, &list);
   }
@@ -137,7 +138,8 @@ static void find_moments(tws_lower *l, const tws_zero_class *c, const tensor *t,
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 4);
 }
 
-/* Emits the change of this rank's part, and returns its buffer. */
+/* Emits the kernel that computes the update (before the learning rate) of this rank's part of a tensor. Returns the
+ * buffer to which the kernel writes it. */
 static uint32_t find_change(tws_lower *l, const tws_zero_class *c, const tensor *t) {
   tws_work work = matrix_work(l, TWS_KERNEL_FACTOR_CHANGE, t);
   tws_config own;
@@ -152,7 +154,8 @@ static uint32_t find_change(tws_lower *l, const tws_zero_class *c, const tensor 
   return change;
 }
 
-/* Emits the mean squares of the weights and of the change, as far as this rank's part adds to them. */
+/* Emits the kernel that computes what this rank's part of a tensor contributes to two means, and writes it to `norms`:
+ * the mean squares of the weights and of their update. */
 static void find_norms(tws_lower *l, const tensor *t, uint32_t change, tws_operand norms) {
   tws_work work = tws_kernel_work(TWS_KERNEL_FACTOR_NORMS, TWS_F32, 0);
   work.d[0] = (int64_t)t->count;

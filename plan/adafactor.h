@@ -5,8 +5,9 @@
 
 #include "plan/lower.h"
 
-/* Adds the second moments to the rank's state, if the optimizer is Adafactor. Every rank has those of all parameters:
- * they are small, and each rank needs those of all matrices of which it has a part. */
+/* Adds the second moments to the rank's state, if the optimizer is Adafactor. Every rank stores the second moments of
+ * all parameters: they are small, and a rank needs the moments of a whole matrix even if it updates only a part of the
+ * matrix. */
 void tws_adafactor_begin(tws_lower *l);
 
 /* Emits the updates of all trained parameters. Every rank calls this function, since sums over a matrix are all-reduced

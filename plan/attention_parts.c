@@ -29,7 +29,7 @@ tws_work tws_attention_own_work(const tws_lower *l, const tws_module *m, tws_ker
   tws_work work = tws_module_work(l, m, kernel, 0);
   work.d[0] = samples;
   work.d[1] = length;
-  work.d[6] = 0; /* the window of attention does not limit the keys, since it is no shorter than the sequence */
+  work.d[6] = 0; /* 0: no window limits the keys, since the window is at least as long as the sequence */
   return work;
 }
 

@@ -1,13 +1,15 @@
-/* Attention of some queries to some keys, whose results are merged: with ring attention (ring_attention.c) the keys are
- * those of other ranks, with attention in chunks (chunked_attention.c) those of other chunks of the sequence. Internal
- * to plan/. */
+/* Computes attention of some queries to some keys, and merges such partial results: with ring attention
+ * (ring_attention.c) the keys are those of other ranks, with attention in chunks (chunked_attention.c) those of other
+ * chunks of the sequence. Internal to plan/. */
 #ifndef TWS_PLAN_ATTENTION_PARTS_H
 #define TWS_PLAN_ATTENTION_PARTS_H
 
 #include "plan/lower.h"
 
-/* attention_parts.c: kernels of both. A row of `kv` has a token's key heads, then its value heads. */
-/* Copy the query heads, and the key and value heads, of `tokens` tokens out of the operand qkv; add them to it. */
+/* attention_parts.c: kernels that ring attention and chunked attention share. A row of `kv` has a token's key heads,
+ * then its value heads. */
+/* The first copies the query heads to q, and the key and value heads to kv, of `tokens` tokens of the operand qkv; the
+ * second adds q and kv to qkv. */
 void tws_heads_split(tws_lower *l, const tws_module *m, int64_t tokens, tws_operand qkv, tws_operand q, tws_operand kv);
 void tws_heads_join(tws_lower *l, const tws_module *m, int64_t tokens, tws_operand q, tws_operand kv, tws_operand qkv);
 /* Returns the work of causal attention among `length` tokens of each of `samples` samples; and that of `queries`
@@ -25,12 +27,12 @@ static inline tws_operand tws_with_access(tws_operand operand, uint32_t access) 
   return operand;
 }
 
-/* ring_attention.c: lower a module ATTENTION if l->sharding.ring is 1. */
+/* ring_attention.c: lower the forward and the backward pass of a module ATTENTION if l->sharding.ring is 1. */
 void tws_ring_forward(tws_lower *l, const tws_module *m);
 void tws_ring_backward(tws_lower *l, const tws_module *m);
 
-/* The work of a visit of a group of modules around attention in chunks; a tile of these visits is a chunk of a sample.
- */
+/* The role of a visit in a group of modules around chunked attention (tws_chunked_group); each tile of such a visit is
+ * a chunk of a sample. */
 typedef enum tws_chunk_role {
   TWS_CHUNK_NONE,  /* the module does not belong to such a group */
   TWS_CHUNK_PASS,  /* a forward pass: later chunks read its keys and values */
@@ -52,24 +54,26 @@ static inline int tws_is_last_tile(const tws_lower *l) {
  * twinspeed.attention_chunks; it fails with TWS_UNSUPPORTED if the network or the configuration has what these do not
  * support, and with TWS_INVALID if the chunks do not divide a sequence. */
 tws_code tws_chunked_begin(tws_lower *l, tws_error *err);
-/* A group of modules that process one chunk after another: from the layer that computes queries, keys and values to the
- * layer after attention. */
+/* A chunked group: the modules that process a sample chunk by chunk, from the layer that computes queries, keys and
+ * values to the layer after attention. */
 typedef struct tws_chunked_group {
   uint32_t first, attention, last; /* indices of modules */
   int tiles;                       /* chunks of all samples of a micro-batch */
 } tws_chunked_group;
-/* Returns 1 and the group of a module, or 0 if the module does not belong to one. */
+/* Returns 1 and writes the chunked group of a module to *group; returns 0 if the module belongs to no such group. */
 int tws_chunked_group_of(const tws_lower *l, uint32_t module, tws_chunked_group *group);
 /* Lower a module ATTENTION for the chunk of the current visit, if the visit has a tws_chunk_role. */
 void tws_chunked_forward(tws_lower *l, const tws_module *m);
 void tws_chunked_backward(tws_lower *l, const tws_module *m);
-/* Returns the position, in its sequence, of the first token of the current visit's chunk; 0 outside of chunks. */
+/* Returns the position, in its sequence, of the first token of the current visit's chunk; 0 if the visit is not
+ * chunked. */
 int64_t tws_chunk_first_token(const tws_lower *l);
 /* With attention in chunks, a sequence-parallel rank has a part of each chunk. Returns 1 if there are several such
  * parts of a sample with other ranks' tokens between them. */
 int tws_has_token_parts(const tws_lower *l);
-/* Returns the number of these parts in a micro-batch; the tokens of part `part` in an operand of all tokens; and the
- * rows of their positions in the table of an EMBEDDING module, of which `table` is the whole operand. */
+/* The first returns the number of these parts in a micro-batch; the second the tokens of part `part` in an operand of
+ * all tokens; the third the rows of their positions in the position table of an EMBEDDING module, of which `table` is
+ * the whole operand. */
 int tws_token_parts(const tws_lower *l);
 tws_operand tws_part_of_tokens(const tws_lower *l, tws_operand tokens, int part);
 tws_operand tws_positions_of_part(const tws_lower *l, const tws_module *m, tws_operand table, int part);

@@ -24,7 +24,8 @@ static void clear_rows(tws_lower *l, tws_operand table, uint64_t first, uint64_t
   tws_lower_clear(l, tws_write(table.buffer, table.offset + first, count), l->zero.grad_dtype);
 }
 
-/* Adds the gradients of positions separately for each part of the tokens that has successive positions. */
+/* Emits the gradient kernels of a position table, one for each part of the rank's tokens that has successive
+ * positions. */
 static void position_parts(tws_lower *l, const tws_module *m, tws_work *work, tws_operand whole, int accumulate) {
   const int parts = tws_token_parts(l);
   if (!accumulate) tws_lower_clear(l, whole, l->zero.grad_dtype);
@@ -91,7 +92,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
     else
       backward_positions(l, m);
   }
-  /* number of rows of the table before the row of position 0; 0 unless the table is one of positions alone */
+  /* number of rows before the row of position 0, if the table contains only positions; otherwise 0 */
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   if (is_trained(l, m->param[0]))
     backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row - skipped);
@@ -143,7 +144,8 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   work.d[1] = outputs.count;
   const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
   const int narrow = !codes && tws_lower_narrow(l, m) && l->values.narrow[m->in[0]] != TWS_NONE;
-  if (codes) bias_gradient(l, m, dy); /* the bias comes first, since gradients begin in the order of operations */
+  /* the bias gradient comes first: gradient kernels are emitted in the order of the calls of tws_zero_gradient() */
+  if (codes) bias_gradient(l, m, dy);
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
                              : narrow ? tws_all(&l->b, l->values.narrow[m->in[0]], TWS_READ)
@@ -156,7 +158,7 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   } else if (m->param[1] != TWS_NONE && m->param[1] == l->summed) {
     work.flags &= ~(uint32_t)TWS_BIAS;
     l->summed = TWS_NONE;
-  } else if (m->param[1] != TWS_NONE) { /* the bias gradient of the first tile begins the buffer for all tiles */
+  } else if (m->param[1] != TWS_NONE) { /* the first tile begins the gradient of the bias, which all tiles share */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
     if (accumulate_bias != accumulate && tws_is_first_weight_tile(l, m))
@@ -229,16 +231,18 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
     cast = tws_float8_gradient(l, m, dy);
     codes = &cast;
   }
-  /* 1: the input's gradient is computed before the weight's gradient, which overlaps with the exchange of the former */
+  /* 1: the input's gradient is computed before the weight's gradient, which overlaps with the exchange of the input's
+   * gradient */
   int early = l->streams.exchange != TWS_STREAM_COMPUTE && tws_local_of(l, m)->split != TWS_SPLIT_NONE;
   if (early) input_gradient(l, m, dy, codes);
   weight_gradient(l, m, dy, codes);
   if (!early) input_gradient(l, m, dy, codes);
 }
 
-/* Returns 1 if the gradient of z = x + y can be that of both x and y in one buffer: other readers of x may add to it
- * only after the backward visit of y's producer, and vice versa. This holds for a branch that joins the value from
- * which it started. It never holds if weight gradients are deferred, since their kernels read the gradient later. */
+/* Returns 1 if one buffer can hold the gradient of z = x + y, of x and of y, which are equal: other readers of x may
+ * add to it only after the backward visit of y's producer, and vice versa. This holds for a branch that joins the value
+ * from which it started. It never holds if weight gradients are deferred, since their kernels read the gradient
+ * later. */
 static int keeps_apart(const tws_lower *l, const tws_module *add, int one) {
   const tws_module *modules = l->network->modules;
   const uint32_t at = (uint32_t)(add - modules), other = l->network->values[add->in[1 - one]].producer;
@@ -266,7 +270,8 @@ static int inputs_keep_apart(tws_lower *l, const tws_module *add) {
   return *known == YES;
 }
 
-/* Removes from l->shared the values whose producers have been differentiated, as an ADD goes backward. */
+/* Updates l->shared at the backward visit of an ADD: removes the values whose producers have been differentiated, and
+ * adds the inputs of the ADD. */
 static void note_sharing(tws_lower *l, const tws_module *add) {
   const uint32_t at = (uint32_t)(add - l->network->modules);
   uint32_t kept = 0;
@@ -306,7 +311,8 @@ static void backward_loss(tws_lower *l, const tws_module *m) {
   tws_value_place_gradient(l, m->in[0], l->values.buffer[m->out[0]]);
 }
 
-/* Passes the output's gradient on, unchanged, as the gradient of the value to which the module added something. */
+/* Lowers the backward pass of a module that adds something to a value: the buffer of the output's gradient becomes,
+ * unchanged, that of the value's gradient. */
 static void backward_added(tws_lower *l, const tws_module *m) {
   for (const tws_module_kernel *k = tws_module_row_of(m->type)->backward; k->binding[0].source; k++)
     tws_lower_kernel(l, m, k);

@@ -47,14 +47,16 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if all ranks that share the experts exchange slots in one all-to-all, or in two levels. */
+/* Returns 1 if ranks along this axis exchange expert slots: the expert axis if the all-to-all has one level, its node
+ * axes if it has two. */
 static int exchanges_slots(const tws_plan *plan, const tws_config *config, tws_axis axis) {
   const int step = axis == TWS_AXIS_NODE_EXPERT || axis == TWS_AXIS_EXPERT_NODES;
   return tws_network_has_experts(plan->network) && (tws_config_two_steps(config) ? step : axis == TWS_AXIS_EXPERT);
 }
 
 /* Makes the communicators. Group 0 has the ranks that hold the same parameters and process different samples or tokens.
- * Then come the groups of ranks that share a replica's layers; those of a pipeline are made with its stages. */
+ * The next groups consist of the ranks that share a replica's layers; the groups of a pipeline are made when its stages
+ * are. */
 static tws_code make_groups(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_axes replicas = tws_axes_that_divide(TWS_DIVIDES_SAMPLES) | tws_axes_that_divide(TWS_DIVIDES_TOKENS);
@@ -84,7 +86,7 @@ static tws_code indivisible(tws_lower *l, int64_t tokens, int64_t parts, const c
                   (long long)tokens, (long long)parts);
 }
 
-/* Builds the local network, and checks that its tokens can be divided as the configuration asks. */
+/* Builds the local network, and checks that its tokens can be divided as the configuration specifies. */
 static tws_code make_local(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
@@ -242,7 +244,8 @@ static int lower_between(tws_lower *l) {
 
 typedef enum completeness { LOWERED, DEPENDENT, FINISHED } completeness;
 
-/* Derives dependencies and offsets, those that `wanted` asks for. */
+/* Derives the dependencies of the plan's operations and the offsets of its buffers, as far as `wanted` requests
+ * them. */
 static tws_code complete(tws_lower *l, completeness wanted) {
   if (wanted == LOWERED) return l->b.failed;
   return wanted == DEPENDENT ? tws_builder_depend(&l->b) : tws_builder_finish(&l->b);

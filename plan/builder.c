@@ -233,7 +233,8 @@ static tws_op *emit(tws_builder *b, tws_op_kind kind, tws_stream stream, tws_cha
   return op;
 }
 
-/* Returns 1 + the index of these arguments, which are stored once. Most are equal to those of a recent operation. */
+/* Returns 1 + the index of these arguments, which are stored once. Most operations have the same arguments as a recent
+ * one, so these are compared first. */
 static uint32_t intern_arguments(tws_builder *b, const tws_arguments *arguments) {
   enum { RECENT = 8 };
   tws_plan *plan = b->plan;
@@ -285,7 +286,7 @@ static void emit_collective(tws_builder *b, tws_stream stream, const tws_work *w
 
 static tws_work collective_work(tws_collective collective, uint32_t group, tws_dtype dtype, uint64_t bytes) {
   tws_work work;
-  memset(&work, 0, sizeof work); /* works are compared with their padding */
+  memset(&work, 0, sizeof work); /* sets the padding to 0 too, since works are compared byte by byte */
   work.kind = TWS_OP_COLLECTIVE;
   work.code = (uint8_t)collective;
   work.dtype = work.dtype2 = (uint8_t)dtype;

@@ -1,11 +1,11 @@
 /* The cache of keys and values of inference: an entry of the state with, for each layer of attention of this rank, the
- * keys and values of every sequence (models/operators_cache.def). A prefill writes those of the prompts and attends
- * within the prompts; decoding writes those of one more token, which attends to the cache. Layers with a sliding window
- * keep as many rows as the window has. */
+ * keys and values of every sequence (models/operators_cache.def). A prefill writes the keys and values of the prompts,
+ * whose tokens attend only to the prompt; decoding writes those of one more token, which attends to the cache. Layers
+ * with a sliding window keep as many rows as the window has. */
 #include "models/network/module.h"
 #include "plan/lower.h"
 
-/* Returns the number of positions of a sequence that the cache of a layer has. */
+/* Returns the number of positions for which the cache of a layer stores the keys and values of a sequence. */
 static int64_t cached_rows(const tws_lower *l, const tws_module *m) {
   const int64_t all = l->config->cache_length;
   return m->window > 0 && m->window < all ? m->window : all;
@@ -19,7 +19,8 @@ static uint64_t cached_elements(const tws_lower *l, const tws_module *m) {
   return (uint64_t)(l->config->micro_batch_size * 2 * m->kv_heads * cached_rows(l, m) * m->head_size);
 }
 
-/* Divides the buffer into the caches of layers and micro-batches, so that an operation waits for those of its own. */
+/* Divides the cache's buffer into segments by layer and micro-batch, so that an operation waits only for accesses to
+ * the segment that it uses. */
 static void divide(tws_lower *l, uint32_t layers) {
   const uint64_t steps = (uint64_t)l->config->accumulation_steps;
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, layers * steps + 1, sizeof *starts);
@@ -92,7 +93,7 @@ void tws_cache_attention(tws_lower *l, const tws_module *m) {
   set_sizes(l, m, &write);
   const tws_operand written[] = {qkv, starts, lengths, cache_of(l, m, TWS_READ_WRITE)};
   tws_lower_compute(l, &write, written, 4);
-  if (l->b.plan->program == TWS_PROGRAM_PREFILL) { /* the prompts are all that there is */
+  if (l->b.plan->program == TWS_PROGRAM_PREFILL) { /* a prefill attends to the prompt alone, without the cache */
     tws_lower_kernel(l, m, tws_module_row_of(m->type)->forward);
     return;
   }

@@ -1,8 +1,8 @@
-/* Where activation checkpoints (inputs of recomputed layers) are until backward (activation_checkpointing): whole on
- * the device; or, with partition_activations, one part on each tensor-parallel rank if all of these have equal copies,
- * gathered when it is needed (Rajbhandari et al. 2020, section 6.1), or, with cpu_checkpointing, in the host's
- * page-locked memory. A checkpoint is copied to the host after its last use in the forward pass. In the backward pass
- * the next checkpoint is copied back while a layer runs. */
+/* Decides where activation checkpoints (inputs of recomputed layers) are stored until backward
+ * (activation_checkpointing): whole on the device; or, with partition_activations, one part on each tensor-parallel
+ * rank if all of these have equal copies, gathered when it is needed (Rajbhandari et al. 2020, section 6.1), or, with
+ * cpu_checkpointing, in the host's page-locked memory. A checkpoint is copied to the host after its last use in the
+ * forward pass. In the backward pass the next checkpoint is copied back while a layer runs. */
 #include "plan/checkpoints.h"
 
 /* Returns 1 if a module, or the module that is fused with it, uses a value. */
@@ -55,8 +55,8 @@ void tws_checkpoints_begin(tws_lower *l) {
   c->first = tws_lower_memory(l, l->network->value_count, sizeof *c->first);
 }
 
-/* Returns the number of tensor-parallel ranks among which a checkpoint is partitioned; 1 if they have no equal copies
- * of it, or do not divide its elements. */
+/* Returns the number of tensor-parallel ranks among which a checkpoint is partitioned; 1 if their copies of it are not
+ * equal, or if their number does not divide its elements. */
 static int parts_of(const tws_lower *l, uint32_t value) {
   const tws_checkpoints *c = &l->checkpoints;
   const int same = l->local.values[value].placement.on[TWS_AXIS_MODEL] == TWS_PLACED_REPLICATED;
@@ -111,8 +111,8 @@ static void gather_back(tws_lower *l, uint32_t value, tws_stream stream) {
   l->pipeline.context->location[value] = TWS_CHECKPOINT_ON_DEVICE;
 }
 
-/* Starts the copy of a checkpoint ahead of its use. It is not gathered yet, since a gather that waits for the copy from
- * the host would delay computation and exchanges. */
+/* Starts the copy of a checkpoint ahead of its use. The checkpoint is not gathered yet, since a gather that waits for
+ * the copy from the host would delay computation and exchanges. */
 static void come_closer(tws_lower *l, uint32_t value) {
   if (l->pipeline.context->location[value] != TWS_CHECKPOINT_STORED) return;
   bring_back(l, value);

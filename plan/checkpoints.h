@@ -1,5 +1,5 @@
-/* Offloading and partitioning of activation checkpoints, called around the visits of a micro-batch. They emit no
- * operation if the configuration has neither. Internal to plan/. */
+/* Offloading and partitioning of activation checkpoints, called around the visits of a micro-batch. These functions
+ * emit no operation if the configuration requests neither. Internal to plan/. */
 #ifndef TWS_PLAN_CHECKPOINTS_H
 #define TWS_PLAN_CHECKPOINTS_H
 

@@ -3,8 +3,8 @@
  * positions, attention, the layer after it and the all-to-alls of Ulysses between them process one chunk of a sample
  * after another, so that no value between them exists whole. The keys and values of a chunk are copied to the host.
  * The queries of a later chunk attend to its own keys, and to those of each earlier chunk, which are copied back into
- * two staging buffers in turn while attention works with the other one; the partial results are merged as in ring
- * attention.
+ * two alternating staging buffers: one is filled while attention reads the other; the partial results are merged as in
+ * ring attention.
  *
  * The backward pass processes the chunks in descending order. It computes the queries, keys and values of a chunk
  * again, and copies attention's results back that the forward pass stored on the host. The gradients of the keys and
@@ -18,14 +18,15 @@
 
 #include "models/zigzag.h"
 
-/* The memory in which one attention module keeps, for a micro-batch, what is on the host: buffers of all tiles. */
+/* Host memory of one attention module for one micro-batch: buffers for the keys and values, and the results of
+ * attention, of all tiles. */
 typedef struct store {
   uint32_t module, micro_batch;
   int used;            /* 1: the store belongs to this module and micro-batch */
   uint32_t kv, o, lse; /* plan buffers; o and lse: TWS_NONE until a visit stores results */
 } store;
 
-/* Two device buffers that copies and kernels use in turn. */
+/* Two device buffers that are used alternately: a copy fills one while a kernel reads the other. */
 typedef struct slots {
   uint32_t buffer[2];
   uint32_t used; /* number of times that a buffer was taken */
@@ -199,7 +200,8 @@ static uint32_t program_buffer(tws_lower *l, const char *name, tws_tier tier, tw
   return buffer;
 }
 
-/* Returns a host buffer with `elements` elements for each of `count` chunks, whose hazards are tracked separately. */
+/* Returns a host buffer with `elements` elements for each of `count` chunks. Hazards are tracked separately for each
+ * chunk. */
 static uint32_t host_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements,
                             int count) {
   const uint32_t buffer = program_buffer(l, name, TWS_TIER_PINNED, category, dtype, elements * (uint64_t)count);
@@ -213,7 +215,8 @@ static uint32_t host_buffer(tws_lower *l, const char *name, tws_category categor
   return buffer;
 }
 
-/* Returns the device buffer whose turn it is. */
+/* Returns an operand that is one of two device buffers, which successive calls return alternately; a buffer is created
+ * when it is first used. */
 static tws_operand take(tws_lower *l, slots *s, const char *name, tws_category category, tws_dtype dtype,
                         uint64_t elements) {
   uint32_t *buffer = &s->buffer[s->used++ % 2];
@@ -226,7 +229,8 @@ static tws_operand part_of(uint32_t buffer, int index, uint64_t elements, uint32
   return (tws_operand){buffer, access, (uint64_t)index * elements, elements};
 }
 
-/* Returns the store of a module in the current micro-batch, which takes unused memory if it has none yet. */
+/* Returns the store of a module in the current micro-batch; if it has none yet, an unused store, or a new one. NULL:
+ * out of memory. */
 static store *store_of(chunk *c) {
   tws_lower *l = c->l;
   tws_chunked *all = l->chunked;
@@ -257,7 +261,7 @@ static store *store_of(chunk *c) {
   return unused;
 }
 
-/* Gives the store host memory for results of attention too. */
+/* Adds host buffers for the results of attention to the store, unless it has them. */
 static void store_results(chunk *c) {
   tws_lower *l = c->l;
   store *s = c->store;
@@ -297,7 +301,7 @@ static tws_operand fetch_keys(const chunk *c, int index) {
 
 /* ---- forward ---- */
 
-/* Lets the outputs of attention be the staging buffers whose turn it is. */
+/* Sets the next staging buffers of take() as the outputs of attention, and writes their operands. */
 static void place_results(const chunk *c, tws_operand *o, tws_operand *lse) {
   tws_lower *l = c->l;
   *o = take(l, &l->chunked->o, "attention of a chunk", TWS_CATEGORY_ACTIVATION, l->config->dtype, c->q);
@@ -343,7 +347,9 @@ void tws_chunked_forward(tws_lower *l, const tws_module *m) {
   if (l->b.failed != TWS_OK) return;
   if (l->at.chunk_role == TWS_CHUNK_RETURN) {
     return_results(&c);
-    if (tws_is_last_tile(l)) c.store->used = 0; /* the first chunk of a sample reads no keys of others */
+    /* the first chunk of a sample is the last visited in backward and reads no keys of earlier chunks, so the host
+     * memory is free */
+    if (tws_is_last_tile(l)) c.store->used = 0;
     return;
   }
   tws_operand next = {0}, o, lse;
@@ -406,10 +412,11 @@ static void differentiate(const chunk *c, backward *w, int index, tws_operand kv
 static void add_blocks(const chunk *c, const backward *w, tws_operand into) {
   tws_lower *l = c->l;
   tws_operand dkv;
-  if (!w->has_dq) tws_lower_clear(l, w->dq, l->config->dtype); /* the first chunk attends to its own keys alone */
+  /* the sum starts at 0: the first chunk has no gradient from other chunks, since it attends to its own keys alone */
+  if (!w->has_dq) tws_lower_clear(l, w->dq, l->config->dtype);
   if (c->index + 1 < l->chunked->chunks) {
     dkv = fetch_sum(c, c->index);
-  } else { /* no later chunk attends to the keys of the last one */
+  } else { /* no later chunk has contributed to the gradients of the last chunk's keys */
     dkv = scratch(c, "gradients of keys and values", c->kv);
     tws_lower_clear(l, dkv, l->config->dtype);
   }

@@ -101,14 +101,15 @@ void tws_compressed_begin(tws_lower *l) {
 
 /* ---- the average ---- */
 
-/* Buffers of one average of all tensors of a ZeRO class. */
+/* Buffers with which the ranks of a ZeRO class average all its tensors once. */
 typedef struct exchange {
   const tws_zero_class *of;
   uint64_t tensors;
   uint32_t group;
   int ranks;
-  uint32_t codes, received, averages, all; /* signs: of this rank; of its part; the part's average; of all parts */
-  uint32_t scale[2], scales[2];            /* of tensors and of averages: this rank's, and those of all ranks */
+  /* signs: of this rank's tensors; received for its part; of the average of its part; of the averages of all parts */
+  uint32_t codes, received, averages, all;
+  uint32_t scale[2], scales[2];            /* scales of tensors [0], of averages [1]: this rank's; those of all ranks */
 } exchange;
 
 static uint32_t room(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {
@@ -263,7 +264,8 @@ void tws_compressed_average(tws_lower *l, const tws_zero_class *of, tws_compress
 
 /* ---- updates of a ZeRO class: all its elements at once ---- */
 
-/* Returns a range of the state: elements that are at `at` in the flat order of stage 0. */
+/* Returns the operand of `count` elements of a state buffer from `at` on, an index in the flat order of parameters at
+ * stage 0. */
 static tws_operand of_state(uint32_t buffer, uint64_t at, uint64_t count, uint32_t access) {
   return (tws_operand){.buffer = buffer, .access = access, .offset = at, .count = count};
 }
@@ -272,8 +274,8 @@ static tws_operand hyper(const tws_lower *l, const tws_zero_class *of) {
   return tws_hyper_of(l->b.plan->hyper, of->param_group);
 }
 
-/* Emits MOMENTUM from gradients to `to`, with the factor that turns this rank's share of the mean into its own
- * gradient. adds: 1 updates the momentum, 0 writes the gradient. */
+/* Emits a kernel MOMENTUM that reads `gradients`, multiplies them by `factor`, which turns this rank's share of the
+ * mean into its own gradient, and writes to `to`. adds: 1 updates the momentum there, 0 writes the gradient. */
 static void momentum(tws_lower *l, const tws_zero_class *of, tws_operand gradients, tws_operand to, double factor,
                      int clips, int adds) {
   tws_work work = tws_kernel_work(TWS_KERNEL_MOMENTUM, (tws_dtype)l->b.plan->buffers[gradients.buffer].dtype,
@@ -297,7 +299,7 @@ static tws_work update_work(const tws_lower *l, const tws_zero_class *of, tws_ke
   return work;
 }
 
-/* Returns 1 if weights have a 16-bit copy, and appends it as an operand. */
+/* Returns 1 if weights have a 16-bit copy, and appends the copy as an operand. */
 static int append_copy(const tws_lower *l, const tws_zero_class *of, tws_operand *operands, int *n) {
   const tws_plan *plan = l->b.plan;
   if (plan->master == TWS_NONE || plan->buffers[plan->master].dtype == l->config->dtype) return 0;
@@ -347,7 +349,7 @@ static void merge(tws_lower *l, const tws_zero_class *of) {
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
 }
 
-/* ---- what is averaged, by program ---- */
+/* ---- tensors that are averaged, by program ---- */
 
 static tws_operand momentum_of(tws_lower *l, const tws_compressed_tensor *t) {
   return of_state(l->b.plan->optimizer_state[0], t->of->kept + t->at - t->of->stored, t->count, TWS_READ_WRITE);
@@ -357,7 +359,7 @@ static tws_operand changes_of(tws_lower *l, const tws_compressed_tensor *t) {
   return of_state(l->compressed.changes, t->of->kept + t->at - t->of->stored, t->count, TWS_READ_WRITE);
 }
 
-/* Emits the rank's own gradient of a tensor in float32, clipped. */
+/* Emits the kernel that computes the rank's own gradient of a tensor in float32, clipped, and returns its operand. */
 static tws_operand gradient_of(tws_lower *l, const tws_compressed_tensor *t) {
   const tws_operand to = tws_write(room(l, "own gradient", TWS_F32, t->count), 0, t->count);
   momentum(l, t->of, tws_read(l->b.plan->gradients, t->at, t->count), to, t->of->ranks, 1, 0);

@@ -52,7 +52,7 @@ void tws_delayed_run(tws_lower *l, uint32_t gradients) {
   o->gradients = gradients;
   o->hyper = o->delayed.hyper;
   o->metrics = o->delayed.metrics;
-  o->delayed.on = 1; /* updated weights stay on the host until tws_offload_store() */
+  o->delayed.on = 1; /* 1: updated weights stay on the host until tws_offload_store() emits their copies */
   tws_lower_update(l);
   o->delayed.on = now.delayed.on;
   o->gradients = now.gradients;
@@ -70,7 +70,8 @@ void tws_delayed_keep(tws_lower *l) {
 }
 
 void tws_delayed_clear(tws_lower *l) {
-  const tws_offload *o = &l->offload; /* the clipping coefficient is 0 now, since the engine has set all metrics to 0 */
+  /* the engine has set all metrics to 0, so the clipping coefficient that is copied below is 0 */
+  const tws_offload *o = &l->offload;
   if (l->b.failed != TWS_OK) return;
   tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, 0, TWS_METRIC_COUNT),
                    tws_write(o->delayed.metrics, 0, TWS_METRIC_COUNT));

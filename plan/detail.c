@@ -41,7 +41,7 @@ uint64_t tws_op_bytes(const tws_plan *plan, uint32_t index) {
   return bytes;
 }
 
-/* A text of limited size that is extended; what does not fit is left out. */
+/* A text buffer of `size` bytes that is extended at its end; text beyond this size is cut off. */
 typedef struct limited {
   char *text;
   int size, length;

@@ -23,7 +23,8 @@ int64_t tws_first_sample(const tws_lower *l) {
 static tws_arguments of_attention(const tws_lower *l, const tws_module *m, uint32_t origin) {
   const tws_position *at = &l->sharding.position;
   const int part = at->index[TWS_AXIS_MODEL] * at->ranks[TWS_AXIS_SEQUENCE] + at->index[TWS_AXIS_SEQUENCE];
-  /* 1: the arguments are those of dropout; the biases of attention by distance depend only on the head */
+  /* 1: the arguments are those of dropout; 0: those of attention with biases by distance (ALiBi), which depend only on
+   * the head */
   const int drops = m->dropout > 0;
   return (tws_arguments){{drops ? seed_of(l, origin) : 0, drops ? (double)tws_first_sample(l) : 0,
                           (double)part * m->heads, (double)l->b.plan->network->modules[origin].heads}};

@@ -61,8 +61,8 @@ static tws_operand exchange_scratch(tws_lower *l, const char *name, uint64_t ele
   return tws_lower_scratch(l, name, l->config->dtype, elements);
 }
 
-/* Returns 1 if the all-to-all has to be transposed, [ranks][batch][...] <-> [batch][ranks][...]; it has not if the
- * batch, or the chunk of attention, is one sequence. */
+/* Returns 1 if the all-to-all has to be transposed, [ranks][batch][...] <-> [batch][ranks][...]; 0 if the batch, or the
+ * chunk of attention, is one sequence, so that both orders are equal. */
 static int transposes(const tws_lower *l) {
   return l->config->micro_batch_size > 1 && !l->at.chunk_role;
 }
@@ -168,11 +168,11 @@ static void exchange_slots(tws_lower *l, const tws_module *m, tws_placed made, t
 
 /* ---- modules ---- */
 
-/* Emits an exchange that is not in place; `made` is the new placement. */
+/* Emits a collective `change` that writes a value in its new placement `made` to a separate operand `to`. */
 static void move_value(tws_lower *l, const tws_module *m, int change, tws_placed made, tws_operand from,
                        tws_operand to) {
   if (tws_local_of(l, m)->axis == TWS_AXIS_EXPERT) exchange_slots(l, m, made, from, to);
-  /* parts are concatenated in the order of ranks */
+  /* the slots of all ranks are concatenated in the order of ranks, which the collective does without a transposition */
   else if (l->local.values[m->in[0]].slot_parts != l->local.values[m->out[0]].slot_parts)
     emit_exchange_collective(l, (tws_collective)change, l->group[TWS_AXIS_MODEL], from, to);
   else if (change != TWS_COLLECTIVE_ALL_TO_ALL)
@@ -198,8 +198,8 @@ void tws_exchange_forward(tws_lower *l, const tws_module *m) {
   move_value(l, m, local->forward, (tws_placed)local->to, from, tws_value_write(l, m->out[0]));
 }
 
-/* Returns where an exchange writes the gradient of its input: directly, or to a separate buffer if other modules have
- * contributed. */
+/* Returns the operand to which an exchange writes the gradient of its input: the gradient itself, or a separate buffer
+ * that is added later if other modules have contributed to the gradient. */
 static tws_operand gradient_target(tws_lower *l, uint32_t value, int *accumulate) {
   tws_operand to = tws_value_gradient_out(l, value, accumulate);
   return *accumulate ? exchange_scratch(l, "gradient to add", to.count) : to;

@@ -19,8 +19,9 @@ int64_t tws_expert_shared(const tws_lower *l, const tws_module *m) {
   return l->config->expert_dropless ? m->routing->experts / l->sharding.position.ranks[TWS_AXIS_EXPERT] : 0;
 }
 
-/* Returns a size as a number. A factor below 0 is replaced by the configuration's capacity factor times the number of
- * choices of a token. The slots that all experts of a rank share are at most the routes that the rank can receive. */
+/* Returns a size with the values of the configuration filled in. A factor below 0 is replaced by the configuration's
+ * capacity factor times the number of choices of a token. The slots that all experts of a rank share are at most the
+ * routes that the rank can receive. */
 tws_dim tws_lower_dim(const tws_lower *l, tws_dim dim) {
   if (dim.kind == TWS_DIM_TARGET && dim.size == 0) dim.size = l->config->target_length;
   if (dim.kind != TWS_DIM_CAPACITY || dim.factor >= 0) return dim;
@@ -62,7 +63,8 @@ static int read_zipf(const char *load, double *exponent) {
   return strncmp(load, "zipf:", 5) == 0 && tws_text_number(load + 5, NULL, 0, 16, exponent);
 }
 
-/* Returns the weight of an expert's load; *at is the position of the expert's weight in the list, which it advances. */
+/* Returns the weight of an expert's load; *at is the position of the expert's weight in the list; the function advances
+ * *at to the next weight. */
 static double load_of(const char *load, int64_t expert, const char **at) {
   double count = 0, exponent;
   if (read_zipf(load, &exponent)) return pow((double)expert + 1, -exponent);
@@ -91,14 +93,15 @@ tws_code tws_expert_load_check(const tws_network *network, const char *load, tws
   return TWS_OK;
 }
 
-/* Returns the expert-parallel rank whose experts have the most filled slots; the others wait for it. */
+/* Returns the number of filled slots per expert, rounded up, on the expert-parallel rank with the most filled slots,
+ * for which the other ranks wait. */
 static int64_t fullest(const tws_lower *l, const tws_module *m, int64_t tokens, int64_t slots) {
   const char *load = l->config->expert_load, *at = load;
   const int64_t experts = m->routing->experts, each = experts / l->sharding.position.ranks[TWS_AXIS_EXPERT];
   double all = 0, most = 0, filled = 0;
   for (int64_t e = 0; e < experts; e++) all += load_of(load, e, &at);
   at = load;
-  for (int64_t e = 0; e < experts; e++) { /* a token chooses an expert at most once */
+  for (int64_t e = 0; e < experts; e++) { /* at most `tokens` routes each, since a token chooses an expert once */
     const double routes = (double)(tokens * m->routing->choices) * load_of(load, e, &at) / all;
     filled += fmin(routes, (double)(tokens < slots || l->config->expert_dropless ? tokens : slots));
     if ((e + 1) % each) continue;

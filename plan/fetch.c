@@ -124,7 +124,7 @@ static void fetch_from_disk(tws_lower *l, uint64_t first, tws_operand to) {
       tws_builder_fail(&l->b, TWS_INTERNAL, "a parameter is gathered that was not to be");
       return;
     }
-    if (first < b->first || first >= b->first + b->count) { /* the current block has been used to its end */
+    if (first < b->first || first >= b->first + b->count) { /* true if the current block has been used to its end */
       f->used++;
       continue;
     }

@@ -109,14 +109,14 @@ static int is_shared(const tws_buffer *buffer) {
   return (buffer->streams & (buffer->streams - 1)) != 0;
 }
 
-/* Returns 1 if the operand, which begins in segment `first`, overlaps segment i. */
+/* Returns 1 if the operand overlaps segment i; `first` is the segment in which the operand begins. */
 static int touches_piece(const struct tws_buffer_segments *segments, uint32_t i, uint32_t first,
                          const tws_operand *operand) {
   return i == first || (i < segments->count && segments->start[i] < operand->offset + operand->count);
 }
 
-/* Returns the index of the segment that contains an element. Parameters are used in order, so it is usually near the
- * segment that was found last. */
+/* Returns the index of the segment that contains an element. Parameters are used in order, so the segment is usually
+ * near the one that was found last. */
 static uint32_t find_piece(struct tws_buffer_segments *segments, uint64_t element) {
   enum { NEAR = 4 };
   uint32_t at = segments->hint;
@@ -142,8 +142,8 @@ static void access_operand(finisher *f, const tws_operand *operand) {
   }
 }
 
-/* Records the accesses of an operand, when all waits of its operation are known. This is a separate step, so that
- * operands of one operation that overlap (in-place kernels) do not wait for each other. */
+/* Records an operand's accesses to segments; called when all dependencies of its operation are known. This is a
+ * separate step, so that operands of one operation that overlap (in-place kernels) do not wait for each other. */
 static void mark_operand(finisher *f, uint32_t op, const tws_operand *operand) {
   uint32_t stream = f->stream[op];
   f->touched[(size_t)operand->buffer * f->streams + stream] = f->position[op];
@@ -230,8 +230,8 @@ static const uint8_t emptied[] = {TWS_STREAM_REDUCE, TWS_STREAM_COPY_OUT};
 enum { EMPTIED = sizeof emptied };
 
 /* Adds the dependencies of micro-batch barriers: gathers, reductions and copies from the host wait for computation;
- * operations after a micro-batch wait for its reductions and copies to the host; left[]: per stream, 1 + the last of
- * these operations. */
+ * operations after a micro-batch wait for its reductions and copies to the host; left[]: per stream of `emptied`, 1 +
+ * the index of the last of these reductions or copies. */
 static void keep_step(finisher *f, uint32_t op, const uint32_t *last, uint32_t *left) {
   const tws_op *o = &f->plan->ops[op], *before = op > 0 ? o - 1 : o;
   const int ends = tws_op_in_optimizer_phase(f->plan, op), compute = f->stream_index[TWS_STREAM_COMPUTE];
@@ -324,7 +324,8 @@ static void sweep_operations(finisher *f) {
 
 /* ---- before the layout ---- */
 
-/* Returns an array of the first computation that is known to run after each operation of a stream. */
+/* Returns an array [position in the stream]: index of the first computation that is known to run after the operation at
+ * this position; op_count: there is none. */
 static uint32_t *first_behind(const finisher *f, uint32_t stream, tws_arena *scratch) {
   const uint32_t compute = f->stream_index[TWS_STREAM_COMPUTE];
   uint32_t *behind = tws_arena_alloc_unset(scratch, f->length[stream] + 1u, sizeof *behind), place = 0;
@@ -410,7 +411,7 @@ static int waits_for_memory(const tws_builder *b, const uint8_t *messages) {
   return waits;
 }
 
-/* Derives only dependencies, without offsets, if no layout could change them; *done: 1 if it has done so. */
+/* If no layout could change the dependencies, derives them without offsets and sets *done to 1. */
 static tws_code finish_for_times(finisher *f, tws_arena *scratch, int *done) {
   const uint8_t *messages = tws_layout_find_messages(f->plan, scratch);
   if (!messages) return tws_builder_fail(f->b, TWS_MEMORY, "no memory");

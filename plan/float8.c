@@ -85,7 +85,8 @@ static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_oper
   return tws_read(operands[2].buffer, 0, 1);
 }
 
-/* Casts an operand that is used immediately, tile by tile. */
+/* Casts an operand, such as a tile, for the next kernel alone: its codes are scratch memory, and its largest absolute
+ * value is computed first. */
 static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
                             const char *name, uint32_t layouts) {
   tws_operand out[2] = {{0}};
@@ -116,7 +117,7 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   }
   tws_codes *have = &l->pipeline.context->codes[value];
   if (have->recomputed != (l->b.phase != TWS_PHASE_FORWARD))
-    have->rows = TWS_NONE; /* the row-major codes are not needed in a second pass */
+    have->rows = TWS_NONE; /* the row-major codes of another pass are not reused */
   have->recomputed = l->b.phase != TWS_PHASE_FORWARD;
   const uint32_t missing = (wanted & TWS_ROWS && have->rows == TWS_NONE ? TWS_ROWS : 0) |
                            (wanted & TWS_COLUMNS && have->columns == TWS_NONE ? TWS_COLUMNS : 0);

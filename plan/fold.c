@@ -2,21 +2,22 @@
 
 #include "plan/plan.h"
 
-/* Largest numbers of measurements: first of numbers of micro-batches that are a step apart, then of numbers that are a
- * round apart. */
+/* Limits of the search for a periodic time: numbers of measurements whose micro-batches differ by tws_fold_step(), and
+ * then by tws_fold_round(); number of jumps to a longer plan. */
 enum { STEP_SAMPLES = 5, ROUND_SAMPLES = 5, MOST_JUMPS = 3 };
 /* Limits of the search for a periodic layout: number of plans, and longest period. */
 enum { MOST_LAYOUTS = 5, LONGEST_PERIOD = 64, BEYOND_STAGES = 4 };
 
-/* Returns the smallest number of micro-batches that is at least `at_least` and less than `wanted` by a multiple of the
- * period. */
+/* Returns a number of micro-batches that is at least `at_least` and smaller than `wanted` by a multiple of the period:
+ * the smallest such number. */
 static int64_t align(int64_t at_least, int64_t wanted, int64_t period) {
   const int64_t off = (wanted - at_least) % period;
   return at_least >= wanted ? wanted : at_least + off;
 }
 
-/* Returns a number of micro-batches that probably suffices: the micro-batches in flight are allocated, then others
- * reuse their memory, and then others reuse it a second time, as proof. */
+/* Returns the number of micro-batches of the first plan to try, which probably suffices to show a periodic layout: the
+ * micro-batches in flight are allocated, later ones reuse their memory, and still later ones reuse it again, which
+ * proves the period. */
 static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t wanted) {
   if (shape->stages == 1) return tws_fold_first(shape) + 1;
   if (shape->virtual_stages > 1) return 2 * tws_fold_round(shape);
@@ -24,8 +25,8 @@ static int64_t first_layout(const tws_pipeline_shape *shape, int stage, int64_t 
   return align(3 * in_flight + BEYOND_STAGES, wanted, in_flight + 1);
 }
 
-/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted` if no more
- * are tried. */
+/* Returns the number of micro-batches to try after a plan whose layout is not seen to be periodic; `wanted` if it is
+ * the whole step. */
 static int64_t next_layout(const tws_pipeline_shape *shape, const tws_plan *plan, int64_t wanted) {
   const int64_t built = plan->accumulation_steps, step = tws_fold_step(shape), period = plan->period;
   if (plan->settled <= built && period > 0 && period <= LONGEST_PERIOD) return align(built, wanted, period);
@@ -65,7 +66,7 @@ tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches
   return shape->stages > 1 || micro_batches < tws_fold_first(shape) + 2 ? TWS_PLAN_FOR_TIMES : TWS_PLAN_FOR_ALL;
 }
 
-/* Returns 1 if b - a equals c - b, within rounding. */
+/* Returns 1 if b - a equals c - b within rounding, relative to c and to `whole`. */
 static int adds_alike(double a, double b, double c, double whole) {
   const double least = 1e-11 * whole, size = 1e-11 * (c > 0 ? c : -c), apart = (c - b) - (b - a);
   const double most = size > least ? size : least;
@@ -82,7 +83,8 @@ static int is_steady(const tws_fold_sample *samples, int taken) {
     for (size_t i = 0; i < c->count; i++)
       if (!adds_alike(a->numbers[at + i], b->numbers[at + i], c->numbers[at + i], c->step_s)) return 0;
     for (size_t i = at + c->first_time; i < at + c->first_time + c->times; i++) {
-      /* if this is positive, the rank becomes slower than the measured step time shows */
+      /* growth of a time since the step began; if it exceeds the growth of the step time, the rank becomes slower than
+       * the measured step time shows */
       const double later = c->numbers[i] - b->numbers[i];
       if (later > c->step_s - b->step_s + 1e-11 * c->step_s) return 0;
     }
@@ -102,10 +104,12 @@ tws_code tws_fold_find(const tws_pipeline_shape *shape, int64_t wanted, tws_fold
     for (int taken = 0; taken < most[far] && built < wanted; built += apart[far]) {
       const int slot = taken % TWS_FOLD_SAMPLES;
       TWS_TRY(measure(user, built, slot, &samples[slot], err));
-      /* number of micro-batches after which the layout repeats, if streams may wait for memory */
+      /* number of micro-batches after which the layout, and with it waits for memory, repeats */
       const int64_t settled = samples[slot].settled;
       if (settled > built + 2 * apart[far]) {
-        if (3 * settled >= wanted || ++jumps > MOST_JUMPS) break; /* the whole step is not much longer */
+        /* the whole step is at most three times as long as the plan that would be needed, so a few-round plan saves
+         * little */
+        if (3 * settled >= wanted || ++jumps > MOST_JUMPS) break;
         built = align(settled, wanted, apart[far]) - apart[far];
         taken = 0;
         continue;

@@ -36,8 +36,8 @@ int tws_fold_determines_memory(const tws_plan *plan, int64_t wanted);
 
 /* ---- times ---- */
 
-/* Returns the value of request->use for plans whose time is measured: the layout is not computed if it does not
- * determine the memory of the whole step and no stream waits for memory. */
+/* Returns the value of request->use for a plan of this many micro-batches whose time is measured: the layout is not
+ * computed if it does not determine the memory of the whole step and no stream waits for memory. */
 tws_plan_use tws_fold_use(const tws_pipeline_shape *shape, int64_t micro_batches);
 
 /* The measurements of a job with some number of micro-batches, from which those of the whole step are extrapolated. */

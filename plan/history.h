@@ -1,5 +1,5 @@
-/* The history of an arena records which buffer occupied each address last. A new buffer has to wait until all streams
- * have finished with the earlier buffers that occupied its memory. Internal to plan/.
+/* The history of an arena: it records which buffer occupied each address last. A new buffer has to wait until all
+ * streams have finished with the earlier buffers that occupied its memory. Internal to plan/.
  *
  * Ranges are sorted by address in leaves of at most TWS_HISTORY_LEAF, as in a B+ tree of two levels: plans have
  * hundreds of ranges, and each new buffer replaces only a few of them. */

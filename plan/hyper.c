@@ -5,8 +5,8 @@
 
 #include "plan/phases.h"
 
-/* Sets what phases of an optimizer need: the first update changes nothing, and ranks that changed their weights alone
- * divide by the sum of the learning rates with which they did. */
+/* Sets the scalars of an optimizer whose steps run different programs (plan/phases.h): the learning rate of the first
+ * update is 0, and SUMMED_LR is the sum of the learning rates of the local steps since the last average. */
 static void fill_phase(const tws_config *config, int64_t update, float hyper[TWS_HYPER_COUNT]) {
   double sum = 0;
   hyper[TWS_HYPER_SUMMED_LR] = 0;

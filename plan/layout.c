@@ -15,7 +15,8 @@ typedef struct space { /* the free ranges in the order of their addresses; no tw
 typedef struct layout {
   tws_builder *b;
   tws_plan *plan;
-  /* lists by first and last operation */
+  /* lists of the buffers whose first operation, or whose last operation, this is: heads per operation, next per
+   * buffer */
   uint32_t *starting, *starting_next, *ending, *ending_next;
   uint64_t *offset, *best;
   uint32_t *computed;           /* per operation: number of computations of modules before it */
@@ -50,8 +51,8 @@ static int is_here(const layout *l, uint32_t buffer) {
   return l->place[buffer] == l->here;
 }
 
-/* Return the operations from which, and until which, a buffer has its memory. Buffers of messages are in slots, for
- * which operations wait. */
+/* The first returns the operation from which on a buffer has its memory, the second the operation until which it has
+ * it. Buffers of messages are in slots, for which operations wait. */
 static uint32_t begin_of(const layout *l, uint32_t buffer) {
   return l->b->taken && !l->message[buffer] ? l->b->taken[buffer] : l->plan->buffers[buffer].first_op;
 }
@@ -77,8 +78,8 @@ static void remove_range(space *s, size_t at) {
   memmove(s->free + at, s->free + at + 1, (s->count - at) * sizeof *s->free);
 }
 
-/* Takes the smallest free range that is large enough; among equal ones, the lowest or the highest as `high` says.
- * Returns the offset. */
+/* Takes `bytes` bytes from the smallest free range that is large enough; among ranges of equal size, from the highest
+ * if `high` is 1, else from the lowest. Returns the offset. */
 static uint64_t take_range(space *s, uint64_t bytes, int high) {
   size_t best = s->count;
   uint64_t size = UINT64_MAX;
@@ -100,7 +101,7 @@ static uint64_t take_range(space *s, uint64_t bytes, int high) {
   return offset;
 }
 
-/* Takes exactly this range; returns 0 if it is not free. */
+/* Takes the range [begin, begin + bytes) and returns 1; returns 0 if it is not free. */
 static int take_exactly(space *s, uint64_t begin, uint64_t bytes) {
   size_t low = 0, high = s->count;
   while (high - low > 1) {
@@ -144,10 +145,10 @@ static int give_range(space *s, uint64_t begin, uint64_t bytes) {
   return 0;
 }
 
-/* ---- messages ---- Buffers of messages are in use until another rank has reached its side of the message: immediate
- * reuse of their memory would make this rank wait for the other one, and memory that a kernel has just used would make
- * the other one wait for this. Messages therefore have slots of their own, separate from all other buffers. The slot
- * that is unused for the longest time is taken first, and there are more slots than needed. */
+/* ---- messages ---- Buffers of messages are in use until the other rank has reached the matching send or receive: if
+ * their memory were reused at once, this rank would wait for the other rank, and if they got memory that a kernel has
+ * just used, the other rank would wait for that kernel. Messages therefore have slots of their own, separate from all
+ * other buffers. The slot that is unused for the longest time is taken first, and there are more slots than needed. */
 
 enum { SPARE_SLOTS = 2 };
 
@@ -199,7 +200,7 @@ static int deal_slots(layout *l) {
  * of one period earlier. A placement is a function of the free memory and of the offsets one period earlier, so all
  * later buffers repeat these offsets, by induction. */
 
-/* Lists the buffers of each micro-batch in the order in which they were made in `list`, those of micro-batch m from
+/* Lists the buffers of each micro-batch in the order of their creation in `list`, those of micro-batch m from
  * first[m] on. */
 static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_t **first, uint32_t **list) {
   const size_t micro_batches = (size_t)plan->accumulation_steps;
@@ -222,7 +223,8 @@ static int list_by_micro_batch(const tws_plan *plan, tws_arena *scratch, uint32_
   return 0;
 }
 
-/* Returns the buffer that corresponds to the k-th of a micro-batch `apart` micro-batches earlier, or TWS_NONE. */
+/* Returns the buffer of the micro-batch `apart` micro-batches earlier that corresponds to the k-th buffer of
+ * `micro_batch`; TWS_NONE: there is none of equal size. */
 static uint32_t same_before(const layout *l, const uint32_t *first, const uint32_t *list, uint32_t micro_batch,
                             uint32_t k, uint32_t apart) {
   const tws_plan *plan = l->plan;
@@ -277,8 +279,9 @@ static int by_beginning(const void *left, const void *right) {
 }
 
 /* Lists the address ranges that other buffers will need during this buffer's life, sorted by address, and returns their
- * number. A micro-batch repeats the operations of the micro-batch before, and a buffer gets the address of the same
- * buffer there if that is free; so the ranges are the former addresses of the buffers that begin during this life. */
+ * number. A micro-batch repeats the operations of the micro-batch before, and a buffer gets the address that the
+ * corresponding buffer had there if it is free; so the ranges are the earlier addresses of the buffers that begin
+ * during this buffer's life. */
 static size_t find_kept_free(layout *l, uint32_t buffer) {
   const uint32_t begin = begin_of(l, buffer);
   size_t count = 0;
@@ -296,7 +299,7 @@ static size_t find_kept_free(layout *l, uint32_t buffer) {
   return count;
 }
 
-/* Takes the best fit among the free memory that need not be kept free for other buffers; returns the offset. */
+/* Takes the best-fitting free range that does not overlap the ranges of find_kept_free(); returns its offset. */
 static uint64_t take_clear(layout *l, uint32_t buffer, uint64_t bytes, int high) {
   const size_t count = find_kept_free(l, buffer);
   uint64_t at = UINT64_MAX, size = UINT64_MAX;
@@ -412,9 +415,9 @@ static uint64_t lower_bound(const layout *l) {
   return most;
 }
 
-/* Determines which buffers are short-lived: those that end within this part of a micro-batch. The part is measured in
- * modules' computations of the first micro-batch, so that it depends neither on how many micro-batches follow nor on
- * how much of a bucket this rank keeps, and all replicas have equal layouts. */
+/* Determines which buffers are short-lived: those that live for at most 1 / `part` of a micro-batch. Life is measured
+ * in the computations of modules, of which the first micro-batch is the whole, so that it depends neither on how many
+ * micro-batches follow nor on how much of a bucket this rank keeps, and all replicas have equal layouts. */
 static void classify_ends(layout *l, uint32_t part) {
   const tws_plan *plan = l->plan;
   uint32_t ops = 0;
@@ -448,7 +451,8 @@ static void lay_out_tier(layout *l) {
   static const uint32_t parts[] = {16, 4};
   /* Tighter packing makes streams wait for memory more often, so it is not tried to save only a few per cent. */
   const double state = l->plan->state ? (double)l->plan->state->arena_bytes[l->tier] : 0;
-  /* buffers of the whole program do not count, so that the limit does not depend on the size of inputs */
+  /* the bytes of buffers that live for the whole program are excluded, so that the limit does not depend on the size of
+   * inputs */
   const double moving = state + (double)(bound - whole_program_bytes(l));
   const double aside = (double)input_bytes(l);
   const double least = state + (double)best - aside;

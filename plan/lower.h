@@ -41,8 +41,8 @@
 #include "plan/shard.h"
 #include "plan/zero3_schedule.h"
 
-/* States until when a value is retained: it is freed before the backward pass; until the backward pass; until then as
- * an activation checkpoint, which is the input of a recomputed layer. */
+/* Duration for which a value is retained: not until backward; until backward; until then as an activation checkpoint,
+ * which is the input of a recomputed layer. */
 enum tws_kept { TWS_NOT_KEPT, TWS_KEPT, TWS_KEPT_CHECKPOINT };
 
 /* A visit: one execution of a module in one pass (forward, recomputation or backward) of a micro-batch, for one tile of
@@ -217,7 +217,7 @@ typedef struct tws_staged {
   uint32_t weights; /* buffer of 16-bit weights that are written to the disk after the update, or TWS_NONE */
 } tws_staged;
 
-/* Elements of a rank's parameters that one read from the disk fetches, in whole disk blocks. */
+/* A range of elements of a rank's parameters that one read from the disk fetches, in whole disk blocks. */
 typedef struct tws_fetch_block {
   uint64_t first, count;
 } tws_fetch_block;
@@ -250,8 +250,8 @@ typedef struct tws_delayed {
   tws_deferred_copy *first;
 } tws_delayed;
 
-/* The part of a matrix that this rank updates, and the columns of it that the device updates (plan/zenflow.c). A vector
- * is a matrix of one column, which is always selected. */
+/* The part of a matrix that this rank updates, and the matrix's columns that the device updates (plan/zenflow.c). A
+ * vector is a matrix of one column, which is always selected. */
 typedef struct tws_columns_segment {
   uint32_t param;
   uint32_t zero_class;
@@ -275,7 +275,7 @@ typedef struct tws_columns {
   uint32_t staged, staged_metrics; /* buffers of the last step's gradients, not accumulated yet, and its metrics */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
-  uint32_t late_norms; /* host buffer of the norms of columns of the interval before; TWS_NONE: none are needed */
+  uint32_t late_norms; /* host buffer of the column norms of the previous interval; TWS_NONE: none are needed */
 } tws_columns;
 
 /* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c), or the
@@ -302,7 +302,7 @@ typedef struct tws_compressed {
 /* OneBitLamb's compressed steps (plan/onebit_lamb.c). Lists have an element for each parameter, equal on all ranks. */
 typedef struct tws_onebit_lamb {
   int on;
-  uint64_t *place;   /* per parameter: offset of its momentum in the buffer of scaled momenta; UINT64_MAX: none here */
+  uint64_t *place;   /* per parameter: offset of its momentum in the buffer of scaled momenta; UINT64_MAX: not here */
   uint64_t elements; /* of that buffer, with padding */
   uint64_t padding[4]; /* per compressed tensor: number of elements of padding at its end */
   uint32_t scaled; /* buffer of the scaled momenta of this program; TWS_NONE: none yet */
@@ -344,7 +344,7 @@ typedef struct tws_offload {
   tws_delayed delayed;
 } tws_offload;
 
-/* Activation checkpoints, offloaded or partitioned until backward. Lists have an element per value of the network. */
+/* Activation checkpoints, offloaded or partitioned until backward. Arrays have an element per value of the network. */
 typedef struct tws_checkpoints {
   /* on: 1 if checkpoints are offloaded or partitioned; parts: number of tensor-parallel ranks among which a checkpoint
    * is partitioned */
@@ -378,8 +378,8 @@ typedef struct tws_codes {
   int recomputed; /* 1: backward recomputes the value and quantizes it again: its 8-bit copies are not kept */
 } tws_codes;
 
-/* Where an activation checkpoint is: whole on the device; STORED on the host or partitioned among ranks; RETURNING: the
- * copy back to the device has been issued, and a partitioned checkpoint is not gathered yet. */
+/* The location of an activation checkpoint: whole on the device; STORED on the host or partitioned among ranks;
+ * RETURNING: the copy back to the device has been issued, and a partitioned checkpoint is not gathered yet. */
 typedef enum tws_checkpoint_location {
   TWS_CHECKPOINT_ON_DEVICE,
   TWS_CHECKPOINT_STORED,
@@ -436,7 +436,7 @@ typedef struct tws_visit_place {
   const tws_module *sums_for;   /* the layer whose bias gradient the visit's kernel may compute too, or NULL */
 } tws_visit_place;
 
-/* Per value: its size and buffers in a micro-batch on this rank. */
+/* The sizes and buffers of all values in a micro-batch on this rank. */
 typedef struct tws_values {
   uint64_t *rows;          /* per value: number of rows in a micro-batch, before the value is divided among ranks */
   int64_t *whole_sequence; /* per value: length in tokens of the whole sequences in it */
@@ -584,7 +584,7 @@ int tws_float8_is_planned(
     /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
     const tws_config *config);
 tws_code tws_float8_begin(tws_lower *l);
-/* Marks the modules that these visits recompute; called for each chunk. */
+/* Marks the modules that these visits recompute; called for each model chunk. */
 void tws_float8_visits(tws_lower *l, const tws_visit_list *visits);
 int tws_is_float8(const tws_lower *l, const tws_module *m);
 /* The 8-bit codes of an operand of the module that is being lowered: in the row-major layout, in the transposed layout,
@@ -628,7 +628,7 @@ tws_dtype tws_value_dtype(const tws_lower *l, uint32_t value);
 tws_operand tws_input_read(tws_lower *l, uint32_t input);
 tws_operand tws_value_read(tws_lower *l, uint32_t value);
 tws_operand tws_value_write(tws_lower *l, uint32_t value);
-/* Lets an output take over the buffer of an input that no later operation reads. */
+/* Makes the buffer of an input that no later operation reads the buffer of an output; returns its operand. */
 tws_operand tws_value_reuse(tws_lower *l, uint32_t input, uint32_t output, uint32_t access);
 tws_operand tws_value_gradient(tws_lower *l, uint32_t value);
 /* Returns the operand to which a module writes the gradient of its input `value`. *accumulate: 1 if another reader of
@@ -637,9 +637,9 @@ tws_operand tws_value_gradient_out(tws_lower *l, uint32_t value, int *accumulate
 /* Returns 1 if the gradient of `value` is in one buffer with the gradient of a value whose producer precedes module
  * `before`, so that a later operation reads it. */
 int tws_gradient_is_shared(const tws_lower *l, uint32_t value, uint32_t before);
-/* Adds `part` to the gradient of a value. */
+/* Emits the addition of `part` to a value's gradient. */
 void tws_lower_add_gradient(tws_lower *l, uint32_t value, tws_operand part);
-/* Makes the gradient of another value use the buffer of this value's gradient, since both are equal. */
+/* Passes `from` to a value as its gradient: shares its buffer, or adds it to the gradient that the value has. */
 void tws_lower_pass_gradient(tws_lower *l, uint32_t value, tws_operand from);
 tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements);
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work);
@@ -696,8 +696,7 @@ tws_code tws_backward_begin(tws_lower *l);
 void tws_backward_micro_begin(tws_lower *l); /* begins a micro-batch, in which no gradients share a buffer yet */
 void tws_lower_backward(tws_lower *l, const tws_module *m);
 /* expert_sizes.c: tws_expert_tokens() returns the number of a rank's tokens that a layer of experts routes,
- * tws_expert_slots() that of the slots of an expert, tws_expert_expected() that of its slots that are filled on
- * average. */
+ * tws_expert_slots() the slots of an expert, tws_expert_expected() how many of these are filled on average. */
 tws_dim tws_lower_dim(const tws_lower *l,
                       /* resolves a size that the configuration determines: number of slots or of targets */
                       tws_dim dim);

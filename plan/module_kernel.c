@@ -5,7 +5,8 @@
 
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;
-  /* with deferred weight gradients the bias gradient is deferred too; 8-bit kernels do not compute it */
+  /* returns if the bias gradient is deferred with the weight gradients, or if the kernels are 8-bit, which do not
+   * compute it */
   if (!l->at.sums_for || l->pipeline.split || l->float8.on || l->b.failed != TWS_OK) return count;
   const uint32_t bias = l->at.sums_for->param[1];
   const int adds = (work->flags & TWS_ACCUMULATE_PARAM) != 0, params = work->code == TWS_KERNEL_NORM_GRAD;
@@ -27,7 +28,7 @@ typedef struct emission {
   uint32_t fresh; /* flags of gradients that the kernel writes instead of adding to them */
   /* index of the value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
   uint32_t add_to;
-  tws_operand beside; /* the operand of this separate buffer */
+  tws_operand beside; /* the operand of the separate buffer of add_to */
 } emission;
 
 /* Binds the operand for the gradient of an input. A kernel that cannot accumulate into an existing gradient writes to a
@@ -50,8 +51,8 @@ static void bind_input_gradient(tws_lower *l, emission *e, uint32_t value, uint3
   e->operand[e->count++] = into;
 }
 
-/* Binds the gradient of an input to the buffer of the output's gradient, which is not needed again; if that buffer is
- * also the gradient of another value, to a new buffer. */
+/* Binds the gradient of an input to the buffer of the output's gradient, which no later operation reads; or to a new
+ * buffer, if the buffer is also that of another value's gradient. */
 static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t value, uint32_t access) {
   tws_operand dy = tws_value_gradient(l, m->out[0]);
   if (tws_gradient_is_shared(l, m->out[0], (uint32_t)(m - l->network->modules))) {
@@ -84,7 +85,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
     case TWS_BIND_IN:
       if (in != TWS_NONE) e->operand[e->count++] = tws_value_read(l, in);
       break;
-    case TWS_BIND_OUT: /* the output, which the gradient kernel reads */
+    case TWS_BIND_OUT: /* forward kernels write the output, gradient kernels read it */
       if (m->out[b.index] == TWS_NONE) break;
       e->operand[e->count++] =
           l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_write(l, m->out[b.index]);
@@ -158,7 +159,7 @@ static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work,
   return has_some ? tws_dropout_arguments(l, m, (tws_kernel)work->code, arguments) : 0;
 }
 
-/* Returns 1 for a backward kernel of which no gradient is needed. */
+/* Returns 1 if no operation needs a gradient that this backward kernel computes. */
 static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   int finds = 0;
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++) {
@@ -173,7 +174,7 @@ static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_ker
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   tws_arguments arguments;
-  emission e; /* operands are appended one by one */
+  emission e; /* without initial value, since the arrays are large; the operands are appended one by one */
   if (is_idle(l, m, kernel)) return;
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
   const int without_bias = kernel->kernel == TWS_KERNEL_EXPERT_LINEAR && tws_local_of(l, m)->skips_vector;

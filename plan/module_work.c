@@ -28,8 +28,8 @@ static int drops(const tws_lower *l, const tws_module *m) {
   return (m->dropout > 0 || m->jitter > 0) && l->config->dropout && !l->extent.evaluates;
 }
 
-/* Returns the length of the texts on which parameters of rotary positions depend; `sequence` tokens of each are in this
- * program. */
+/* Returns the length in tokens of the whole texts, on which the parameters of rotary positions depend: in a program of
+ * inference that of the cache, else `sequence`. */
 static int64_t text_length(const tws_lower *l, int64_t sequence) {
   return l->config->cache_length > 0 ? l->config->cache_length : sequence;
 }
@@ -48,7 +48,7 @@ static int64_t text_length(const tws_lower *l, int64_t sequence) {
     memcpy(work.f, scalars + 1, sizeof scalars - sizeof *scalars);                          \
     break;                                                                                  \
   }
-/* attention processes whole sequences */
+/* names for the rows of modules.def; the sizes of attention are those of whole sequences */
 #define sequence (l->values.whole_sequence[m->in[0]])
 #define text text_length(l, sequence)
 #define other (l->values.whole_sequence[m->in[1]])
@@ -67,7 +67,7 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
     case TWS_MODULE_TYPE_COUNT:
       break;
   }
-  /* factors of long texts, in place of those of the few tokens of a program of inference */
+  /* inference: the cache's length decides whether factors for long texts apply, not the few tokens of one program */
   if (m->type == TWS_MODULE_ROPE && work.flags & TWS_RUNNING && l->config->cache_length > 0)
     work.f[4] = (double)l->config->cache_length > work.f[4] ? 0 : (double)INT32_MAX;
   if (m->type == TWS_MODULE_ROPE && l->at.chunk_role) work.d[4] /= l->config->attention_chunks;
@@ -86,8 +86,8 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 #undef expected
 #undef shared
 
-/* The first returns the position at which this rank's tokens of a sequence begin, the second the number of other ranks'
- * tokens between its two halves. */
+/* The first returns the position in its sequence of the first token that this rank has, the second the number of other
+ * ranks' tokens between the two halves that it has (zigzag). */
 int64_t tws_first_token(const tws_lower *l) {
   const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE],
             index = l->sharding.position.index[TWS_AXIS_SEQUENCE];

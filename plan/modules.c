@@ -10,7 +10,8 @@
 #include "plan/lower.h"
 #include "plan/zero.h"
 
-/* Adds rows of a table, which an input selects, to the output; the first row of the table is that of id `first_id`. */
+/* Emits the kernel that adds the rows of a table that a network input selects to the module's output. The first row of
+ * the table is the row of id `first_id`. */
 static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t param, int64_t first_id) {
   tws_work work = tws_kernel_work(TWS_KERNEL_EMBEDDING, l->config->dtype, TWS_ACCUMULATE);
   tws_operand x = tws_value_read(l, m->out[0]);
@@ -22,7 +23,8 @@ static void add_rows(tws_lower *l, const tws_module *m, uint32_t input, uint32_t
   tws_lower_compute_with(l, &work, &(tws_arguments){{(double)first_id}}, operands, 3);
 }
 
-/* Looks up ids and positions separately for each part of the tokens that has successive positions. */
+/* Emits the embedding kernels for ids and positions, one for each part of the rank's tokens that has successive
+ * positions. */
 static void embed_parts(tws_lower *l, const tws_module *m, tws_work *work, const tws_arguments *arguments,
                         const tws_operand whole[4]) {
   const tws_operand positions = tws_zero_param(l, m->param[1]);
@@ -47,7 +49,7 @@ static void forward_embedding(tws_lower *l, const tws_module *m) {
   work.d[1] = m->out_features;
   work.d[2] = l->network->params[m->param[0]].rows;
   work.d[4] = l->values.whole_sequence[m->out[0]] / l->sharding.position.ranks[TWS_AXIS_SEQUENCE];
-  /* number of rows of the table before the row of position 0; 0 unless the table is one of positions alone */
+  /* number of rows before the row of position 0, if the table contains only positions; otherwise 0 */
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
   const tws_arguments arguments = {{(double)(local->first_row - skipped), (double)tws_token_gap(l)}};
   /* 1: documents are packed into a sample, and each token's position in its document is an input of the network */
@@ -77,8 +79,8 @@ static tws_operand loss_slots(tws_lower *l, const tws_module *m, tws_work *work)
   return tws_update(l->b.plan->metrics, tws_loss_slot(l->network, m), 2);
 }
 
-/* Lowers a loss of which each rank has some columns of the logits: the statistics of these columns that the softmax
- * needs are gathered first. */
+/* Lowers a loss for which each rank has some columns of the logits: the statistics of each rank's columns that the
+ * softmax needs are gathered first. */
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
   const tws_local_module *local = tws_local_of(l, m);
   tws_work work = tws_kernel_work(TWS_KERNEL_VOCABULARY_STATS, l->config->dtype, 0);
@@ -114,7 +116,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one;
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
-  /* each tensor rank adds 1 / ranks of it to the metrics */
+  /* each tensor-parallel rank adds the loss divided by their number to the metrics */
   const double weight = tws_loss_weight(l, m);
   tws_operand operands[4];
   operands[0] = tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE);
@@ -126,8 +128,8 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &arguments, operands, count);
 }
 
-/* Writes the operand of a value's 8-bit copy, and returns 1 if this product has to write it: the first product that
- * reads the value writes the copy, which the others share. */
+/* Returns 1 if this product has to write the 8-bit copy of its input, and writes the operand of the copy to *operand.
+ * The first product that reads a value writes the copy, which later products share. */
 static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) {
   const uint32_t value = m->in[0];
   if (!tws_lower_narrow(l, m) || l->values.narrow[value] != TWS_NONE) return 0;
@@ -138,8 +140,8 @@ static int keep_narrow(tws_lower *l, const tws_module *m, tws_operand *operand) 
   return 1;
 }
 
-/* Lowers a product with a weight that inference has in codes; returns 0 if the weight is none, or its codes are not all
- * on this rank. */
+/* Lowers a product with a weight that an inference program stores in quantized codes, and returns 1; returns 0 if the
+ * weight is not quantized, or if this rank does not have all its codes. */
 static int forward_coded(tws_lower *l, const tws_module *m) {
   const tws_quantized *q = &l->b.plan->quantized;
   const uint32_t weight = m->param[0];
@@ -248,15 +250,16 @@ static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_lower_compute_with(l, &work, &arguments, operands, 2);
 }
 
-/* Forward functions of the module types that need more code than their row: split vocabularies, slices, fusion with
- * adjacent modules. */
+/* Forward functions of the module types that need more code than their row in modules.def: split vocabularies, slices,
+ * fusion with adjacent modules. */
 static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_module *m) = {
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
     [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table};
 
-/* Lowers a kernel that this program omits: its output takes over the input that it would update in place. */
+/* Lowers a module whose kernel this program omits: the input that the kernel would update in place becomes the
+ * output. */
 static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
     if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_reuse(l, m->in[b->index], m->out[0], TWS_READ);

@@ -51,7 +51,7 @@ static void random_arguments(const tws_lower *l, const tws_module *m, tws_argume
   arguments->a[1] = (double)(tws_first_sample(l) * whole + part * tokens);
 }
 
-/* Returns the weight of a rank's micro-batch in the mean over the global batch. */
+/* Returns the weight of one micro-batch of one rank in the mean over the global batch. */
 static double share_of(const tws_lower *l) {
   return 1.0 / ((double)l->config->accumulation_steps * l->zero.ranks);
 }
@@ -63,8 +63,8 @@ static tws_operand routed(const tws_lower *l, const tws_module *m, uint32_t acce
   return (tws_operand){l->b.plan->metrics, access, TWS_METRIC_COUNT + first, (uint64_t)m->routing->experts};
 }
 
-/* Emits the router's kernels. Each tensor-parallel rank counts its own part of the routes. Recomputation does not count
- * routes again, and an evaluation draws no noise. */
+/* Emits the router's kernels. Each tensor-parallel rank counts its own share of the routes. Recomputation does not
+ * count routes again, and an evaluation draws no noise. */
 void tws_router_forward(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_ROUTER, 0);
   const int counts = l->b.phase == TWS_PHASE_FORWARD;
@@ -115,7 +115,7 @@ void tws_router_backward(tws_lower *l, const tws_module *m) {
 }
 
 /* Emits the update of the biases that balance the experts, from the routes of all ranks; all ranks have equal biases
- * before and after it. */
+ * before and after the update. */
 void tws_router_balance(tws_lower *l) {
   if (l->config->expert_bias_rate == 0) return;
   for (int c = 0; c < l->pipeline.chunk_count; c++)

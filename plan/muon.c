@@ -1,7 +1,7 @@
 /* Muon's update of the matrices of layers. Momentum is computed where it is stored, element by element. A matrix that
- * is partitioned is then gathered: at stage 3 on one rank, round-robin, which makes it orthogonal and scatters the
- * result; at stages 1 and 2, where a matrix is stored whole except at the boundaries of partitions, on all ranks from
- * the owners of its parts, which each make it orthogonal, as DeepSpeed's owners do. All products are kernels of linear
+ * is partitioned is then gathered: at stage 3 on one rank, round-robin, which orthogonalizes the matrix and scatters
+ * the result; at stages 1 and 2, where a matrix is stored whole except at the boundaries of partitions, on all ranks,
+ * and each owner of a part orthogonalizes the whole matrix, as in DeepSpeed. All products are kernels of linear
  * layers. */
 #include "plan/muon.h"
 
@@ -9,7 +9,7 @@
 
 #include "plan/zero.h"
 
-enum { ITERATIONS = 5, RESTART = 2 }; /* RESTART: the iteration before which Gram iterations start from the matrix */
+enum { ITERATIONS = 5, RESTART = 2 }; /* RESTART: the iteration before which the Gram matrix is recomputed */
 
 /* ---- the operations of one orthogonalization ---- */
 
@@ -17,7 +17,7 @@ typedef struct orthogonalization {
   tws_muon_operation *list;
   int count;
   int64_t rows, columns, side; /* side: the smaller of both */
-  int wide, x, y;              /* x, y: buffers of the matrix and of the next one */
+  int wide, x, y;              /* wide: 1 if columns >= rows; x, y: buffers of this and the next iteration's matrix */
   double scale;
 } orthogonalization;
 
@@ -31,7 +31,7 @@ static tws_work product_work(tws_kernel kernel, int64_t tokens, int64_t out, int
   return work;
 }
 
-/* Adds gram <- X X^T, or X^T X of a matrix with more rows than columns. */
+/* Appends the operation gram <- X X^T, or X^T X if the matrix has more rows than columns. */
 static void find_gram(orthogonalization *o, int gram) {
   if (o->wide)
     add(o, product_work(TWS_KERNEL_LINEAR, o->rows, o->rows, o->columns), 3, o->x, o->x, gram);
@@ -39,12 +39,14 @@ static void find_gram(orthogonalization *o, int gram) {
     add(o, product_work(TWS_KERNEL_LINEAR_GRAD_WEIGHT, o->rows, o->columns, o->columns), 3, o->x, o->x, gram);
 }
 
-/* Adds product <- a b, of polynomials of one symmetric matrix, which are symmetric and commute. */
+/* Appends the operation product <- a b. Both are polynomials of one symmetric matrix, so they are symmetric and
+ * commute. */
 static void multiply(orthogonalization *o, int a, int b, int product) {
   add(o, product_work(TWS_KERNEL_LINEAR, o->side, o->side, o->side), 3, a, b, product);
 }
 
-/* Adds z <- the iteration's polynomial of gram, with the matrix's factor after the last iteration. */
+/* Appends the operations z <- the iteration's polynomial of gram; the last iteration's includes the scale of the
+ * matrix. */
 static void find_polynomial(orthogonalization *o, int gram, int z, int iteration) {
   tws_work work = tws_kernel_work(TWS_KERNEL_NEWTON_SCHULZ, TWS_F32, 0);
   multiply(o, gram, gram, z);
@@ -53,7 +55,7 @@ static void find_polynomial(orthogonalization *o, int gram, int z, int iteration
   add(o, work, 2, gram, z, 0);
 }
 
-/* Adds X <- q X, or X q of a matrix with more rows than columns. */
+/* Appends the operation X <- q X, or X q if the matrix has more rows than columns. */
 static void apply(orthogonalization *o, int q) {
   const int y = o->y;
   if (o->wide)
@@ -106,7 +108,7 @@ static void iterate_on_gram(orthogonalization *o) {
 
 static void iterate_on_matrix(orthogonalization *o) {
   const int gram = TWS_MUON_SQUARE, z = gram + 1;
-  o->x = TWS_MUON_Y; /* an odd number of products ends in X */
+  o->x = TWS_MUON_Y; /* the number of products is odd, so the last one writes to X */
   o->y = TWS_MUON_X;
   divide_by_norm(o, TWS_MUON_X);
   for (int i = 0; i < ITERATIONS; i++) {
@@ -127,7 +129,7 @@ int tws_muon_orthogonalize(int64_t rows, int64_t columns, tws_muon_method method
                          .x = TWS_MUON_X,
                          .y = TWS_MUON_Y,
                          .scale = wide ? 1 : sqrt((double)rows / (double)columns)};
-  if (method == TWS_MUON_GRAM && rows != columns) /* a square matrix is as large as its Gram matrix */
+  if (method == TWS_MUON_GRAM && rows != columns) /* a square matrix is as large as its Gram matrix: nothing is saved */
     iterate_on_gram(&o);
   else
     iterate_on_matrix(&o);
@@ -241,7 +243,7 @@ static void collective(tws_lower *l, const matrix *m, tws_collective kind, int r
                          (uint32_t)root, operands, count);
 }
 
-/* Lowers a matrix at stage 3: one rank, round-robin, makes it orthogonal. */
+/* Lowers a matrix at stage 3: one rank, chosen round-robin, orthogonalizes it. */
 static void lower_sharded(tws_lower *l, matrix *m, tws_muon_update update) {
   const int owner = m->number % m->of->ranks, owns = owner == m->of->index;
   const uint32_t shard = make_buffer(l, "change of a shard", m->count);
@@ -258,8 +260,8 @@ static void lower_sharded(tws_lower *l, matrix *m, tws_muon_update update) {
   update(l, m->of, m->at, part);
 }
 
-/* Lowers a matrix at stages 0 to 2: the owners of its parts broadcast them if there are several. A broadcast
- * writes to the same buffer on all ranks, so that its elements of other owners are first set to zero. */
+/* Lowers a matrix at stages 0 to 2: if several ranks own parts of it, each owner broadcasts its part. A broadcast is in
+ * place, so a rank first sets the elements of other owners to zero. */
 static void lower_flat(tws_lower *l, matrix *m, tws_muon_update update) {
   const tws_zero *z = &l->zero;
   const uint64_t start = z->flat_offset[m->param] - m->of->stored, size = m->of->partition;

@@ -50,7 +50,8 @@ int tws_mapping_sharers(const tws_node_mapping *m, const tws_topology *topology,
   return here > there ? here : there;
 }
 
-/* The distribution of the members of a group over nodes: the time of a collective among them depends on it alone. */
+/* The distribution of the members of a group over nodes: the time of a collective among the members depends on this
+ * distribution alone. */
 typedef struct group_spread {
   int on_first_node, nodes;
 } group_spread;
@@ -104,7 +105,7 @@ int tws_mapping_is_even(const tws_node_mapping *m, const tws_topology *topology)
   if (m->ranks <= m->slots) return 1;
   const int count = list_groups(topology, groups);
   for (int g = 0; g < count; g++) {
-    /* a group of all ranks has no other group to compare with */
+    /* a group of all ranks is skipped, since there is no other group to compare it with */
     if (tws_topology_size(topology, groups[g]) == m->ranks) continue;
     group_spread first = {0, 0};
     for (int rank = 0; rank < m->ranks; rank++) {

@@ -30,7 +30,7 @@ int tws_mapping_numa(const tws_node_mapping *m, const tws_cluster *cluster, int 
 int tws_mapping_most_on_numa(const tws_node_mapping *m, const tws_cluster *cluster);
 /* Returns the largest number of ranks on one node, all of which the node's memory has to hold. */
 int tws_mapping_most_on_node(const tws_node_mapping *m);
-/* Returns how many of these ranks are on the node of the first one, which is counted too. */
+/* Returns the number of these ranks that are on the same node as ranks[0], ranks[0] included. */
 int tws_mapping_ranks_on_first_node(const tws_node_mapping *m, const int *ranks, int count);
 
 /* Returns the number of ranks that share the NIC of `rank` or that of `peer`, whichever more ranks share, when all

@@ -3,13 +3,13 @@
  * With offload_optimizer, master weights and optimizer states are in host memory, and the host's cores run the
  * optimizer:
  *
- *   gradients   the part that a rank keeps is copied out as soon as its bucket is reduced, and micro-batches are added
+ *   gradients   a rank's shard is copied to the host as soon as its bucket is reduced, and micro-batches are added
  *               up on the host. Stage 1 adds them up on the device and copies out the last micro-batch's buckets.
  *               Gradients that are still to be reduced in the optimizer phase (tensor parallelism, tied weights of a
  *               pipeline) stay on the device until then
  *   the norm    is computed where the gradients are; its reduction and clipping run on the device, which then copies
  *               the scalars to the host
- *   weights     are updated in runs (sub-groups); while one is updated the previous one is copied to the device
+ *   weights     are updated in runs (sub-groups); while one run is updated the previous run is copied to the device
  *
  * Differences from DeepSpeed 0.19, on purpose: at stages 1 and 2 too sub_group_size says how much is updated at once,
  * and bf16 masters stay bf16 on the host. */
@@ -31,7 +31,7 @@ void tws_offload_begin(tws_lower *l) {
   tws_offload *o = &l->offload;
   const tws_plan *plan = l->b.plan;
   const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
-                   /* 1: the host updates a share of 0, so nothing is offloaded */
+                   /* `none` is 1 if the host's share of the updates is 0, so that nothing is offloaded */
                    !(l->config->zero.offload_optimizer_ratio > 0);
   o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->extent.parameters_only;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
@@ -56,7 +56,8 @@ uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category categor
   return buffer;
 }
 
-/* Returns the number of elements of a state with padding: on the disk, states are whole blocks. */
+/* Returns the number of elements of a state, with padding if it is on the disk, where a state consists of whole
+ * blocks. */
 static uint64_t state_elements(const tws_lower *l, uint64_t elements) {
   if (l->offload.state_tier != TWS_TIER_DISK) return elements;
   return (elements + TWS_DISK_ELEMENTS - 1) / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
@@ -125,8 +126,8 @@ int tws_offload_is_on_host(const tws_lower *l, uint32_t buffer) {
   return l->b.failed == TWS_OK && l->b.plan->buffers[buffer].tier != TWS_TIER_DEVICE;
 }
 
-/* Divides a buffer, whose first element is number `element` of those that the rank updates, into the segments of
- * parameters. */
+/* Divides a buffer into one segment for each parameter. The buffer's first element is number `element` of the elements
+ * that the rank updates; starts: the number of each parameter's first element. */
 static void cut_pieces(tws_lower *l, uint32_t buffer, uint64_t element, const uint64_t *starts, uint32_t count) {
   uint64_t *own = tws_arena_alloc(l->b.plan->arena, count + 1u, sizeof *own);
   uint32_t n = 1; /* the first segment begins at the start of the buffer */
@@ -144,7 +145,7 @@ void tws_offload_gradients(tws_lower *l, uint64_t kept, const uint64_t *starts, 
   if (!o->optimizer || l->b.failed != TWS_OK) return;
   if (o->early && !l->zero.flat_gradients && o->cut == 0)
     plan->buffers[plan->gradients].tier = (uint8_t)o->tier;
-  else if (l->columns.on) /* gradients are accumulated on the host */
+  else if (l->columns.on) /* ZenFlow: the host accumulates the gradients */
     o->gradients = l->columns.accumulated;
   /* gradients are copied to the state's buffer after the delayed update has read the previous ones */
   else if (o->delayed.on && !o->early)
@@ -204,7 +205,8 @@ void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add) 
   tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 2);
 }
 
-/* Copies the gradients that no bucket has copied: all of the rank's shard with its padding, or only the padding. */
+/* Emits copies to the host of the gradients that no bucket has copied: the rank's whole shard with its padding, or only
+ * the padding. */
 void tws_offload_rest_of_gradients(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_plan *plan = l->b.plan;
@@ -213,7 +215,8 @@ void tws_offload_rest_of_gradients(tws_lower *l) {
     const tws_zero_class *c = &z->classes[k];
     const uint64_t first = tws_zero_kept_first(z, c);
     uint64_t from = 0;
-    if (z->bucket_count > 0 && tws_offload_copies_buckets(l)) /* a rank after the last parameter has only padding */
+    /* a rank whose shard is after the last parameter has only padding */
+    if (z->bucket_count > 0 && tws_offload_copies_buckets(l))
       from = first - c->stored < c->total ? c->total - (first - c->stored) : 0;
     if (c->kept + from < l->offload.cut) from = l->offload.cut - c->kept;
     if (from >= c->partition) continue;
@@ -378,7 +381,7 @@ static int is_plain(const tws_lower *l) {
   return !l->offload.optimizer && l->offload.param_tier == TWS_TIER_DEVICE;
 }
 
-/* Returns where updated weights go: the buffer in which they live between uses, or the buffer in which they are
+/* Returns the operand to which updated weights are written: their buffer in the state, or the buffer in which they are
  * collected for the disk. */
 static tws_operand home_of(const tws_lower *l, uint64_t first, uint64_t count) {
   const tws_offload *o = &l->offload;
@@ -416,7 +419,7 @@ void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_
     tws_delayed_defer_copy(l, from, to);
     return;
   }
-  copy_updated(l); /* the weights of the previous run, whose memory becomes free after this run's update has begun */
+  copy_updated(l); /* emits the copy of the previous run's weights after this run's update, so that both overlap */
   if (from.buffer == to.buffer) return; /* the update wrote the weights to their own buffer */
   from.access = TWS_READ;
   l->offload.from = from;

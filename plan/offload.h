@@ -1,5 +1,5 @@
-/* Offloading of optimizer states, gradients and parameters to the host or the disk, as other passes of the lowering
- * call it. These functions emit no operation in a job without offloading. Internal to plan/. */
+/* Functions of optimizer states, gradients and parameters that are offloaded to the host or the disk; other passes of
+ * the lowering call them. These functions emit no operation in a job without offloading. Internal to plan/. */
 #ifndef TWS_PLAN_OFFLOAD_H
 #define TWS_PLAN_OFFLOAD_H
 
@@ -9,11 +9,12 @@
  * this number of elements consists of whole disk blocks. */
 enum { TWS_DISK_ELEMENTS = TWS_DISK_ALIGNMENT / 2 };
 
-/* Largest number of elements that one copy between device and host transfers where the order of copies matters, so that
- * a copy waits for few other operations. */
+/* Largest number of elements that one copy between device and host transfers if the order of copies matters. The limit
+ * makes each copy wait for few other operations. */
 enum { TWS_OFFLOAD_RANGE = 1 << 25 };
 
-/* Called when groups and stages are known, before parameters are laid out. */
+/* Determines what is offloaded and to which tiers. Called when groups and stages are known, before parameters are laid
+ * out. */
 void tws_offload_begin(tws_lower *l);
 /* Returns a new buffer in the tier of offloaded buffers. */
 uint32_t tws_offload_buffer(tws_lower *l, const char *name, tws_category category, tws_dtype dtype, uint64_t elements);
@@ -42,8 +43,8 @@ int tws_offload_copies_buckets(const tws_lower *l);
 /* Copies a reduced range of gradients from the device to the host's gradients from `offset` on; add 1: the host adds it
  * to them. */
 void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add);
-/* Optimizer phase. The functions, in this order: copy the gradients that no bucket has copied; are called before and
- * after the sum of squares is computed; copy scalars to the host. */
+/* Optimizer phase. The functions, in this order: copy the gradients that no bucket has copied; begin and end the
+ * computation of the sum of squares; copy scalars to the host. */
 void tws_offload_rest_of_gradients(tws_lower *l);
 void tws_offload_squares_begin(tws_lower *l);
 void tws_offload_squares_end(tws_lower *l);
@@ -73,8 +74,9 @@ void tws_delayed_begin(tws_lower *l, uint64_t kept);
 void tws_delayed_update(tws_lower *l);
 void tws_delayed_keep(tws_lower *l);
 void tws_delayed_clear(tws_lower *l);
-/* Parts of these that ZenFlow uses too: add the state entries of the scalars of a delayed update; emit an update that
- * reads these gradients and scalars, and defers the copies of updated weights. */
+/* Functions of delayed.c that ZenFlow uses too. tws_delayed_scalars() adds the state entries of the scalars of a
+ * delayed update; tws_delayed_run() emits an update that reads these gradients and scalars, and defers the copies of
+ * weights. */
 void tws_delayed_scalars(tws_lower *l, const char *hyper, const char *metrics);
 /* Adds the state entry of `elements` scalars on the host that every rank has and a later step reads. Returns its
  * buffer. */

@@ -21,7 +21,8 @@
 
 enum { FIGURES = 3 };
 
-/* The parameters that the same ranks have: tied weights, weights that tensor parallelism splits. */
+/* Bits of a set of parameters, which are stored by the same ranks: TIED: several pipeline stages have them (tied
+ * weights); SPLIT: tensor parallelism splits them. */
 enum { TIED = 1, SPLIT = 2, SETS = 4 };
 
 static int set_of(const tws_lower *l, uint32_t param) {
@@ -52,7 +53,7 @@ static uint32_t add_list(tws_lower *l, const char *name) {
  * padding is part of the tensor: what the signs leave there is compressed again in the next step. */
 static void end_set(tws_lower *l, uint64_t first) {
   tws_onebit_lamb *lamb = &l->lamb;
-  const tws_zero_class *of = l->zero.classes; /* all classes have the same ranks */
+  const tws_zero_class *of = l->zero.classes; /* any class will do, since all have the same ranks */
   const uint64_t count = lamb->elements - first, ranks = (uint64_t)of->ranks;
   if (ranks == 1 || count == 0) return;
   const uint64_t padded = tws_compressed_part(count, ranks) * ranks;
@@ -77,7 +78,8 @@ static void list_sets(tws_lower *l) {
   }
 }
 
-/* Adds the state of the padding, which begins at 0 and, like the errors, again when a training resumes. */
+/* Adds the state entry of the padding and returns its buffer. The padding is 0 at first and, like the compression
+ * errors, when a training resumes. */
 static uint32_t add_padding(tws_lower *l) {
   uint64_t elements = 0;
   for (int set = 0; set < SETS; set++) elements += l->lamb.padding[set];
@@ -141,11 +143,11 @@ static tws_work work_of(tws_kernel kernel, uint64_t count) {
   return work;
 }
 
-/* A parameter of the network on this rank. count is 0 if another stage has it, or if it is not trained. */
+/* A parameter of the network on this rank. count is 0 if it belongs to another pipeline stage, or is not trained. */
 typedef struct item {
   uint32_t param;
   const tws_zero_class *of;
-  uint64_t at, count; /* its elements in the buffers of owned elements */
+  uint64_t at, count; /* range of its elements in the buffers of the elements that this rank updates */
 } item;
 
 static item item_of(const tws_lower *l, uint32_t param) {
@@ -176,7 +178,7 @@ static tws_operand scaled_of(const tws_lower *l, const item *t, uint32_t access)
       .buffer = l->lamb.scaled, .access = access, .offset = t->count ? l->lamb.place[t->param] : 0, .count = t->count};
 }
 
-/* Sums `each` numbers for each parameter over a group of ranks. */
+/* Emits an all-reduce over a group of ranks of a buffer with `each` numbers for each parameter. */
 static void share_over(tws_lower *l, uint32_t group, uint32_t buffer, uint64_t each) {
   if (group == TWS_NONE || l->b.failed != TWS_OK) return;
   const tws_operand all = tws_update(buffer, 0, each * l->network->param_count);
@@ -200,8 +202,8 @@ void tws_onebit_lamb_follow(tws_lower *l, uint32_t norms) {
   emit(l, &work, operands, 4);
 }
 
-/* Emits the scaled momentum of a parameter after this rank's own gradient. Gradients have the weight of the mean over
- * ranks. */
+/* Emits the kernel that updates a parameter's momentum with this rank's own gradient and scales it. Gradients were
+ * divided by the number of ranks, by which the kernel multiplies them again. */
 static void scale(tws_lower *l, const item *t) {
   const tws_plan *plan = l->b.plan;
   tws_work work = work_of(TWS_KERNEL_SCALED_MOMENTUM, t->count);
@@ -215,7 +217,7 @@ static void scale(tws_lower *l, const item *t) {
   emit_with(l, &work, t->of->ranks, operands, 6);
 }
 
-/* Returns the work of a kernel with the term and the weight decay of a parameter's group. */
+/* Returns the work of a kernel with the epsilon and the weight decay of the parameter's group. */
 static tws_work group_work(const tws_lower *l, tws_kernel kernel, const item *t) {
   tws_config own;
   tws_config_of_param_group(l->config, t->of->param_group, &own);
@@ -240,8 +242,8 @@ static void refresh(tws_lower *l, const item *t, uint32_t figures) {
   emit_with(l, &work, tws_onebit_lamb_share(l, t->param), operands, 9);
 }
 
-/* Emits the factors of all parameters from this rank's figures. Sums and the largest quotient of a parameter that
- * tensor-parallel ranks share are those of all its parts. */
+/* Emits the factors of all parameters from this rank's figures. If tensor-parallel ranks split a parameter, the figures
+ * of all its parts are gathered first, since its factor depends on their sums and on the largest quotient. */
 static void find_factors(tws_lower *l, uint32_t figures) {
   const uint64_t count = l->network->param_count, parts = (uint64_t)l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand all = tws_read(figures, 0, FIGURES * count);

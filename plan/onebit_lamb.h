@@ -6,8 +6,8 @@
 
 /* Adds the state of OneBitLamb; other optimizers have none. */
 void tws_onebit_lamb_begin(tws_lower *l);
-/* Emits the averages of trust ratios of a step with reduced gradients. norms: two numbers for each parameter of the
- * network, as LAMB_NORMS finds them, summed over all ranks that have parts of it. */
+/* Emits the averages of trust ratios of a step with reduced gradients. norms: for each parameter of the network the two
+ * numbers that the kernel LAMB_NORMS computes, summed over all ranks that have parts of the parameter. */
 void tws_onebit_lamb_follow(tws_lower *l, uint32_t norms);
 /* Emits the updates of the program COMPRESSED. */
 void tws_onebit_lamb_update(tws_lower *l);

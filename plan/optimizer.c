@@ -20,8 +20,8 @@ static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t c
                          1, 0, &operand, 1);
 }
 
-/* Reduces the sums of several losses. Only the last stage has the counts of ignored targets, which have been reduced
- * among replicas. */
+/* Emits the reductions of a network's several losses over a group. Among pipeline stages the counts of ignored targets
+ * are reduced too, since only the last stage has them; among replicas they have been reduced before. */
 static void share_heads(tws_lower *l, uint32_t group) {
   const uint64_t losses = tws_network_losses(l->b.plan->network);
   if (losses < 2) return;
@@ -49,7 +49,8 @@ void tws_lower_count_targets(tws_lower *l) {
     }
 }
 
-/* Reduces metrics over a group: the first `count` of loss, ignored tokens and squares; and the counts of routers. */
+/* Emits the reductions of metrics over a group: of the first `count` of loss, ignored tokens and sum of squares, in
+ * this order; and of the counts of routers. */
 static void share_among(tws_lower *l, uint32_t group, uint64_t count) {
   uint64_t experts;
   share_slots(l, group, TWS_METRIC_LOSS, count);
@@ -90,8 +91,8 @@ static void add_squares_of(tws_lower *l, int copies, tws_operand gradients) {
   work.d[0] = (int64_t)gradients.count;
   const int host = tws_offload_is_on_host(l, gradients.buffer);
   tws_operand norm[2] = {gradients, tws_update(host ? l->offload.metrics : l->b.plan->metrics, TWS_METRIC_SQUARES, 1)};
-  /* A local gradient has the weight of the mean over ranks: ranks^2 times its squares, divided by ranks, is what the
-   * rank adds to the mean of all ranks' squares. */
+  /* A local gradient is divided by the number of ranks. Multiplied by ranks^2, its squares are those of the rank's own
+   * gradient; divided by ranks, they are the rank's share of the mean over all ranks. */
   const double factor = tws_gradients_stay_local(l) ? l->zero.ranks : 1;
   tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            &(tws_arguments){{factor / copies}}, norm, 2);
@@ -225,8 +226,8 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_offload_updated(l, updated, r->at, r->count);
 }
 
-/* Emits the update of a part of a matrix by its change (plan/muon.c). Muon has one state, which the update does not
- * change. */
+/* Emits the update of a part of a matrix by its orthogonalized momentum `change` (plan/muon.c). Muon has one state,
+ * which the update does not change. */
 static void update_matrix(tws_lower *l, const tws_zero_class *c, uint64_t at, tws_operand change) {
   const tws_plan *plan = l->b.plan;
   const run r = {.of = c, .at = at, .count = change.count};
@@ -253,8 +254,8 @@ static uint64_t norms_at(const tws_lower *l, uint32_t i) {
   return 2 * (uint64_t)(l->lamb.on ? (uint32_t)l->zero.order[i] : i);
 }
 
-/* Emits the norms of the parameter to which a run of elements belongs. Each of several tensor-parallel ranks with a
- * copy counts 1 / copies of it; OneBitLamb's are summed over pipeline stages too. */
+/* Emits the norms of the parameter to which a run of elements belongs. If several tensor-parallel ranks have a copy of
+ * the parameter, each contributes 1 / copies of its norms; OneBitLamb's norms are summed over pipeline stages too. */
 static void find_norms(tws_lower *l, const run *r, uint32_t norms) {
   const int copies = is_part(l, r->param) ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL];
   tws_operand operands[TWS_OPTIMIZER_STATES + 5];
@@ -272,9 +273,9 @@ static void share_norms(tws_lower *l, uint32_t group, tws_operand norms) {
                          norms.count * sizeof(double), 1, 0, &norms, 1);
 }
 
-/* Emits the norms of all parameters, those of parameters of which this rank updates nothing too, which are 0, and
- * reduces them: over the ranks that partition a parameter, and over those that tensor parallelism splits it among or
- * replicates it on. */
+/* Emits the kernels that compute the norms of all parameters (0 if this rank updates no element of one), and their
+ * reductions: over the ranks that partition a parameter, and over its tensor-parallel ranks. Returns the buffer of the
+ * norms. */
 static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
   const tws_zero *z = &l->zero;
   const uint32_t trained = z->classes[z->trained_count - 1].end;
@@ -299,7 +300,8 @@ static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
   return norms;
 }
 
-/* Returns the sub-group of each position in the flat order at stage 3; at other stages all are one sub-group. */
+/* Returns an array: for each position in the flat order of parameters, the index of its sub-group at stage 3; 0 at
+ * other stages. */
 static int *sub_groups(tws_lower *l) {
   const tws_zero *z = &l->zero;
   int n = (int)l->network->param_count;
@@ -325,7 +327,7 @@ static int64_t first_element(const tws_lower *l, uint32_t param, const int64_t *
   const tws_position *at = &l->sharding.position;
   uint64_t in_weight;
   const uint32_t origin = tws_weight_tile_origin(l, param, &in_weight);
-  /* number of parts before this one */
+  /* index of this rank's part among the parts into which expert and tensor parallelism split the parameter */
   int64_t cut = l->network->params[origin].own_along ? at->index[TWS_AXIS_EXPERT] : 0;
   if (is_part(l, param)) cut = cut * at->ranks[TWS_AXIS_MODEL] + at->index[TWS_AXIS_MODEL];
   const int64_t element = before[origin] + cut * tws_param_numel(&l->network->params[origin]) + (int64_t)in_weight;
@@ -357,8 +359,8 @@ static int add_runs(tws_lower *l, const tws_zero_class *c, const int *group_of, 
     uint64_t from = start > begin ? start : begin, to = next < end ? next : end;
     if (from >= to) continue;
     int64_t element = first_element(l, p, before) + (int64_t)(from - start);
-    /* a new run begins at `cut`, the first element that the host updates, since one kernel does not update elements of
-     * both */
+    /* a new run begins at `cut`, the first element that the host updates, since no kernel updates elements of the
+     * device and of the host */
     const uint64_t cut = l->offload.cut, kept = c->kept + from - begin;
     int goes_on = group_of[i] == group && !(cut > 0 && kept >= cut && kept - r.count < cut) && !by_tensor &&
                   r.count + (to - from) <= most &&
@@ -393,10 +395,10 @@ static int list_runs(tws_lower *l, run **list) {
 
 typedef struct run_list {
   const run *runs;
-  int count, next; /* next: index of the first run that has elements which are not updated yet */
+  int count, next; /* next: index of the first run with elements for which no update has been emitted */
 } run_list;
 
-/* Emits the updates of the elements [first, first + count) among those that the rank updates; ranges are passed in
+/* Emits the updates of the elements [first, first + count) of those that the rank updates. The caller passes ranges in
  * ascending order. */
 static void update_range(tws_lower *l, uint64_t first, uint64_t count, void *user) {
   run_list *list = user;
@@ -497,8 +499,9 @@ void tws_lower_apply(tws_lower *l) {
   tws_delayed_clear(l);
 }
 
-/* Lowers the end of an evaluation. The CLIP kernel turns the mean of the loss over all tokens into the mean over tokens
- * that are not ignored; there are no gradients to clip. */
+/* Lowers the last operations of an evaluation: the reductions of the loss over all ranks, and CLIP. The CLIP kernel
+ * turns the mean of the loss over all tokens into the mean over tokens that are not ignored; there are no gradients to
+ * clip. */
 void tws_lower_score(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;

@@ -2,12 +2,14 @@
 
 #include <string.h>
 
-/* A series of updates at whose multiples something happens: the interval doubles after `scaler` counted updates. */
+/* An interval that grows during a training. An update counts if the interval divides its number; after a number of
+ * counted updates, which is a key of the configuration, the interval doubles. */
 typedef struct series {
   int64_t interval, from; /* the interval holds for updates from `from` on */
 } series;
 
-/* Returns the number of the last update with uncompressed or compressed gradients; later ones are local or frozen. */
+/* Returns the number of the last update with uncompressed or compressed gradients; from the next update on, steps are
+ * local or have fixed second moments. */
 static int64_t first_phase(const tws_config *config) {
   switch (tws_optimizer_of(config->optimizer)->phases) {
     case TWS_PHASES_FROZEN:
@@ -21,12 +23,12 @@ static int64_t first_phase(const tws_config *config) {
   return INT64_MAX;
 }
 
-/* Returns the interval of second moments at an update. Updates count from number 2 on, where the interval divides their
- * number. */
+/* Returns the interval at which second moments change, as it is at `update`. From update 2 on, an update counts if the
+ * interval divides its number. */
 static series variance_interval(const tws_config *config, int64_t update) {
   series s = {1, 2};
   for (;;) {
-    const int64_t first = (s.from + s.interval - 1) / s.interval; /* multiple of the interval that counts first */
+    const int64_t first = (s.from + s.interval - 1) / s.interval; /* number of the first counted update / interval */
     const int64_t last = first + config->var_update_scaler - 1;
     if (s.interval > INT64_MAX / 4 || last >= INT64_MAX / 4 / s.interval || last * s.interval >= update) return s;
     s.from = last * s.interval + 1;
@@ -34,7 +36,8 @@ static series variance_interval(const tws_config *config, int64_t update) {
   }
 }
 
-/* Returns the interval of local steps at an update after the first phase; all updates of that phase count. */
+/* Returns the interval at which ranks average their local changes, as it is at `update`, which is after first_phase().
+ * Every update after first_phase() counts. */
 static series local_interval(const tws_config *config, int64_t update) {
   series s = {1, first_phase(config) + 1};
   while (s.interval < config->local_step_clipper && update - s.from >= config->local_step_scaler) {
@@ -81,7 +84,7 @@ static int64_t multiples(int64_t interval, int64_t from, int64_t to) {
   return to < from ? 0 : to / interval - (from - 1) / interval;
 }
 
-/* Counts how often each program of ZeroOneAdam runs, one interval after another. */
+/* Adds to count[] how often each program of ZeroOneAdam runs in the first `steps` steps, interval by interval. */
 static void count_intervals(const tws_config *config, int64_t steps, int64_t count[TWS_PROGRAM_COUNT]) {
   const int64_t end = first_phase(config), before = steps < end ? steps : end;
   int64_t with_variance = before < 1 ? 0 : 1, merged = 0;

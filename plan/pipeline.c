@@ -24,16 +24,16 @@ static int belongs_to_logits(tws_module_type type) {
          type == TWS_MODULE_SPANS;
 }
 
-/* Returns 1 for modules of a block of a transformer. The layers of a network that its file describes are single
- * modules, or blocks with the type of their first one. */
+/* Returns 1 for modules of a block of a transformer. In a network that is described by a network file, each layer is a
+ * single module, or a block with the type of its first module. */
 static int is_block(const tws_network *network, const tws_module *module) {
   return module->layer >= 0 && network->layer_stride > 0;
 }
 
-/* Lists the layers as DeepSpeed's pipeline modules do: the embedding, each transformer layer, then each later module. A
- * layer never ends before an in-place ADD, which uses its buffer, nor between modules where more than one value
- * crosses: all modules that read the output of an encoder are in one layer with its end. `starts` has room for one more
- * entry than there are layers. Returns their number. */
+/* Lists the layers as DeepSpeed's pipeline modules do: the embedding, each transformer layer, then each later module.
+ * No layer ends before an in-place ADD, which uses the layer's output buffer, nor at a boundary that more than one
+ * value crosses: all modules that read the output of an encoder are in one layer with the encoder's last module.
+ * `starts` has room for one more entry than there are layers. Returns their number. */
 static int list_layers(const tws_network *network, const uint8_t *whole, uint32_t *starts, tws_pipeline_layer *layers) {
   int count = 0;
   for (uint32_t m = 0; m < network->module_count; m++) {
@@ -91,7 +91,7 @@ static uint8_t *find_crossings(const tws_network *network, tws_arena *arena) {
 
 /* The layers of a network, among which a pipeline chooses the boundaries of stages. */
 typedef struct layer_list {
-  uint32_t *starts; /* first module of each layer, and the end of the last */
+  uint32_t *starts; /* per layer: its first module; then the number of modules */
   tws_pipeline_layer *layers;
   int count;
 } layer_list;
@@ -164,7 +164,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
   return TWS_OK;
 }
 
-/* ---- groups: all stages, and those that hold a tied parameter ---- */
+/* ---- groups: all pipeline stages; the stages that hold a tied parameter ---- */
 
 static int tied_ends(const tws_lower *l, int *other) {
   for (int c = 0; c < l->pipeline.chunk_count; c++) {
@@ -172,7 +172,7 @@ static int tied_ends(const tws_lower *l, int *other) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         uint32_t p = l->network->modules[m].param[i];
         if (p == TWS_NONE || !l->pipeline.param_stages[p]) continue;
-        /* the first stage has the embedding, the last one the head */
+        /* the other stage: the first, which has the embedding, or the last, which has the head */
         *other = l->pipeline.param_stages[p] & 1 ? 0 : l->pipeline.shape.stages - 1;
         return 1;
       }
@@ -307,9 +307,9 @@ static uint32_t boundary_buffer(tws_lower *l, uint32_t value, int gradient, int 
                             tws_value_elements(l, value) / (uint64_t)parts, 0);
 }
 
-/* Returns the number of parts in which stages exchange a value. Tensor-parallel ranks have equal copies of it unless
- * its tokens are split among them: each rank then sends one part, and the receivers gather the whole value (Narayanan
- * et al. 2021, section 4.1). */
+/* Returns the number of parts in which stages exchange a value. It is the number of tensor-parallel ranks if the
+ * configuration partitions messages and these ranks have equal copies of the value: each then sends one part, and the
+ * receivers gather the whole value (Narayanan et al. 2021, section 4.1). Otherwise it is 1. */
 static int message_parts(const tws_lower *l, uint32_t value, int gradient) {
   int partitioned = gradient ? l->config->grad_partitioned : l->config->pipe_partitioned;
   int tensor = l->sharding.position.ranks[TWS_AXIS_MODEL];

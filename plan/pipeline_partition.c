@@ -7,7 +7,8 @@
 
 #include "base/memory.h"
 
-/* The best division of the first i weights into a given number of parts. */
+/* The best division found of the first i weights into a given number of parts: largest and smallest sum of a part, and
+ * their difference (spread). */
 typedef struct cut_state {
   int64_t largest, smallest, spread;
 } cut_state;
@@ -27,9 +28,10 @@ static tws_code prefix_sums(const int64_t *weights, int count, int64_t *sum, tws
   return TWS_OK;
 }
 
-/* Returns the best position of the last boundary; among equal ones the last. The search runs from the end: the last
- * part grows, and the mean of the others, which bounds the smallest part, shrinks. Once their difference exceeds the
- * best spread so far, it does so for all further positions. */
+/* Returns the best position of the last boundary; among positions with equal spreads the last. The search moves the
+ * boundary from `end` downwards: the last part grows, and the mean of the other parts, which is an upper bound of the
+ * smallest part, shrinks. Once the difference of the two exceeds the best spread so far, it exceeds it for all further
+ * positions. */
 static cut_state best_cut(const cut_state *shorter, const int64_t *sum, int parts, int end, int *position) {
   cut_state best = {.largest = -1, .spread = INT64_MAX};
   /* If there are fewer weights than parts, no division exists; a single part starts at the first weight. */
@@ -68,7 +70,7 @@ tws_code tws_partition_balanced(const int64_t *weights, int count, int parts, in
     shorter[0].smallest = INT64_MAX;
     for (int j = 1; j <= parts; j++) {
       int *row = position + (size_t)(j - 1) * width;
-      /* of all parts together only the division of all weights is needed */
+      /* with the full number of parts, only the division of all weights is needed */
       for (int end = j < parts ? j : count; end <= count; end++)
         longer[end] = best_cut(shorter, sum, j, end, &row[end]);
       cut_state *swap = shorter;

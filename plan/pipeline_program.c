@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-/* time units of actions in an ideal pipeline: forward, input gradient, weight gradient take 1 each, messages 0 */
+/* time units per kind of action in an ideal pipeline: forward, input gradient and weight gradient take 1 each, a whole
+ * backward pass 2; messages take 0 */
 static const int units[TWS_ACTION_KIND_COUNT] = {1, 2, 1, 1};
 
 typedef struct ideal {
@@ -24,8 +25,8 @@ static int is_backward(const tws_pipeline_action *action) {
   return action->kind != TWS_ACTION_FORWARD;
 }
 
-/* Returns the block whose action sends a message to this one; -1: there is none (first forward, last backward,
- * gradients of weights). */
+/* Returns the block whose action produces the input of this action of `block`; -1: there is none (first forward, last
+ * backward, gradients of weights). */
 static int source_block(const ideal *pipe, const tws_pipeline_action *action, int block) {
   if (action->kind == TWS_ACTION_BACKWARD_WEIGHT) return -1;
   if (action->kind == TWS_ACTION_FORWARD) return block - 1;
@@ -82,7 +83,8 @@ static tws_code run_all(ideal *pipe, tws_arena *scratch, tws_error *err) {
 }
 
 /* An event, with the time at which it happens in the ideal pipeline. Events are sorted by time. At equal times messages
- * come before the action that starts; their order depends only on quantities that both stages know. */
+ * come before the action that starts; the order of messages at equal times depends only on quantities that both stages
+ * know. */
 typedef struct timed_event {
   int64_t time;
   /* second sort key; messages: 2 x receiving block + direction (then the micro-batch decides); actions: INT32_MAX */
@@ -98,8 +100,8 @@ static int by_time(const void *left, const void *right) {
   return x < y ? -1 : x > y;
 }
 
-/* Sorts events by insertion, since most are in order and an early message is only a few positions off. If it needs too
- * many moves, it calls qsort(). */
+/* Sorts events by insertion, since most are in order and an early message is only a few positions off. If more than
+ * MOVES moves per event are needed, the function calls qsort(). */
 static void sort_events(timed_event *events, uint32_t count) {
   enum { MOVES = 24 };
   uint64_t left = (uint64_t)MOVES * count;

@@ -2,9 +2,9 @@
  * only after its receive has been posted) and run one after another on one stream.
  *
  * A send right after its action and a receive right before its action would deadlock: in the steady state of 1F1B a
- * stage would send activations to the next stage while that sends gradients back. Here every stage issues its messages
- * in the order of one global key, which is the time at which an ideal pipeline produces each message, so that at least
- * one message can always proceed. */
+ * stage would send activations to the next stage while the next stage sends gradients back. Here every stage issues its
+ * messages in the order of one global key, which is the time at which an ideal pipeline produces each message, so that
+ * at least one message can always proceed. */
 #ifndef TWS_PLAN_PIPELINE_PROGRAM_H
 #define TWS_PLAN_PIPELINE_PROGRAM_H
 

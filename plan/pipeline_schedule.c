@@ -102,8 +102,8 @@ static tws_pipeline_action nth_pass(const tws_pipeline_shape *shape, tws_pipelin
   return action;
 }
 
-/* Returns the number of forward passes before the first backward pass, without the forward pass that the steady state
- * pairs with it. */
+/* Returns the number of forward passes before the first backward pass, minus 1: the steady state pairs the last of
+ * these forward passes with the first backward pass. */
 static uint32_t warm_up(const tws_pipeline_shape *shape, int stage) {
   uint32_t passes = (uint32_t)shape->micro_batches * (uint32_t)shape->virtual_stages;
   uint32_t after = (uint32_t)(shape->stages - 1 - stage), count = after;
@@ -122,9 +122,9 @@ void tws_pipeline_order(const tws_pipeline_shape *shape, int stage, tws_pipeline
   while (backward < passes) {
     if (forward < passes) actions[n++] = nth_pass(shape, TWS_ACTION_FORWARD, forward++);
     actions[n++] = nth_pass(shape, split ? TWS_ACTION_BACKWARD_INPUT : TWS_ACTION_BACKWARD, backward++);
-    /* Stage s has p - s micro-batches between forward and backward passes; s more may wait for their weight gradients
-     * until the stage keeps as many activations as stage 0. Weight gradients that still wait at the end fill the
-     * bubble. */
+    /* Stage s has p - s micro-batches between forward and backward passes; s more may be delayed in their weight
+     * gradients, after which the stage holds as many activations as stage 0. Weight gradients that still wait at the
+     * end fill the bubble. */
     if (split && backward - weight > (uint32_t)stage) {
       actions[n++] = nth_pass(shape, TWS_ACTION_BACKWARD_WEIGHT, weight++);
     }

@@ -47,8 +47,8 @@ typedef struct tws_pipeline_shape {
   int stages, virtual_stages; /* virtual_stages: chunks of layers per stage, 1 unless INTERLEAVED */
   int micro_batches;
   int forward_only; /* 1: an evaluation, which has no backward passes */
-  /* 1: what the optimizer phase needs depends on the number of micro-batches: a delayed update overlaps with them, and
-   * rows of gradients are those of all their tokens */
+  /* 1: the optimizer phase depends on the number of micro-batches: a delayed update overlaps with micro-batches, and
+   * sparse gradients have the rows of the tokens of all micro-batches */
   int irregular;
 } tws_pipeline_shape;
 /* Returns the shape of a configuration's pipeline over `stages` stages; with one stage it is 1F1B whatever the

@@ -20,10 +20,10 @@
   X(PARTIAL, "partial sum", BROADCAST)                                                                    \
   X(TOKENS, "split by tokens", TOKENS)                                                                    \
   X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                               \
-  X(ROWS, "split by rows", ROWS)             /* a weight by its output features */                        \
-  X(COLUMNS, "split by columns", COLUMNS)    /* a weight by its input features */                         \
+  X(ROWS, "split by rows", ROWS)             /* a weight is split by its output features */                        \
+  X(COLUMNS, "split by columns", COLUMNS)    /* a weight is split by its input features */                         \
   X(EXPERTS, "one of its own",                                                                            \
-    EXPERTS) /* parameter: each rank has other experts; slots: those of all ranks for a rank's experts */ \
+    EXPERTS) /* parameter: each rank has experts of its own; slots: a rank has those of all ranks for its experts */ \
   X(SAMPLES, "split by samples", SAMPLES) /* data parallelism */
 typedef enum tws_placed {
 #define X(id, name, dual) TWS_PLACED_##id,

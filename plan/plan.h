@@ -51,8 +51,8 @@ typedef enum tws_place {
 
 /* Channels: operations of one channel run one after another in issue order, whatever their streams.
  *
- * The kernel of a collective occupies multiprocessors until the other ranks have started theirs. Two collectives that
- * ranks start in different orders can therefore deadlock, so communicators share channels; different channels run
+ * The kernel of a collective occupies multiprocessors until the other ranks have started their kernels. Two collectives
+ * that ranks start in different orders can therefore deadlock, so communicators share channels; different channels run
  * concurrently. "data" and "tied" groups are on REPLICAS, "model" and "sequence" (between the matrix products of a
  * layer, always on the critical path) on LAYERS, "pipe" and messages (which wait for another stage) on STAGES. Copies
  * between tiers are on the copy engine of their direction, and disk transfers in the disk's queue. tws_plan_build()
@@ -157,7 +157,7 @@ typedef struct tws_op {
 } tws_op;
 /* The operands of a collective are, for each coalesced segment, the sent range, then the received range. A collective
  * in place has one READ_WRITE operand per segment (all-reduce, reduce, broadcast). all_gather may gather in place: the
- * sent range is then the rank's own part of the received range. reduce_scatter receives into a range of its own. An
+ * sent range is then the rank's own part of the received range. reduce_scatter receives into a separate range. An
  * all_to_all with the flag TWS_UNEVEN has a third operand, int32 [2][size]: the numbers of elements that are sent to
  * each member and received from each. These numbers are known only when the collective runs: the ranges have the
  * largest possible size, and d[0] is the expected size. Reductions are sums. The operands of a COPY are the source (R)
@@ -222,14 +222,14 @@ static inline int tws_program_is_step(tws_program program) {
   return program == TWS_PROGRAM_TRAIN || tws_program_overlaps(program) ||
          (program >= TWS_PROGRAM_COMPRESSED && program <= TWS_PROGRAM_MERGE);
 }
-/* Returns 1 if a training job runs a program between its steps, even if only rarely, or in place of its first kind of
- * step. */
+/* Returns 1 if a training job runs a program between its steps, even if only rarely, or runs the program instead of
+ * TRAIN in some steps. */
 static inline int tws_program_runs_between(const tws_config *config, tws_program program) {
   return program > TWS_PROGRAM_EVALUATE && !tws_program_serves(program) && tws_plan_has_program(config, program) &&
          !(config->delayed_update && program == TWS_PROGRAM_APPLY);
 }
 /* Returns the average number of runs of a program per training step of a long training; 0 for EVALUATE and SYNC. TRAIN
- * has 1, unless an OVERLAP takes its place in some steps. */
+ * has 1, unless some steps run OVERLAP instead. */
 double tws_program_share(const tws_config *config, tws_program program);
 
 /* Quantized parameters: the parameters whose elements are stored from element `first` on. The state has their codes and
@@ -242,14 +242,14 @@ typedef struct tws_quantized {
   /* buffer: per group of blocks the mean of their scales, and the scale of the quantized deviations from this mean;
    * TWS_NONE: scales are float32 */
   uint32_t means;
-  int type;      /* of codes (tws_code_type); 0: there are no quantized parameters */
+  int type;      /* type of the codes (tws_code_type); 0: there are no quantized parameters */
   int64_t block; /* number of elements that share a scale */
   int64_t group; /* number of blocks in a group; 0: scales are float32 */
 } tws_quantized;
 /* Writes read operands for the codes, the scales and the means of `count` elements that are stored from `offset` on,
  * and returns the number of operands. */
 int tws_quantized_stored(const tws_quantized *q, uint64_t offset, uint64_t count, tws_operand out[TWS_QUANTIZED_PARTS]);
-/* Returns the number of elements of which all element offsets and counts are multiples. */
+/* Returns the unit in elements of quantized ranges: their offsets and counts have to be multiples of this number. */
 static inline int64_t tws_quantized_unit(const tws_quantized *q) {
   return q->block * (q->group > 0 ? q->group : 1);
 }
@@ -262,7 +262,7 @@ typedef struct tws_plan_update {
 
 typedef struct tws_plan {
   tws_arena *arena;
-  const tws_network *network; /* the network; the plan does not own it, and it must outlive the plan */
+  const tws_network *network; /* the network, which the plan does not own and which must outlive the plan */
   tws_topology topology;
   tws_program program;
   /* the rank's state; if it was given to tws_plan_build() the plan does not own it, and it must outlive the plan */
@@ -292,7 +292,7 @@ typedef struct tws_plan {
   uint32_t *deps; /* indices of operations, always on other streams and earlier in issue order */
   tws_buffer *buffers;
   tws_work *works;
-  tws_arguments *arguments; /* different arguments of kernels, without duplicates */
+  tws_arguments *arguments; /* the arguments of all kernels, without duplicates */
   tws_group *groups;
   tws_plan_update *updates; /* the optimizer's updates, in issue order */
   /* per parameter of the network: the slice that this rank has; NULL: this rank's parameters are whole */
@@ -430,15 +430,15 @@ tws_code tws_plan_print(const tws_plan *plan, int json, tws_text *out, tws_error
 /* Returns an operation's name in simulated and real timelines, such as "forward h.3.attn.c_attn linear", which it
  * writes to `buffer` (at most 160 bytes). */
 const char *tws_op_label(const tws_plan *plan, uint32_t op, char *buffer, int size);
-/* Writes to `buffer` what traces say about an operation, as members of a JSON object: bytes (of a kernel: read and
- * written; of a collective: of the larger operand), flops, shape, type, group and algorithm, or peer. algorithm: name
- * of the algorithm of a collective or of the transport; NULL: the pattern in models/collectives.def. */
+/* Writes to `buffer` what traces say about an operation, as members of a JSON object: bytes (of a kernel: bytes read
+ * and written; of a collective: bytes of the larger operand), flops, shape, type, group and algorithm, or peer.
+ * algorithm: name of the algorithm of a collective or of the transport; NULL: the pattern in models/collectives.def. */
 enum { TWS_OP_DETAIL = 400 };
 const char *tws_op_detail(const tws_plan *plan, uint32_t op, const char *algorithm, char *buffer, int size);
 /* Returns the bytes that an operation reads and writes, or transfers, as tws_op_detail() says. */
 uint64_t tws_op_bytes(const tws_plan *plan, uint32_t op);
-/* Returns a number that is equal for the operations of different ranks that meet, a collective or the two ends of a
- * message, and different for others of the same step; 0: the operation meets no other. */
+/* Returns an identifier of the collective or message of an operation: equal for the matching operations of all its
+ * ranks, different for all other operations of the step; 0: the operation is neither a collective nor a message. */
 uint64_t tws_op_meeting(const tws_plan *plan, uint32_t op);
 
 #endif

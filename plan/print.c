@@ -40,8 +40,8 @@ static void print_operand(const tws_plan *plan, const tws_operand *operand, int 
                tws_dtype_name((tws_dtype)b->dtype), b->lifetime == TWS_LIFETIME_STATE ? "state" : "", start, bytes);
 }
 
-/* Prints the partners of an operation: the group of a collective (a root is an index in it), or the rank of a
- * message. */
+/* Prints the partners of an operation: for a collective its group (and the root as an index in the group), for a
+ * message the other rank. */
 static void print_partners(const tws_plan *plan, const tws_op *op, int json, tws_text *out) {
   if (op->kind == TWS_OP_COLLECTIVE) {
     const tws_work *work = &plan->works[op->work];

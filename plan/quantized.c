@@ -1,6 +1,6 @@
-/* Lowers quantized frozen weights (models/quantized.h): the state has their codes and the scales of blocks, and these
- * scales may be quantized too. A weight is dequantized right before each kernel that reads it, to the type of the
- * computation, into a buffer that lives until this kernel has ended. */
+/* Lowers quantized frozen weights (models/quantized.h): the state has the codes of the weights and the scales of blocks
+ * of codes; these scales may be quantized too. A weight is dequantized right before each kernel that reads it, to the
+ * type of the computation, into a buffer that lives until this kernel has ended. */
 #include "models/quantized.h"
 
 #include <inttypes.h>
@@ -27,8 +27,9 @@ static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t
                   param->name, param->columns, l->config->quantization.block);
 }
 
-/* Returns the number of elements of a parameter that are contiguous on any number of ranks, and in files: those of one
- * row if this rank has part of each row, otherwise the rows that are common to all fused parts and their slices. */
+/* Returns the largest number of elements such that a parameter consists of contiguous runs of this length, on any
+ * number of ranks and in files: the elements of one row if this rank has part of each row, otherwise those of the
+ * common divisor of the numbers of rows of all fused parts and of their slices. */
 static int64_t run_of(const tws_lower *l, uint32_t p) {
   const tws_param *param = &l->network->params[p];
   const uint32_t origin = tws_is_weight_tile(l, p) ? l->tiling.weight_of[p] : p;
@@ -43,7 +44,8 @@ static int64_t run_of(const tws_lower *l, uint32_t p) {
   return rows * param->columns;
 }
 
-/* Fails if groups of scales would depend on the number of ranks. */
+/* Fails with TWS_INVALID if some group of scales would be divided among ranks, since groups would then depend on the
+ * number of ranks. */
 static tws_code check_groups(const tws_lower *l) {
   const int64_t block = l->config->quantization.block, group = l->config->quantization.scale_block;
   const tws_param *odd = NULL;

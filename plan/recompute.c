@@ -1,7 +1,7 @@
 /* Activation checkpointing: chooses the values of a layer that are kept for the backward pass; the others are
  * recomputed from these.
  *   none        everything that a backward kernel reads is kept
- *   full        only the input of a transformer layer is kept (Chen et al. 2016, one checkpoint a layer)
+ *   full        only the input of each transformer layer is kept (Chen et al. 2016, one checkpoint per layer)
  *   selective   all but the outputs of normalisations and activation functions, which cost bytes and no matrix product
  *   operations  all but the outputs of the kinds of operations that a list names. A share of the matrix products is
  *               kept; a half is every second product of a layer, as PyTorch's selective activation checkpointing counts
@@ -41,8 +41,8 @@ static int products_of(const tws_lower *l, uint32_t module) {
   return parts > 0 ? parts : 1;
 }
 
-/* Returns 1 if the outputs of a module's products are kept. The n-th product (from 1 on) is kept if the budget for the
- * first n products, rounded up, is larger than that for the first n - 1. */
+/* Returns 1 if the outputs of a module's products are kept. The n-th product of a layer (from 1 on) is kept if n times
+ * the budget (the share of products to keep), rounded up, is larger than n - 1 times the budget, rounded up. */
 static int keeps_product(const tws_lower *l, uint32_t module, int before) {
   const double budget = l->config->recompute_budget;
   const int parts = products_of(l, module), layer = l->network->modules[module].layer;
@@ -91,7 +91,7 @@ static int keeps(const tws_lower *l, uint32_t module, int before) {
   }
 }
 
-/* The recomputed segment of an MLP ends with its second product, which follows the activation function. */
+/* The recomputed segment of an MLP ends with the MLP's second product, which follows the activation function. */
 uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   const tws_network *network = l->network;
   const int layer = network->modules[last].layer;
@@ -104,7 +104,8 @@ uint32_t tws_recompute_block(const tws_lower *l, uint32_t last) {
   return last;
 }
 
-/* Returns 1 for a module that works in the memory of its input and keeps nothing else for backward. */
+/* Returns 1 for a module that updates its input in place and saves nothing else for backward; its output is then kept
+ * if its input is. */
 static int goes_on_in_place(const tws_lower *l, uint32_t module) {
   const tws_module *m = &l->network->modules[module];
   return l->local.modules[module].forward == TWS_NO_COMMUNICATION ||
@@ -135,7 +136,7 @@ void tws_recompute_decide(tws_lower *l) {
   const tws_network *network = l->network;
   if (l->extent.evaluates) return; /* an evaluation keeps no value */
   decide_outputs(l);
-  /* a value that crosses from one layer to the next is a checkpoint */
+  /* a value that another layer than its own reads is a checkpoint */
   for (uint32_t m = 0; m < network->module_count; m++) {
     for (int i = 0; i < TWS_MODULE_INS; i++) {
       uint32_t v = network->modules[m].in[i];
@@ -145,8 +146,9 @@ void tws_recompute_decide(tws_lower *l) {
       l->kept[v] = l->kept[v] == TWS_KEPT_CHECKPOINT || layer >= 0 ? TWS_KEPT_CHECKPOINT : TWS_KEPT;
     }
   }
-  /* gathered tokens are not kept, since backward gathers them again; values in tiles neither, except that the sums of
-   * attention in chunks say whether its results are stored on the host until then */
+  /* gathered tokens are not kept, since backward gathers them again; neither are values in tiles, except the softmax
+   * sums (lse) of chunked attention: their entry determines whether the results of attention are stored on the host
+   * until backward */
   for (uint32_t v = 0; v < network->value_count; v++) {
     const tws_module *by = &network->modules[network->values[v].producer];
     if (l->chunked && by->type == TWS_MODULE_ATTENTION && v == by->out[1]) continue;

@@ -26,7 +26,8 @@ static uint32_t hash_ranks(const int *ranks, int size) {
 }
 
 /* Returns the communicator of these ranks, which it creates if there is none yet; TWS_NONE: out of memory. Two
- * communicators may have the same ranks: that of a pipeline, and that of the stages with a tied parameter. */
+ * communicators may have the same ranks: the communicator of a pipeline, and the communicator of the stages with a tied
+ * parameter. */
 static uint32_t find_communicator(finder *f, const int *ranks, int size, int message, tws_axes axes) {
   tws_run *run = f->run;
   const uint32_t slot = message ? ((uint32_t)ranks[0] * 31 + (uint32_t)ranks[1]) % SLOTS : hash_ranks(ranks, size);

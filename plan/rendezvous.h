@@ -4,7 +4,8 @@
 
 #include "plan/run_order.h"
 
-/* Fills the communicators, rendezvous and members of a run and ranks[].rendezvous, and checks that the ranks agree. */
+/* Fills the communicators, rendezvous and members of a run and ranks[].rendezvous, and checks that matching operations
+ * have equal kinds, types and sizes. */
 tws_code tws_rendezvous_make(tws_run *run, tws_error *err);
 
 #endif

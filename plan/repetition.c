@@ -5,10 +5,10 @@ enum { FIRST_ALONE = 3, BEYOND_STAGES = 4, FIRST_INTERLEAVED = 3 };
 
 int64_t tws_fold_round(const tws_pipeline_shape *shape) {
   const int stages = shape->stages;
-  /* slots of gradient buckets may alternate, so the layout may repeat only every second micro-batch */
+  /* a round is two micro-batches, since gradient buckets may use two slots alternately */
   if (stages == 1) return 2;
   const int64_t round = stages >= SLOTS_IN_TURN ? stages : stages * ((SLOTS_IN_TURN + stages - 1) / stages);
-  return shape->virtual_stages > 1 ? 3 * round : round; /* number of micro-batches in flight in all chunks */
+  return shape->virtual_stages > 1 ? 3 * round : round; /* interleaved: enough for those in flight in all chunks */
 }
 
 int64_t tws_fold_step(const tws_pipeline_shape *shape) {

@@ -5,7 +5,7 @@
 
 #include "plan/pipeline_schedule.h"
 
-/* Returns the number of micro-batches of a round, after which a stage repeats its actions and message slots. */
+/* Returns the number of micro-batches after which a stage repeats its actions with the same message slots (a round). */
 int64_t tws_fold_round(const tws_pipeline_shape *shape);
 /* Returns the number of micro-batches after which a stage repeats its actions, possibly with other message slots. */
 int64_t tws_fold_step(const tws_pipeline_shape *shape);

@@ -55,7 +55,7 @@ tws_code tws_representatives(const tws_topology *topology, const tws_node_mappin
   const int even = tws_mapping_is_even(mapping, topology), stages = tws_topology_size(topology, TWS_AXES_PIPE);
   const tws_axes axes = axes_that_differ(topology, config);
   TWS_TRY(make_room(out, even ? stages * tws_topology_size(topology, axes) : mapping->ranks, err));
-  /* stage by stage; in each the rank with index 0 along the axes is the first */
+  /* the ranks are listed stage by stage; the first of each stage is the rank with index 0 along the other axes */
   for (int stage = 0; stage < stages; stage++) {
     const int first = tws_topology_member(topology, 0, TWS_AXES_PIPE, stage);
     if (even) {
@@ -82,7 +82,7 @@ tws_code tws_ranks_to_verify(const tws_topology *topology, int64_t most, tws_ver
   const int whole = ranks / replicas <= most;
   const int unit = whole ? ranks / replicas : tws_topology_size(topology, TWS_AXES_PIPE);
   const int units = most / unit < replicas ? at_least_one((int)(most / unit)) : replicas;
-  tws_axes inside = TWS_AXES_PIPE; /* the axes inside a replica, or only "pipe", for one rank of each stage */
+  tws_axes inside = TWS_AXES_PIPE; /* the axes inside a replica; or only "pipe", if one rank of each stage is chosen */
   for (int i = 0; whole && i < topology->axes; i++)
     if (!tws_axes_cover(TWS_AXES_DATA, topology->axis[i])) inside |= 1u << topology->axis[i];
   *out = (tws_verified_set){.whole_replicas = whole ? units : 0};

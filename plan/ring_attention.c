@@ -2,9 +2,9 @@
  * on the ring of the axis "sequence" while each rank computes attention with the keys and values that it currently has
  * (Liu et al., "Ring Attention with Blockwise Transformers", 2023). Partial softmax results are merged by their sums of
  * exponentials. The sequence has 2n segments, of which rank r has r and 2n - 1 - r (models/zigzag.h), so that causal
- * attention has equal work on all ranks: all queries of a rank attend to the first half of the keys of a lower rank,
- * and the second half of its queries to all keys of a higher rank. Masked blocks are not computed. In the backward pass
- * the gradients of keys and values circulate with them, one step later, and return to their ranks. */
+ * attention has equal work on all ranks: all queries of a rank attend to the first half of the keys of each lower rank,
+ * and the second half of its queries attends to all keys of each higher rank. Masked blocks are not computed. In the
+ * backward pass the gradients of keys and values circulate with them, one step later, and return to their ranks. */
 #include "plan/attention_parts.h"
 
 typedef struct ring {
@@ -35,7 +35,8 @@ static ring ring_of(tws_lower *l, const tws_module *m) {
                 .dtype = l->config->dtype};
 }
 
-/* Returns the block after `step` shifts, when a rank has the keys of the rank `step` before it. */
+/* Returns the block that is computed after `step` shifts, when this rank has the keys of the rank that is `step`
+ * positions before it on the ring. */
 static block block_at(const ring *r, int step) {
   const int64_t half = r->length / 2;
   const int from_before = r->index - step >= 0;
@@ -69,8 +70,8 @@ static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   return tws_with_access(received, TWS_READ);
 }
 
-/* The first returns the work of this rank's queries with its own keys; the second that of one sample's queries with
- * keys of another rank. */
+/* The first returns the work of attention of this rank's queries to its own keys; the second that of one sample's
+ * queries to keys of another rank. */
 static tws_work own_work(const ring *r, tws_kernel kernel) {
   return tws_attention_own_work(r->l, r->m, kernel, r->batch, r->length);
 }
@@ -133,7 +134,8 @@ static tws_operand split_lse(const ring *r, tws_operand lse) {
   return (tws_operand){halves.buffer, TWS_READ, halves.offset + halves.count / 2, halves.count / 2};
 }
 
-/* Emits the gradients of one block. If the sums are empty, the kernels write to them directly. */
+/* Emits the gradients of one block. Kernels write directly to a sum that is still empty, otherwise to scratch memory,
+ * which is then added to the sum. */
 static void differentiate_block(const ring *r, const block *b, backward *w, tws_operand kv, int is_first) {
   const tws_work work = block_work(r, TWS_KERNEL_ATTENTION_GRAD, b);
   const uint64_t heads = (uint64_t)r->m->heads;

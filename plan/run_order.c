@@ -62,7 +62,7 @@ static tws_code prepare_ranks(tws_run *run, const tws_run_request *request, tws_
   if (request->count < 1 || !request->plans) return tws_fail(err, TWS_INVALID, NULL, "there are no plans to run");
   run->world = request->plans[0]->world;
   run->rank_count = request->count;
-  run->queue_size = (uint32_t)request->count * TWS_STREAM_COUNT; /* each entry is the first operation of a queue */
+  run->queue_size = (uint32_t)request->count * TWS_STREAM_COUNT; /* at most one ready operation per queue: its head */
   if (run->world < 1) return tws_fail(err, TWS_INVALID, NULL, "a job of %d ranks", run->world);
   run->ranks = tws_arena_alloc(run->arena, (size_t)run->rank_count, sizeof *run->ranks);
   run->rank_of = tws_arena_alloc(run->arena, (size_t)run->world, sizeof *run->rank_of);
@@ -173,7 +173,8 @@ int tws_run_next(tws_run *run, tws_run_start *start) {
   return 1;
 }
 
-/* Records the end of an operation and its effect on other queues; returns the operation's own queue. */
+/* Records the end of an operation, and examines the heads of other queues, which may have waited for it. Returns the
+ * index of the operation's own queue. */
 static int end_op(tws_run *run, uint32_t rank, uint32_t op, double end_s) {
   tws_run_rank *r = &run->ranks[rank];
   const tws_op *o = &r->plan->ops[op];

@@ -1,6 +1,6 @@
 /* The run order: determines when an operation of a plan may start, alone or together with operations of other ranks.
- * The longest path, the simulator and the verifier all use the run order; they determine the times or the data of
- * operations.
+ * The longest path, the simulator and the verifier all use the run order; each of these computes the times or the data
+ * of operations itself.
  *
  * An operation is ready when the previous one on its stream and its dependencies have ended. A rendezvous (a collective
  * of several ranks, or a message; plan.h states which operations match) starts when all its members are ready. In

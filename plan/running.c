@@ -1,12 +1,12 @@
 /* Lowers running statistics: moving averages of the means and variances of batches, biases of routers, and tables of
- * constants. They are state that no gradient changes, in one entry for all modules of this rank. Biases and tables are
- * equal on all ranks; a network that has them has no moving averages.
+ * constants. All these are state that no gradient changes; one entry of the state has those of all modules of this
+ * rank. Biases and tables are equal on all ranks; a network that has them has no moving averages.
  *
  * Each rank normalizes with the statistics of its own micro-batch, and updates its moving averages with them, as
  * data-parallel replicas usually do. The moving averages of all ranks are averaged in the optimizer phase of each step,
- * so that all ranks have equal ones whatever samples they processed, and evaluations and checkpoints do not depend on
- * the rank. The update of the last micro-batch divides by the number of ranks, so that a sum over ranks is the
- * average. */
+ * so that all ranks have equal moving averages whatever samples they processed, and evaluations and checkpoints do not
+ * depend on the rank. The update of the last micro-batch divides by the number of ranks, so that a sum over ranks is
+ * the average. */
 #include "plan/lower.h"
 
 static uint32_t running_of(const tws_lower *l, uint32_t module) {

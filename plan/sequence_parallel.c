@@ -14,7 +14,7 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
     case TWS_MODULE_ROPE:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
       return (tws_axis_rule){HEADS, HEADS, HEADS, WHOLE, WHOLE};
-    case TWS_MODULE_HEADS_NORM: /* placed by tokens before rotary positions, by heads after them */
+    case TWS_MODULE_HEADS_NORM: /* a norm before rotary positions works on tokens, one after them on heads */
       return (tws_axis_rule){TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, TWS_ANY_PLACEMENT, WHOLE, WHOLE};
     case TWS_MODULE_ATTENTION:
       if (ring) return (tws_axis_rule){TOKENS, TOKENS, TOKENS, WHOLE, WHOLE};
@@ -24,7 +24,8 @@ tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring) {
   }
 }
 
-/* Returns a phrase that says how a module other than attention combines tokens of a sample; NULL: it does not. */
+/* Returns a phrase that says how a module other than attention combines tokens of a sample; NULL: the module does not
+ * combine tokens. */
 static const char *reads_across(tws_module_type type) {
   return type == TWS_MODULE_GATHER         ? "is one token of a sample"
          : type == TWS_MODULE_SPANS        ? "scores all tokens of a sample together"
@@ -74,7 +75,8 @@ const char *tws_causal_parts_lack(const tws_module *m, int64_t sequence, int dro
   return m->window > 0 && m->window < sequence ? "attention in windows" : NULL;
 }
 
-/* Returns the name of a feature of a module that ring attention does not support; NULL: it supports all. */
+/* Returns the name of a feature of a module that ring attention does not support; NULL: ring attention supports the
+ * module. */
 static const char *ring_lacks(const tws_module *m, int64_t sequence, int drops) {
   if (m->windows) return "pictures";
   if (m->type == TWS_MODULE_GATHER) return "the one token of a sample that a classifier reads";

@@ -23,10 +23,11 @@ static tws_code check_sizes(const tws_plan_request *base, tws_serving_sizes size
 
 void tws_serving_drop_nothing(tws_config *config) {
   config->expert_dropless = 1;
-  config->expert_bound = 1e6; /* a rank has room for all routes that it can receive */
+  config->expert_bound = 1e6; /* large enough that a rank has slots for all routes that it can receive */
 }
 
-/* Returns the configuration of a program: that of the base without what concerns training alone. */
+/* Returns the configuration of an inference program: a copy of `base` without the settings that only a training
+ * needs. */
 static tws_config config_of(const tws_config *base, tws_program program, tws_serving_sizes sizes) {
   tws_config c = *base;
   c.cache_length = sizes.text;

@@ -73,13 +73,13 @@ static uint32_t add_module(maker *k, const tws_module *like) {
   return index;
 }
 
-/* Returns the number of ranks whose slots, or counts of slots, are concatenated in a value: that of all tensor ranks if
- * they gather slots. */
+/* Returns the number of ranks whose slots, or counts of slots, are concatenated in a value: all tensor-parallel ranks
+ * if these gather slots, else 1. */
 static int slot_parts(const maker *k, uint32_t value, tws_placement placement) {
   const tws_value *v = &k->whole->values[value];
   int slots = v->kind == TWS_VALUE_INDEX && k->whole->modules[v->producer].type == TWS_MODULE_ROUTER;
   for (int i = 0; i < v->row_dims; i++) {
-    if (v->row[i].kind == TWS_DIM_SAMPLES) return 1; /* the value has routes, which are not slots */
+    if (v->row[i].kind == TWS_DIM_SAMPLES) return 1; /* the value has routes of tokens, not slots */
     slots |= v->row[i].kind == TWS_DIM_CAPACITY;
   }
   return slots && tws_sharding_gathers_slots(k->how) && placement.on[TWS_AXIS_MODEL] != TWS_PLACED_TOKENS ? k->tensor
@@ -145,7 +145,7 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
   module.heads = origin->heads;
   module.kv_heads = origin->kv_heads;
   module.head_size = origin->head_size;
-  local_heads(k, &module, 0); /* the heads of all ranks between which values are exchanged */
+  local_heads(k, &module, 0); /* the heads of all sequence-parallel ranks, among which values are exchanged */
   if (to == TWS_PLACED_TOKENS) module.kv_heads = 0;
   const uint32_t index = add_module(k, &module);
   k->modules[index].axis = (uint8_t)axis;
@@ -158,7 +158,7 @@ static uint32_t add_exchange(maker *k, tws_axis axis, tws_placed to, uint32_t va
 }
 
 /* Returns the placement that a module requires of an input. If the first input of an adapter is split, its second input
- * is read by all ranks. Counts of slots are not split, but are gathered if slots are. */
+ * is needed whole on all ranks. Counts of slots are not split, but are gathered if slots are gathered. */
 static uint8_t wanted_along(const maker *k, tws_axis axis, const tws_module *m, uint32_t value) {
   const int other = axis == TWS_AXIS_MODEL && m->type == TWS_MODULE_LOW_RANK && value != m->in[0];
   const uint8_t wants = rule_of(k, axis, m).wants;
@@ -189,13 +189,14 @@ static uint32_t wanted_input(maker *k, const tws_module *m, uint32_t value) {
     in_place &= tws_local_exchanges_in_place(&k->modules[k->net->module_count - 1]);
   }
   k->changed[value] = local;
-  if (in_place) k->current[value] = local; /* the exchange took over the memory of its input */
+  if (in_place) k->current[value] = local; /* updated in place: the old content no longer exists */
   return local;
 }
 
 /* ---- parameters ---- */
 
-/* Makes the local parameter a slice of rows, block by block; a vector has rows of one element. */
+/* Makes the local parameter a slice of the whole parameter that has this rank's rows of each block; a vector has rows
+ * of one element. */
 static void slice_rows(maker *k, uint32_t p, const int64_t *blocks, int count) {
   tws_param *param = &k->net->params[p];
   const tws_param *whole = &k->whole->params[p];
@@ -226,8 +227,8 @@ static void slice_columns(maker *k, uint32_t p) {
   k->params[p].on[TWS_AXIS_MODEL] = TWS_PLACED_COLUMNS;
 }
 
-/* Keeps a parameter whole on every rank. If the module processes only some of the tokens or heads, each rank computes a
- * part of the sum that is the gradient. */
+/* Keeps a parameter whole on every rank. If the module processes only some of the tokens or heads, the gradient is a
+ * sum to which each rank contributes a part. */
 static void keep_whole(maker *k, const tws_module *m, uint32_t p, tws_placement input) {
   const tws_param *whole = &k->whole->params[p];
   for (int i = 0; i < k->divided_count; i++) {
@@ -305,7 +306,7 @@ static void place_params(maker *k, const tws_module *m, tws_placement input) {
       continue;
     }
     if (placed == TWS_PLACED_ROWS) slice_rows(k, m->param[i], blocks, count);
-    /* 1: relative biases, which are split by heads */
+    /* 1: the parameter is a table of relative biases, whose columns are split by heads */
     const int by_head = m->buckets > 0 && input.on[TWS_AXIS_MODEL] == TWS_PLACED_FEATURES;
     if (placed == TWS_PLACED_COLUMNS || by_head) slice_columns(k, m->param[i]);
   }
@@ -322,7 +323,8 @@ static void vocabulary_part(const maker *k, tws_local_module *local) {
   if (local->rows < 0) local->rows = 0;
 }
 
-/* Returns the placement of a module's output before an exchange, given that of its input. */
+/* Returns the placement that a module's kernel gives its output (before an exchange), from the placement of the
+ * module's input. */
 static tws_placement given_by(const maker *k, const tws_module *m, tws_placement input) {
   for (int i = 0; i < k->divided_count; i++) {
     const tws_axis_rule rule = rule_of(k, k->divided[i], m);
@@ -351,8 +353,8 @@ static void leave_placed(maker *k, const tws_module *m, uint32_t value) {
 }
 
 /* Checks that a module's inputs have placements that fit each other. If an unsplit module reads a value that split
- * modules read before, it needs the memory that these took over: the value is marked as shared, and the network is
- * rebuilt. */
+ * modules read before, it needs a buffer that the split modules have overwritten in place: the value is marked as
+ * shared, and the network is rebuilt. */
 static void check_input(maker *k, const tws_module *m, uint32_t value, tws_placement input, tws_placement other) {
   const int keeps = m->type == TWS_MODULE_LOW_RANK || m->type == TWS_MODULE_EXPERT_LINEAR;
   if (keeps && k->split != TWS_SPLIT_NONE) return;
@@ -390,12 +392,12 @@ static void add_part(maker *k, const tws_module *m) {
   if (m->type == TWS_MODULE_HEADS_NORM) local_heads(k, module, input.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_FEATURES);
   const int has_words = m->type == TWS_MODULE_EMBEDDING && (k->split != TWS_SPLIT_NONE || k->tensor == 1);
   if (has_words || m->type == TWS_MODULE_LOSS) vocabulary_part(k, local);
-  /* if the output is a partial sum, only one rank adds the vector */
+  /* if the output is a partial sum, only one tensor-parallel rank adds the vector (the bias) */
   if (given.on[TWS_AXIS_MODEL] == TWS_PLACED_PARTIAL) local->skips_vector = k->tensor_index > 0;
   place_params(k, m, input);
   for (int i = 0; i < TWS_MODULE_OUTS; i++) {
     if (m->out[i] == TWS_NONE) continue;
-    /* 1: the statistics of norms of heads */
+    /* 1: the output has the statistics of a norm of each head */
     const int by_head = i > 0 && m->type == TWS_MODULE_HEADS_NORM && !(m->flags & TWS_TOGETHER);
     const int64_t width = by_head ? module->heads + module->kv_heads : output_width(k, m, m->out[i], in[0], given);
     k->current[m->out[i]] = add_value(k, index, i, m->out[i], width, given);
@@ -465,7 +467,7 @@ tws_code tws_shard_network(const tws_network *whole, const tws_sharding *shardin
              .expert_index = position->index[TWS_AXIS_EXPERT],
              .err = err};
   if (k.sequence > 1) k.divided[k.divided_count++] = TWS_AXIS_SEQUENCE;
-  /* 1: the received slots of a rank's experts are concatenated */
+  /* 1: tensor-parallel ranks gather expert slots, so the exchange among experts comes before the gathering */
   const int gathers = tws_sharding_gathers_slots(sharding);
   if (gathers && k.expert > 1) k.divided[k.divided_count++] = TWS_AXIS_EXPERT;
   if (k.tensor > 1) k.divided[k.divided_count++] = TWS_AXIS_MODEL;

@@ -73,7 +73,7 @@ typedef struct tws_local {
   const tws_local_module *modules;
   const tws_local_value *values;
   const tws_placement *params; /* per parameter: its placement */
-  /* per parameter: the slice of it, allocated in `keep`; NULL: all parameters are whole */
+  /* per parameter: the slice that this rank has, allocated in the arena `keep`; NULL: all parameters are whole */
   const tws_param_slice *slices;
 } tws_local;
 
@@ -96,8 +96,8 @@ tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_err
  * along the axis "sequence"; the second checks the sizes for Ulysses, the third for ring attention. drops: 1 if the
  * model has dropout, which ring attention does not support. */
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring);
-/* Returns a phrase for what causal attention of some queries to some keys, with results that are merged, does not
- * support of a module: ring attention and attention in chunks. NULL: it supports the module. sequence: tokens of a
+/* Returns a phrase that names the feature of an attention module that ring attention and chunked attention do not
+ * support, since both merge partial results of causal attention. NULL: they support the module. sequence: tokens of a
  * sample; drops: 1 if dropout is applied. */
 const char *tws_causal_parts_lack(const tws_module *m, int64_t sequence, int drops);
 tws_code tws_sequence_parallel_check(const tws_network *network, const tws_position *position, int64_t sequence,

@@ -1,16 +1,17 @@
-/* sparse_gradients: of an embedding table a step has gradients in the rows of its tokens alone. At stage 0 these rows
- * are gathered in place of an all-reduce of the whole table:
+/* sparse_gradients: the gradient of an embedding table is 0 except in the rows of the step's tokens. At stage 0 these
+ * rows are gathered instead of all-reducing the whole table:
  *
  *   EMBEDDING_ROWS   each rank moves the rows of its step's tokens out of its gradient, one for each distinct id, in a
  *                    buffer that has room for one row of each token
  *   all-gather       of the rows, and of their numbers
- *   ADD_ROWS         all ranks add the rows of all ranks to the table, in the order of the ranks: they stay equal
+ *   ADD_ROWS         all ranks add the rows of all ranks to their gradients, in the order of ranks: these stay equal
  *
  * A table that another module reads too (a head with tied weights), or that is split in tiles, has gradients in all
  * rows, and is all-reduced. */
 #include "plan/zero.h"
 
-/* Returns the module whose table this parameter is, if its gradient has the rows of tokens alone; else NULL. */
+/* Returns the EMBEDDING module whose table this parameter is, if only the rows of tokens in its gradient differ from 0;
+ * else NULL. */
 static const tws_module *table_of(const tws_lower *l, uint32_t param) {
   const uint32_t index = l->network->params[param].module;
   const tws_module *m = &l->network->modules[index];

@@ -33,7 +33,8 @@ typedef enum tws_elements {
   TWS_ELEMENTS_OWNED   /* the elements that this rank updates, at owned_offset */
 } tws_elements;
 
-/* The name of the state entry that holds the gradients that a step leaves for the next step (plan/delayed.c). */
+/* Names of state entries for gradients that a later step uses: first, those that a step leaves for the next step
+ * (plan/delayed.c). */
 #define TWS_DELAYED_GRADIENTS "delayed gradients"
 #define TWS_ZENFLOW_GRADIENTS "accumulated gradients" /* plan/zenflow.c */
 #define TWS_ZENFLOW_STAGED "staged gradients"
@@ -57,7 +58,7 @@ typedef struct tws_state_entry {
   uint8_t optional;     /* 1: if a checkpoint does not contain it, it gets its initial values */
   uint8_t everywhere;   /* 1 (only with TWS_ELEMENTS_NONE): the entry is equal on all ranks */
   uint8_t checkpointed; /* 1: checkpoints contain it; 0: it can be recomputed from the other entries */
-  /* 1 + index of the entry that it continues in another tier, which a checkpoint joins with it; 0: none */
+  /* 1 + index of the entry of another tier that this entry continues (a checkpoint joins both); 0: none */
   uint32_t continues;
   uint64_t first; /* index of its first element among all elements of its role; 0 unless it continues another entry */
   uint64_t elements, bytes; /* number of elements; bytes = elements x size of the type, without padding */
@@ -68,7 +69,7 @@ typedef struct tws_state_entry {
  * counters. A checkpoint consists of the counters and the entries. */
 typedef struct tws_counters {
   int64_t seed;
-  /* numbers of steps since the start of training: all, and the skipped ones, which changed no weight */
+  /* numbers of steps since the start of training: all steps, and the skipped steps, which changed no weight */
   int64_t steps, skipped;
   tws_loss_scale loss_scale; /* loss scale of the next step */
 } tws_counters;
@@ -88,7 +89,7 @@ tws_code tws_state_create(tws_state **out, tws_error *err);
 void tws_state_destroy(tws_state *state); /* NULL is allowed */
 /* Appends an entry and sets its bytes and offset. *index: its index. Its name has to outlive the state. */
 tws_code tws_state_add(tws_state *state, const tws_state_entry *entry, uint32_t *index, tws_error *err);
-/* Returns the index of the entry with that name, or TWS_NONE. */
+/* Returns the index of the entry called `name`, or TWS_NONE. */
 uint32_t tws_state_find(const tws_state *state, const char *name);
 
 /* Returns 1 if an entry is equal on all ranks of a pipeline of `stages` stages. */
@@ -103,8 +104,8 @@ typedef struct tws_state_part {
   uint64_t first;              /* index of the first of these elements in the entry */
 } tws_state_part;
 /* Clips elements [*first, *first + *count), counted among all elements of the entry's role, to those that the entry
- * has, and converts *first to an index in the entry; *skipped: number of clipped elements before these. Returns 1, or 0
- * if the entry has none of the elements. */
+ * has, and converts *first to an index in the entry; *skipped: number of elements that were clipped at the beginning of
+ * the range. Returns 1, or 0 if the entry has none of the elements. */
 int tws_state_clip(const tws_state_entry *entry, uint64_t *first, uint64_t *count, uint64_t *skipped);
 /* Writes the next part of an entry. The caller sets *shard to 0 before the first call and does not change it
  * afterwards. Returns 1, or 0 after the last part. */

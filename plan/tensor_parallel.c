@@ -1,7 +1,7 @@
-/* Tensor parallelism from the module graph (Shoeybi et al. 2019): a linear layer whose output only passes through
- * modules that work on each head or each feature alone until the next linear layer forms a pair with it. The first is
- * split by its outputs, the second by its inputs, and partial sums are reduced after the second. The vocabulary is
- * split too: rows of the embedding, columns of the logits. */
+/* Tensor parallelism from the module graph (Shoeybi et al. 2019): two linear layers form a pair if all modules between
+ * them process each head or each feature separately. The first layer is split by its outputs, the second by its inputs,
+ * and partial sums are reduced after the second layer. The vocabulary is split too: rows of the embedding, columns of
+ * the logits. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,8 @@ static const struct {
                                       TWS_PLACED_ROWS},
                            .row = {TWS_PLACED_FEATURES, TWS_PLACED_PARTIAL, TWS_BETWEEN, TWS_PLACED_COLUMNS,
                                    TWS_PLACED_REPLICATED}},
-    /* partial sums of slots are reduced before slots are sent back to their tokens, whatever the placement of these */
+    /* partial sums of slots are reduced before slots are sent back to their tokens, whatever the placement of the
+     * tokens */
     [TWS_MODULE_EXPERT_LINEAR] = {.ends_features = 1,
                                   .column = {TWS_PLACED_BROADCAST, TWS_PLACED_FEATURES, TWS_PLACED_FEATURES,
                                              TWS_PLACED_ROWS, TWS_PLACED_ROWS},
@@ -55,9 +56,9 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
     if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few labels are not split */
-    /* the few features inside an adapter are not split */
+    /* returns 0 for the features inside an adapter, which are too few to be split */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
-    /* the layer is split by the words of the vocabulary */
+    /* a layer that scores the vocabulary is split by the rows of the vocabulary instead */
     if (tws_linear_scores_words(network, &network->modules[m])) return 0;
     if (types[type].ends_features) return 1;
     if (!types[type].keeps_features && !tws_module_row_of(type)->pointwise) return 0;
@@ -89,8 +90,8 @@ tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split) {
   return split == TWS_SPLIT_COLUMN ? types[type].column : types[type].row;
 }
 
-/* Writes the widths of the parts that have adapters and returns their number. An adapter of a whole layer is split as
- * that layer's weight is. */
+/* Writes the widths of the parts of a fused layer (such as queries, keys, values) that have adapters, and returns their
+ * number. */
 static int low_rank_blocks(const tws_module *m, int64_t blocks[3]) {
   int count = 0;
   for (int i = 0; i < 3; i++)
@@ -120,7 +121,7 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
     blocks[0] = blocks[1] = (int64_t)(queries ? reader->heads : reader->kv_heads) * reader->head_size;
     return queries ? 1 : 2;
   }
-  /* queries, keys and values; of relative positions only the parts that this attention reads */
+  /* blocks of queries, keys and values; a layer of relative positions has only those that this attention reads */
   if (reader && reader->heads > 0) {
     const int positions = reader->type == TWS_MODULE_DISENTANGLED && reader->in[1] == m->out[0];
     blocks[0] = (int64_t)reader->heads * reader->head_size;
@@ -135,7 +136,8 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   return 1;
 }
 
-/* Returns the name of the size that `tensor` ranks do not divide; NULL: they divide all sizes. */
+/* Returns the name of the first size of the network (such as its heads) that `tensor` ranks do not divide, and writes
+ * the size to *amount; NULL: they divide all sizes. */
 static const char *broken_rule(const tws_network *network, int tensor, int64_t *amount) {
   const struct {
     const char *name;

@@ -26,7 +26,7 @@ void tws_topology_coordinates(const tws_topology *topology, int rank, int *coord
  * does not have counts as one rank. Members of a group are ordered by their coordinates: axes are taken in the order of
  * config/axes.def, sub-axes in the topology's order, and the last varies fastest. */
 int tws_topology_size(const tws_topology *topology, tws_axes set);
-/* Returns the rank's index in its group. */
+/* Returns the rank's index in its group along the axes of the set. */
 int tws_topology_index(const tws_topology *topology, int rank, tws_axes set);
 /* Returns member number `index` of the rank's group, which differs from `rank` only along the set. */
 int tws_topology_member(const tws_topology *topology, int rank, tws_axes set, int index);

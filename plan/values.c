@@ -18,8 +18,9 @@ static int64_t sequence_of(const tws_lower *l, const tws_value *v) {
   return l->config->sequence_length;
 }
 
-/* Returns the number of rows of a value on a rank. Rows of tokens are divided among token_parts ranks; slots are those
- * for the tokens that a rank has, multiplied by the number of ranks whose slots the value has. */
+/* Returns the number of rows of a value on a rank. Rows of tokens are divided among token_parts ranks; rows of slots
+ * are counted for the tokens of one rank, and multiplied by slot_parts, the number of ranks whose slots the value
+ * has. */
 static uint64_t rows_of(const tws_lower *l, const tws_value *v, int token_parts, int slot_parts) {
   int samples = 0, slots = 0;
   for (int i = 0; i < v->row_dims; i++) {
@@ -227,7 +228,8 @@ tws_operand tws_lower_scratch(tws_lower *l, const char *name, tws_dtype dtype, u
 
 tws_operand tws_lower_workspace(tws_lower *l, const tws_work *work) {
   size_t bytes = tws_work_workspace(work, l->request->backend, l->request->threads);
-  return tws_lower_scratch(l, "workspace", TWS_U8, bytes ? bytes : 1); /* the kernel reads only what it wrote */
+  /* a write operand, since the kernel reads only contents that it has written itself */
+  return tws_lower_scratch(l, "workspace", TWS_U8, bytes ? bytes : 1);
 }
 
 void tws_lower_compute(tws_lower *l, const tws_work *work, const tws_operand *operands, int count) {
@@ -241,7 +243,7 @@ void tws_lower_compute_with(tws_lower *l, const tws_work *work, const tws_argume
 
 void tws_lower_slice(tws_lower *l, uint32_t buffer) {
   if (l->b.failed != TWS_OK || l->b.segments[buffer].count == (uint32_t)l->streams.slices)
-    return; /* there is one slice, or the buffer is sliced already */
+    return; /* there is only one slice, or the buffer has these slices already */
   uint64_t *starts = tws_arena_alloc(l->b.plan->arena, (size_t)l->streams.slices, sizeof *starts);
   uint64_t part = l->b.plan->buffers[buffer].elements / (uint64_t)l->streams.slices;
   if (!starts) {

@@ -206,7 +206,7 @@ static void operand_bytes(const tws_plan *plan, const tws_operand *operand, uint
   *end = *begin + operand->count * size;
 }
 
-/* Returns the index of the first element of an ascending array that is at least `value`. */
+/* Returns the index of the first element >= `value` of an ascending array; `count` if there is none. */
 static size_t place_of(const uint64_t *values, size_t count, uint64_t value) {
   size_t first = 0;
   while (count) {
@@ -234,7 +234,7 @@ static tws_code make_pieces(verifier *v) {
       const tws_operand *operand = &plan->operands[i];
       const tws_buffer *buffer = &plan->buffers[operand->buffer];
       if (tws_buffer_arena(buffer) != arena || !operand->count) continue;
-      /* the buffer's segment boundaries are cuts already */
+      /* the cuts at the boundaries of this buffer have been added for an earlier operand */
       if (operand->count == buffer->elements && whole[operand->buffer]) continue;
       whole[operand->buffer] |= operand->count == buffer->elements;
       operand_bytes(plan, operand, &cuts[n], &cuts[n + 1]);
@@ -280,7 +280,7 @@ static tws_code take_over(verifier *v, uint32_t op, uint32_t buffer, piece *p) {
   }
   memset(p, 0, sizeof *p);
   p->owner = buffer + 1;
-  /* the host has written the buffer before the program, so no operation of the program has */
+  /* a buffer of the program or the state counts as written, by the host before the program, unlike one of operations */
   p->written_by = b->lifetime != TWS_LIFETIME_OPS ? op + 1 : 0;
   return TWS_OK;
 }
@@ -326,7 +326,7 @@ static tws_code replay_operations(verifier *v) {
   return TWS_OK;
 }
 
-/* A copy has two ranges of one length and one type. */
+/* Checks that both ranges of each copy have the same length and type. Returns TWS_INTERNAL otherwise. */
 static tws_code check_copies(verifier *v) {
   const tws_plan *plan = v->plan;
   for (uint32_t op = 0; op < plan->op_count; op++) {

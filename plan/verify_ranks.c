@@ -1,6 +1,6 @@
-/* Verifies that all ranks of a job together complete, by running their plans with durations of 0. The engines issue
- * operations in serial order, so this order is checked first; plans that complete in it also complete on streams. If an
- * operation cannot start, there is a deadlock. */
+/* Verifies that the plans of all ranks of a job complete together, by running them in the run order with durations of
+ * 0. The engines issue operations in serial order, so this order is checked first; plans that complete in it also
+ * complete on streams. If an operation cannot start, there is a deadlock. */
 #include "plan/run_order.h"
 
 static tws_code verify_ranks(const tws_plan *const *plans, int count, tws_absent absent, tws_error *err) {

@@ -30,8 +30,8 @@ static void push_visit(tws_lower *l, uint32_t module, tws_phase phase) {
 
 /* ---- tiles ----
  * A group of modules processes one tile of the micro-batch's tokens after another, so that no value between them exists
- * whole. The loss goes backward immediately, tile by tile; an MLP recomputes each tile in the backward pass. Tiles of
- * attention are chunks of a sample (plan/chunked_attention.c). */
+ * whole. The backward pass of the loss follows immediately, tile by tile; an MLP recomputes each tile in the backward
+ * pass. Tiles of attention are chunks of a sample (plan/chunked_attention.c). */
 
 typedef struct group {
   uint32_t first, count; /* modules [first, first + count) */
@@ -41,7 +41,7 @@ typedef struct group {
 
 /* largest number of modules after the first one, since the logits of a head are scaled and capped */
 enum { MOST_TILED = 3 };
-/* Returns 1 and the tiled group of module m, if it belongs to one. */
+/* Returns 1 and writes the tiled group of module m to *g, if the module belongs to one; else returns 0. */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {
   const tws_module *modules = l->network->modules;
   uint32_t count = l->network->module_count;
@@ -85,8 +85,8 @@ static void mark_tiled(tws_lower *l) {
   }
 }
 
-/* Returns the value that says, by l->kept, whether the backward pass finds the results of a group in chunks: the sums
- * of attention. */
+/* Returns the value whose entry in l->kept determines whether the backward pass finds the stored results of a chunked
+ * group: the softmax sums (lse) of attention. */
 static uint32_t stored_value(const tws_lower *l, const group *g) {
   return l->network->modules[g->attention].out[1];
 }
@@ -111,9 +111,9 @@ static void push_group(tws_lower *l, const group *g, tws_phase phase) {
   }
 }
 
-/* Pushes the backward pass of a group in chunks, the last chunk first. Each chunk recomputes its queries, keys and
- * values, gets the results of attention from the host, and recomputes what follows attention, except the group's
- * output. */
+/* Appends the backward visits of a chunked group, those of the last chunk first. Each chunk recomputes its queries,
+ * keys and values, gets the results of attention from the host, and recomputes what follows attention, except the
+ * group's output. */
 static void push_chunks_backward(tws_lower *l, const group *g) {
   const uint32_t last = g->first + g->count - 1;
   for (int tile = g->tiles; tile-- > 0;) {
@@ -134,7 +134,7 @@ static void push_group_backward(tws_lower *l, const group *g) {
   }
 }
 
-/* Returns 1 and the value whose memory a module takes over, if there is one. */
+/* Returns 1 and writes to *value the input that a module overwrites in place, if there is one; else returns 0. */
 static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   const tws_module *m = &l->network->modules[index];
   const int taken = tws_local_exchanges_in_place(&l->local.modules[index]) ? 0 : l->memory[m->type].taken;
@@ -142,7 +142,8 @@ static int consumes(const tws_lower *l, uint32_t index, uint32_t *value) {
   return taken >= 0;
 }
 
-/* Appends the recomputation of `value` unless it exists; recursion is at most as deep as a layer has modules. */
+/* Appends the recomputation of `value` unless the value exists. The depth of recursion is at most the number of modules
+ * of a layer. */
 static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
   if (value == TWS_NONE || have[value] || l->b.failed != TWS_OK) return;
   uint32_t index = l->network->values[value].producer, consumed;
@@ -176,7 +177,7 @@ static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
 }
 
 /* Recomputes a segment to its end, as reentrant checkpoints do, including values that backward does not read. Values in
- * tiles are recomputed with their tiles. */
+ * tiles are not recomputed here, but tile by tile in their backward visits. */
 static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
   const tws_module *modules = l->network->modules;
   group g;
@@ -190,7 +191,8 @@ static void make_whole(tws_lower *l, uint8_t *have, uint32_t last) {
 
 /* ---- fusion of adjacent modules ---- */
 
-/* Two successive visits that one kernel executes; plan/modules.c and plan/backward.c give it the operands of both. */
+/* Two successive visits that one kernel executes; plan/modules.c and plan/backward.c pass the operands of both visits
+ * to this kernel. */
 typedef struct fusion {
   uint8_t first, second;                             /* tws_module_type, in the order of the visits */
   uint8_t backward;                                  /* 1: visits of backward passes; 0: of forward passes */
@@ -199,7 +201,7 @@ typedef struct fusion {
 } fusion;
 static const fusion fusions[] = {
     {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 0, FIRST_DOES_BOTH, 1},
-    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 1, FIRST_DOES_BOTH, 1}, /* the matrix product that computes GELU's gradient */
+    {TWS_MODULE_LINEAR, TWS_MODULE_GELU, 1, FIRST_DOES_BOTH, 1}, /* a product that also computes GELU's gradient */
     {TWS_MODULE_ADD, TWS_MODULE_NORM, 0, SECOND_DOES_BOTH, 0},
 };
 
@@ -229,7 +231,7 @@ static void fuse_pair(const tws_lower *l, const uint8_t *readers, tws_visit *fir
 }
 
 /* Returns the next backward visit after `from`; recomputation between the two changes no gradient. NULL: there is none,
- * or it is that of another tile. */
+ * or it belongs to another tile. */
 static const tws_visit *next_backward(const tws_visit_list *visits, const tws_visit *from) {
   const tws_visit *end = visits->items + visits->count, *at = from + 1;
   while (at < end && (at->phase == TWS_PHASE_RECOMPUTE || at->fused_away)) at++;
@@ -237,15 +239,17 @@ static const tws_visit *next_backward(const tws_visit_list *visits, const tws_vi
   return at->tile == from->tile && at->tiles == from->tiles ? at : NULL;
 }
 
-/* Returns 1 if the layer needs both gradients, and its weight is not tiled. */
+/* Returns 1 if a module is a linear layer that needs the gradients of its weight and of its bias, and whose weight is
+ * not tiled. */
 static int takes_sums(const tws_lower *l, const tws_module *m) {
   return m->type == TWS_MODULE_LINEAR && m->param[1] != TWS_NONE && !tws_is_frozen(l, m->param[0]) &&
          !tws_is_frozen(l, m->param[1]) && tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
-/* Lets a kernel compute the gradient of a bias too. The matrix product that computes GELU's gradient does so for a bias
- * before GELU. The kernel of a norm's gradient, which is that of the residual sum before it, does so for the bias of
- * the layer whose output is read only by that sum. */
+/* Sets visit->sums_for if the kernel of a visit can compute the gradient of a bias too. The matrix product that
+ * computes GELU's gradient can do so for the bias of the layer before GELU. The kernel of a norm's gradient, which is
+ * also the gradient of the residual sum before the norm, can do so for the bias of the layer whose output only that sum
+ * reads. */
 static void fuse_sums(tws_lower *l, const uint8_t *readers, tws_visit_list *visits, uint32_t i) {
   const tws_module *modules = l->network->modules;
   tws_visit *visit = &visits->items[i];

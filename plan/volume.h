@@ -1,4 +1,4 @@
-/* Bytes that a rank sends in one run of a program. */
+/* Computes the bytes that a rank sends in one run of a program. */
 #ifndef TWS_PLAN_VOLUME_H
 #define TWS_PLAN_VOLUME_H
 

@@ -8,7 +8,8 @@
  * output's gradient; gradients of inputs are added up over tiles. States and checkpoints have only the weight, of which
  * a rank stores several ranges instead of one.
  *
- * Biases are not tiled, nor are weights that several modules use, nor any weights if parameters are not gathered. */
+ * Biases are not tiled, nor are weights that several modules use, nor any weights of jobs whose parameters are not
+ * gathered (stages 0 to 2). */
 #include <stdio.h>
 
 #include "plan/lower.h"
@@ -19,8 +20,8 @@ static int gathers(const tws_lower *l) {
   return l->config->zero.stage == 3 && (l->zero.ranks > 1 || l->config->zero.offload_param);
 }
 
-/* Returns the rows of a tile, so that all tiles have about as many; a multiple of 8 if possible, which is fast on
- * tensor cores. */
+/* Returns the number of rows of a tile of at most `most` elements, chosen so that all tiles have about as many rows; if
+ * possible it is a multiple of 8, with which tensor cores are fast. */
 static int64_t rows_of_tiles(const tws_param *weight, int64_t most) {
   int64_t fit = most / weight->columns;
   if (fit >= 8) fit -= fit % 8;
@@ -130,7 +131,8 @@ tws_outputs tws_visit_outputs(const tws_lower *l, const tws_module *m) {
   return (tws_outputs){tiles->rows * l->at.weight_tile, l->network->params[tiles->first + l->at.weight_tile].rows};
 }
 
-/* The backward pass visits the tiles of a weight in reverse order. */
+/* The first visit is that of tile 0 in the forward pass and that of the last tile in the backward pass, which visits
+ * tiles in reverse order. */
 int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m) {
   return l->at.weight_tile == (l->b.phase == TWS_PHASE_BACKWARD ? tiles_of(l, m) - 1 : 0);
 }

@@ -2,7 +2,8 @@
  * updates the other columns every few steps, with the mean of the gradients since its last update.
  *
  *   TRAIN    gradients stay on the device until the optimizer phase. Those of the device's columns are packed, their
- *            master weights and states are updated, and the weights are written back to their columns. All gradients
+ *            master weights and states are updated, and the weights are written back to the columns of the matrices.
+ *            All gradients
  *            are copied to the host, where they are staged: the clipping coefficient is computed after the backward
  *            pass, so the next program accumulates them, multiplied by it, while the device runs the forward pass.
  *            The copies begin with the last parameters, whose gradients are complete first, and overlap with the
@@ -59,7 +60,7 @@ static void list_pieces(tws_lower *l) {
       const tws_param *of = &l->network->params[param];
       const int64_t columns = of->rows > 1 ? of->columns : 1;
       const int64_t chosen = of->rows > 1 ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1;
-      if (chosen == 0) continue; /* a narrow matrix has no selected columns, so the host updates all of it */
+      if (chosen == 0) continue; /* the matrix is too narrow to have selected columns, so the host updates all of it */
       tws_columns_segment *p = &z->segments[z->count++];
       *p = (tws_columns_segment){.param = param,
                                  .zero_class = k,
@@ -118,8 +119,9 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
 
 /* ---- copies of columns ---- */
 
-/* Copies the selected columns between `range`, a range of a matrix, and a compact buffer (back 1: to the matrix).
- * `lists` has the indices of the columns, where the kernel runs. */
+/* Emits a kernel that copies the selected columns from `range`, a range of a matrix, to a compact buffer (back 1: from
+ * the buffer to the matrix). `lists`: buffer of the columns' indices, on the device or host on which the kernel
+ * runs. */
 static void move(tws_lower *l, const tws_columns_segment *p, tws_operand range, uint32_t lists, uint32_t compact,
                  int back) {
   if (l->b.failed != TWS_OK) return;
@@ -188,7 +190,7 @@ static void update_columns(tws_lower *l) {
   operands[n++] = tws_read(gradients, 0, count);
   operands[n++] = tws_hyper_of(plan->hyper, 0);
   operands[n++] = tws_all(&l->b, plan->metrics, TWS_READ);
-  /* the update keeps these weights if any gradient is not finite */
+  /* the buffer gets the old weights first, since the update writes no weights if any gradient is not finite */
   const uint32_t weights = cast_weights(l);
   if (weights != z->compact[0]) operands[n++] = tws_write(weights, 0, count);
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, n);
@@ -196,7 +198,7 @@ static void update_columns(tws_lower *l) {
 }
 
 /* Calls `emit` for ranges of all gradients that this rank updates, the last ones first. at: index of the range's first
- * element in the flat order; kept: the same among the elements that the rank updates. */
+ * element in the flat order; kept: its index among the elements that the rank updates. */
 static void each_range(tws_lower *l, void (*emit)(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count)) {
   for (uint32_t k = l->zero.trained_count; k-- > 0;) {
     const tws_zero_class *c = &l->zero.classes[k];
@@ -213,7 +215,8 @@ static void stage_range(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count
                    tws_write(l->columns.staged, kept, count));
 }
 
-/* A copy waits for the last gradient of its range, and for the host to have accumulated what is staged there. */
+/* Each copy waits for the last gradient of its range, and until the host has accumulated the gradients that were staged
+ * before in that range. */
 void tws_zenflow_stage(tws_lower *l) {
   if (l->columns.on) each_range(l, stage_range);
 }
@@ -229,7 +232,7 @@ static void accumulate_range(tws_lower *l, uint64_t at, uint64_t kept, uint64_t 
   tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, operands, 3);
 }
 
-/* Adds the staged gradients of the previous step to the sums, on the host. */
+/* Emits host kernels that add the staged gradients of the previous step to the accumulated sums. */
 static void accumulate_staged(tws_lower *l) {
   each_range(l, accumulate_range);
 }
@@ -276,11 +279,12 @@ static void begin_anew(tws_lower *l) {
     clear_on_host(l, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
 }
 
-/* Emits the norms of all columns of all matrices, of the rank's part, on the host. Returns their buffer. */
+/* Emits host kernels that compute the norms of all columns of all matrices, over the rows that this rank updates.
+ * Returns the buffer of the norms. */
 static uint32_t find_norms(tws_lower *l) {
   const tws_columns *z = &l->columns;
   const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
-  clear_on_host(l, here, z->normed); /* columns that only other ranks have are 0 */
+  clear_on_host(l, here, z->normed); /* the norms of columns of which this rank updates nothing are 0 */
   for (uint32_t i = 0; i < z->count; i++) {
     const tws_columns_segment *p = &z->segments[i];
     if (p->count == 0) continue;
@@ -313,7 +317,7 @@ static uint32_t share_norms(tws_lower *l, uint32_t here) {
   return norms;
 }
 
-/* Emits the selection by the norms in the host buffer `here`. */
+/* Emits the selection of columns by their norms, which are in the host buffer `here`. */
 static void choose(tws_lower *l, uint32_t here) {
   const tws_columns *z = &l->columns;
   if (z->listed == 0 || l->b.failed != TWS_OK) return;
@@ -367,7 +371,7 @@ static void bring_up_to_date(tws_lower *l) {
 static void end_interval(tws_lower *l, int selects) {
   begin_host(l);
   accumulate_staged(l);
-  /* no gradients are staged any more; the engine has set all metrics but the clipping coefficient to 0 */
+  /* marks that no gradients are staged: copies a metric that the engine has set to 0 to their clipping coefficient */
   if (l->b.failed == TWS_OK)
     tws_builder_copy(&l->b, TWS_STREAM_COPY_OUT, tws_read(l->b.plan->metrics, TWS_METRIC_LOSS, 1),
                      tws_write(l->columns.staged_metrics, TWS_METRIC_CLIP, 1));

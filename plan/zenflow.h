@@ -8,8 +8,8 @@
  * are laid out; kept: number of elements that the rank updates. */
 void tws_zenflow_begin(tws_lower *l, uint64_t kept);
 /* Emits the first operations of a training step: the host accumulates the staged gradients of the previous step, and in
- * a step that overlaps it runs the update of the interval before, whose results tws_zenflow_step() copies to the
- * device. In an evaluation it emits nothing. */
+ * a step that overlaps the host also runs the update of the previous interval, whose results tws_zenflow_step() copies
+ * to the device. In an evaluation it emits nothing. */
 void tws_zenflow_late(tws_lower *l);
 /* Emits the copies of this step's gradients to the host. Called when all gradients have been emitted. */
 void tws_zenflow_stage(tws_lower *l);

@@ -34,8 +34,8 @@ static void *scratch(tws_lower *l, size_t count, size_t bytes) {
 
 /* ---- storage ---- */
 
-/* Sets the offsets of the parameters of a ZeRO class, and appends those where a parameter or the class's padding begins
- * to `starts`. Returns the new number of starts. */
+/* Sets the offsets of the parameters of a ZeRO class, and appends the offsets at which a parameter, or the padding of
+ * the class, begins to `starts`. Returns the new number of elements of `starts`. */
 static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *sizes, uint64_t *starts, uint32_t count) {
   tws_zero *z = &l->zero;
   for (uint32_t i = c->first; i < c->end; i++) {
@@ -74,7 +74,8 @@ static void add_shards(tws_lower *l, uint32_t param, uint64_t first, uint64_t co
 }
 
 /* Returns a number by which parameters are ordered, so that those with equal placement along "model" are adjacent:
- * split parameters, copies, copies of which each rank computes a part of the gradient's sum. */
+ * 0: split parameters; 1: copies with equal gradients; 2: copies of which each rank computes only a part of the sum
+ * that is the gradient. */
 static int kind_along_model(const tws_lower *l, int param) {
   const tws_placed placed = (tws_placed)l->local.params[param].on[TWS_AXIS_MODEL];
   return tws_placed_is_split(placed) ? 0 : placed == TWS_PLACED_REPLICATED ? 1 : 2;
@@ -104,8 +105,8 @@ static void order_params(tws_lower *l) {
   }
 }
 
-/* Returns the number of elements that have the state `index` of those that the rank updates: Muon's matrices, which
- * come last, have only the first state. */
+/* Returns the number of elements, among the `owned` elements that the rank updates, that have optimizer state number
+ * `index`: matrices that Muon updates, which come last, have only state 0. */
 static uint64_t state_count(const tws_lower *l, int index, uint64_t owned) {
   const tws_zero *z = &l->zero;
   for (uint32_t k = 0; k < z->trained_count && index > 0; k++)
@@ -119,7 +120,7 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   tws_offload_parameters(l, elements, segments, count);
   if (l->extent.parameters_only) return;
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
-  /* If the host updates parameters that the device uses, they have separate master weights, also if both are
+  /* If the host updates parameters that the device uses, they have separate master weights, even if both are
    * float32. */
   const tws_dtype masters = tws_config_half_masters(l->config) ? l->config->dtype : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
@@ -190,11 +191,11 @@ static void lay_out(tws_lower *l, const uint64_t *sizes, uint64_t *starts) {
   tws_offload_find_cut(l);
   make_state(l, wide, kept, starts, starts_below(starts, count, wide));
   tws_quantized_state(l, wide, stored - wide);
-  /* if the cut is above 0, the device has only the gradients of elements below it */
+  /* if the cut is above 0, the device stores only the gradients of elements below the cut */
   const uint64_t cut = l->offload.cut;
   if (cut > 0 && tws_offload_copies_buckets(l) && !z->flat_gradients)
     make_gradients(l, cut, starts, starts_below(starts, count, cut));
-  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank has several buckets at the same time */
+  else if (z->flat_gradients || z->stage == 3 || z->ranks == 1) /* a single rank uses several buckets at once */
     make_gradients(l, trained, starts, starts_below(starts, count, trained));
   else
     make_gradients(l, kept, NULL, 0);
@@ -222,7 +223,7 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
-    /* the elements of a group of blocks are not divided */
+    /* a group of quantization blocks is not divided among ranks */
     const int64_t unit = tws_is_quantized(l, p) ? tws_quantized_unit(&l->b.plan->quantized) : 1;
     z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
@@ -258,7 +259,8 @@ static void count_uses(tws_lower *l) {
   }
 }
 
-/* Finds the units of FSDP: each transformer layer is a unit; outside these, the parameters of each module are. */
+/* Finds the units of FSDP: each transformer layer is a unit; outside of transformer layers, the parameters of each
+ * module are a unit. */
 static void find_units(tws_lower *l) {
   tws_zero *z = &l->zero;
   const uint32_t n = l->network->param_count;
@@ -285,7 +287,7 @@ static void find_units(tws_lower *l) {
 
 /* ---- reduction ---- */
 
-/* Appends a range to `operands`, or extends the last operand if the range begins at its end. */
+/* Appends a range to `operands`, or extends the last operand if the range begins where that operand ends. */
 static void add_range(tws_operand *operands, int *count, tws_operand range) {
   if (*count > 0 && operands[*count - 1].buffer == range.buffer &&
       operands[*count - 1].offset + operands[*count - 1].count == range.offset) {
@@ -308,8 +310,9 @@ static void all_reduce(tws_lower *l, const tws_zero_class *c, const tws_operand 
   tws_zero_divide(l, ranges, count, 1);
 }
 
-/* Reduces each owner's slices to this rank only (use_multi_rank_bucket_allreduce false). All ranges are in one buffer;
- * flat[]: offset of each range in its ZeRO class. */
+/* Emits reductions of the slices that each rank updates (owns) to their owner alone, one collective per owner
+ * (use_multi_rank_bucket_allreduce false). All ranges are in one buffer; flat[]: offset of each range in its ZeRO
+ * class. */
 static void reduce_to_owners(tws_lower *l, const tws_zero_class *c, const tws_operand *ranges, const uint64_t *flat,
                              int count, tws_dtype dtype) {
   tws_operand *mine = l->zero.room.others;
@@ -362,7 +365,8 @@ static void keep_on_device(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_builder_compute(&l->b, l->streams.reduce, &work, operands, 2);
 }
 
-/* Copies a reduced range to the gradients of this rank in the first micro-batch, and adds it to them in later ones. */
+/* Emits the operation that copies a reduced range to this rank's gradients in the first micro-batch, and adds the range
+ * to them in later micro-batches. */
 static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   tws_operand kept[2];
   from.access = TWS_READ;
@@ -381,7 +385,8 @@ static void keep_reduced(tws_lower *l, tws_operand from, uint64_t offset) {
   }
 }
 
-/* Calls keep_reduced() for many ranges; adjacent ranges with adjacent targets are one call, and thus one operation. */
+/* Calls keep_reduced() for `count` ranges, from[i] to offset to[i]. Adjacent ranges with adjacent targets are passed as
+ * one range, and are thus one operation. */
 static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *to, int count) {
   for (int i = 0; i < count;) {
     tws_operand range = from[i];
@@ -396,8 +401,8 @@ static void keep_ranges(tws_lower *l, const tws_operand *from, const uint64_t *t
 }
 
 /* Reduces ranges of gradients over the ranks of a ZeRO class. If they are reduced in another type, `ranges` is replaced
- * by the ranges of the sums in this type; but if the gradients are in one flat buffer, the sums are cast back into it.
- * `ranges` has room for 2 x count operands. */
+ * by the ranges of the sums in this type; if the gradients are in one flat buffer, the sums are instead cast back into
+ * this buffer. `ranges` has room for 2 x count operands. */
 static void reduce_gradients(tws_lower *l, const tws_zero_class *c, tws_operand *ranges, const uint64_t *flat,
                              int count) {
   const tws_zero *z = &l->zero;
@@ -436,14 +441,14 @@ static uint32_t flush_flat_bucket(tws_lower *l, tws_bucket *bucket, tws_operand 
     uint64_t to = flat[i] + ranges[i].count < end ? flat[i] + ranges[i].count : end;
     if (from >= to) continue;
     ranges[n] = tws_read(ranges[i].buffer, ranges[i].offset + from - flat[i], to - from);
-    flat[n++] = c->kept + from - begin; /* n <= i, so an element that is overwritten has been read */
+    flat[n++] = c->kept + from - begin; /* n <= i, so only elements that have been read already are overwritten */
   }
   keep_ranges(l, ranges, flat, n);
   return reduced;
 }
 
-/* Reduce-scatters gradients. Each gradient has two operands: the parts for all ranks, and the sum of this rank's parts.
- * Quantized reductions are emitted last. */
+/* Emits the reduce-scatter of gradients. Each gradient has two operands: the whole gradient, which consists of the
+ * parts for all ranks, and the sum of all ranks' parts for this rank. Quantized reductions are emitted last. */
 static void scatter(tws_lower *l, const tws_zero_class *c, const uint32_t *params, uint32_t count,
                     const tws_operand *operands, tws_dtype dtype) {
   const tws_zero *z = &l->zero;
@@ -515,7 +520,8 @@ static void make_room(tws_lower *l) {
                                    .part = scratch(l, n, sizeof(int64_t))};
 }
 
-/* Returns the number of operations so far, without the host's operations at the end. */
+/* Returns the number of operations emitted so far, without the host operations after the last operation of the
+ * device. */
 static uint32_t device_ops(const tws_plan *plan) {
   uint32_t count = plan->op_count;
   while (count > 0 && plan->ops[count - 1].stream == TWS_STREAM_HOST) count--;
@@ -526,8 +532,8 @@ static void flush_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
   if (!z->room.operands) make_room(l);
   if (l->b.failed != TWS_OK) return;
-  /* The buffers begin with the first bucket, also on ranks that have none of its elements, so that all replicas need
-   * the same memory. */
+  /* The lifetimes of the gradient buffers begin with the first bucket, even on ranks that update none of its elements,
+   * so that all replicas need the same memory. */
   tws_builder_begin(&l->b, l->b.plan->gradients);
   tws_builder_begin(&l->b, l->offload.gradients);
   uint32_t module = l->b.module;
@@ -569,7 +575,7 @@ static int reduces_now(const tws_lower *l) {
 
 /* Enables micro-batch barriers for ZeRO 2 and 3 with overlap or offloading, if they have communication or copies. In
  * these plans, with overlapped exchanges, and with activation checkpoints on the host, no operation waits for memory: a
- * bucket is filled while the previous one is reduced or copied, or has buffers of its own. */
+ * bucket is filled while the previous one is reduced or copied, or all buckets have buffers of their own. */
 static void keep_in_step(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const int checkpoints = l->checkpoints.on && l->checkpoints.tier != TWS_TIER_DEVICE;
@@ -603,7 +609,7 @@ tws_code tws_zero_begin(tws_lower *l) {
   if (!starts || !state->shards) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return l->b.failed;
   if (z->ranks == 1 && z->stage == 3 && l->offload.param_tier == TWS_TIER_DEVICE)
-    z->stage = 2; /* one rank has nothing to partition, so parameters stay where they are */
+    z->stage = 2; /* a single rank has nothing to partition, so parameters need not be gathered */
   keep_in_step(l);
   count_uses(l);
   if (l->config->zero.by_block && z->stage >= 2) find_units(l);
@@ -630,8 +636,8 @@ void tws_zero_micro_begin(tws_lower *l) {
   tws_fetch_begin(l, TWS_FETCH_MICRO_BATCH);
 }
 
-/* Reserves the buffer of a bucket that was reduced, also on ranks that copy none of its gradients to the host, so that
- * all replicas need the same memory. */
+/* Keeps the memory of a reduced bucket reserved until the next operation, also on ranks that copy none of its gradients
+ * to the host, so that all replicas need the same memory. */
 static void hold_emptied(tws_lower *l, int which) {
   const tws_zero *z = &l->zero;
   if (z->flushed[which] && tws_offload_copies_buckets(l)) tws_builder_hold(&l->b, z->emptied[which]);
@@ -718,7 +724,7 @@ tws_operand tws_zero_gradient(tws_lower *l, uint32_t param, int *accumulate) {
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
   if (bucket->buffer == TWS_NONE) {
     begin_bucket(l, bucket);
-    if (z->ranks == 1 && l->b.micro_batch > 0) { /* the bucket has the sums of earlier micro-batches */
+    if (z->ranks == 1 && l->b.micro_batch > 0) { /* the bucket contains the sums of earlier micro-batches */
       for (uint32_t i = 0; i < bucket->count; i++) z->written[z->bucket_params[bucket->first + i]] = 1;
       *accumulate = 1;
       gradient.access = TWS_READ_WRITE;
@@ -733,7 +739,7 @@ void tws_zero_contributed(tws_lower *l, uint32_t param) {
   tws_zero *z = &l->zero;
   if (--z->left[param] > 0 || !reduces_now(l)) return;
   tws_bucket *bucket = &z->buckets[z->bucket_of[param]];
-  if (z->stage == 3) { /* padding must be finite, since the norm includes it */
+  if (z->stage == 3) { /* the padding is filled with zeros, since the gradient norm includes it */
     uint64_t padded = (uint64_t)z->part[param] * (uint64_t)tws_zero_class_of(z, param)->ranks, n = numel(l, param);
     const uint32_t module = l->b.module;
     l->b.module = TWS_NONE; /* reductions belong to no module */

@@ -1,5 +1,5 @@
-/* Functions of ZeRO that only its own files, losses and the optimizer pass use, in addition to plan/lower.h. Internal
- * to plan/. */
+/* Functions of ZeRO, in addition to those in plan/lower.h, that only ZeRO's own files and a few other passes (losses,
+ * optimizers, offloading) use. Internal to plan/. */
 #ifndef TWS_PLAN_ZERO_H
 #define TWS_PLAN_ZERO_H
 
@@ -7,16 +7,17 @@
 #include "plan/lower.h"
 
 /* zero_classes.c: divides the parameters into ZeRO classes, whose members are partitioned among the same ranks, and
- * fills tws_zero.classes and tws_zero.class_of. The offsets of the classes in buffers are set later, when these are
- * laid out. */
+ * fills tws_zero.classes and tws_zero.class_of. The offsets of the classes in buffers are set later, when the buffers
+ * are laid out. */
 void tws_zero_make_classes(tws_lower *l);
 
 /* Returns the number of elements of a parameter on this rank; 0 if only other pipeline stages use it. */
 static inline uint64_t tws_zero_numel(const tws_lower *l, uint32_t param) {
   return l->zero.uses[param] ? (uint64_t)tws_param_numel(&l->network->params[param]) : 0;
 }
-/* The elements of a parameter that this rank updates: number of them, 0 if none, and the index of the first one in the
- * parameter, in the flat order of what ranks store, and among all elements that the rank updates. */
+/* The elements of a parameter that this rank updates. count: their number, 0 if none; index of the first one: first: in
+ * the parameter, at: in the flat order of the elements that the rank stores, kept: among all elements that the rank
+ * updates. */
 typedef struct tws_zero_part {
   uint64_t count, first, at, kept;
 } tws_zero_part;
@@ -72,9 +73,10 @@ void tws_quantized_reduce(tws_lower *l, const tws_zero_class *c, const int64_t *
 int tws_zero_casts(const tws_lower *l);
 void tws_zero_cast(tws_lower *l, const tws_operand *gradients, tws_operand *copies, int count);
 void tws_zero_cast_back(tws_lower *l, const tws_operand *copies, const tws_operand *gradients, int count);
-/* tws_zero_divides() returns 1 if operations divide gradients by the number of ranks; tws_zero_divide() emits those
- * before a reduction, or with after 1 those after it. tws_gradient_weight() returns the factor that the weight of a
- * gradient then has over that of its loss, which includes the division. */
+/* tws_zero_divides() returns 1 if operations divide gradients by the number of ranks; tws_zero_divide() emits the
+ * divisions before a reduction (after 0) or after it (after 1). tws_gradient_weight() returns the factor by which
+ * gradients are multiplied relative to their loss, whose weight includes the division: the number of ranks if
+ * operations divide, else 1. */
 int tws_zero_divides(const tws_lower *l);
 void tws_zero_divide(tws_lower *l, const tws_operand *gradients, int count, int after);
 double tws_gradient_weight(const tws_lower *l);

@@ -1,5 +1,5 @@
-/* ZeRO-3: gathers whole parameters and releases them, when plan/zero3_schedule.h says. If shards are not on the device,
- * the rank's shard is first copied to its position in the whole parameter. */
+/* Emits the gathers and releases of whole parameters of ZeRO-3, at the visits that plan/zero3_schedule.h determines. If
+ * shards are not on the device, the rank's shard is first copied to its position in the whole parameter. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
@@ -46,8 +46,8 @@ static tws_operand own_part(tws_lower *l, const tws_zero_class *c, uint32_t p) {
   return tws_read(l->b.plan->parameters, z->flat_offset[p], part);
 }
 
-/* Writes the segments of a parameter's gather, each of which has two operands, the rank's part and the whole; returns
- * the number of operands. */
+/* Writes the operands of a parameter's gather, two for each segment: the rank's part, and the whole. Returns the number
+ * of operands. */
 static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_operand *operands) {
   tws_zero *z = &l->zero;
   const uint64_t part = (uint64_t)z->part[p], ranks = (uint64_t)c->ranks;
@@ -76,7 +76,7 @@ static int segments_of(tws_lower *l, const tws_zero_class *c, uint32_t p, tws_op
 }
 
 static void gather_at_once(tws_lower *l, const uint32_t *params, uint32_t count) {
-  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* most gathers are those of one module's parameters */
+  enum { FEW = 8, OPERANDS = 2 * TWS_QUANTIZED_PARTS }; /* up to FEW parameters (mostly a module's) are not allocated */
   tws_zero *z = &l->zero;
   if (l->b.failed != TWS_OK) return;
   const tws_zero_class *c = tws_zero_class_of(z, params[0]);
@@ -107,20 +107,21 @@ static int are_of_same_ranks(const tws_zero *z) {
   return z->trained_count == 1;
 }
 
-/* Gathers parameters. Adjacent ones that are partitioned over the same ranks and stored alike are gathered by one
- * collective. */
+/* Emits the gathers of parameters. Parameters that are adjacent in the list are gathered by one collective if they are
+ * partitioned among the same ranks and are gathered from the same (primary or secondary) partition. */
 static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) {
   const uint32_t most = l->config->zero.allgather_sequential ? 1 : count;
   const int alike = are_of_same_ranks(&l->zero) && l->zero.secondary.buffer == TWS_NONE;
   for (uint32_t i = 0, n; i < count; i += n) {
     for (n = alike && i + most <= count ? most : 1;
          n < most && i + n < count && gathered_alike(&l->zero, params[i + n], params[i]);)
-      n++; /* both are frozen, or both are not */
+      n++; /* the parameter joins the collective of the previous one */
     gather_at_once(l, params + i, n);
   }
 }
 
-/* Lists the parameters that a micro-batch gathers, in order, so that they are read from the disk beforehand. */
+/* Lists the parameters that a micro-batch gathers, in the order of the gathers, so that reads from the disk can be
+ * issued ahead of them. */
 static void list_fetches(tws_lower *l) {
   const tws_zero *z = &l->zero;
   const size_t most = z->schedule.param_count + (size_t)l->network->param_count;

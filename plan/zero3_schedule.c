@@ -39,7 +39,7 @@ static void prefetch_after_visit(coordinator *c, tws_zero3_actions *actions) {
   while (c->queue_head < c->queue_count && taken < budget) {
     uint32_t param = c->queue_param[c->queue_head], visit = c->queue_visit[c->queue_head];
     c->queue_head++;
-    /* set even for a parameter that is gathered already, since this prevents its release */
+    /* set even if the parameter is gathered already, since the entry prevents its release before that visit */
     c->fetched_for[param] = visit;
     if (c->available[param]) continue;
     taken += c->numel[param];

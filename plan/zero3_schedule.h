@@ -5,8 +5,8 @@
  * Before a visit, the parameters that it needs and that are not gathered yet are gathered immediately; then the next
  * parameters of the trace are prefetched, up to a budget; after the visit, parameters that no visit needs soon are
  * released. Parameters that are gathered at the same time are gathered by one collective. With
- * stage3_allgather_sequential each is gathered by a collective of its own, and the budget is one element, so that only
- * the next parameter of the trace is prefetched. */
+ * stage3_allgather_sequential each parameter is gathered by a collective of its own, and the budget is one element, so
+ * that only the next parameter of the trace is prefetched. */
 #ifndef TWS_PLAN_ZERO3_SCHEDULE_H
 #define TWS_PLAN_ZERO3_SCHEDULE_H
 

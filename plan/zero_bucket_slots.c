@@ -1,8 +1,9 @@
-/* Buckets of a single rank with its optimizer on the host. A few buffers that live for the whole program are reused by
- * all buckets, so no operation waits for memory. From the second micro-batch on, the accumulated sums are copied back
- * into a bucket, so that kernels add to them as without offloading. This copy is issued when the previous bucket in the
- * same buffer has been copied out, and overlaps with the filling of another bucket; for the first bucket of each buffer
- * it is issued when the micro-batch begins, or when its backward pass begins if the forward pass fetches parameters. */
+/* Reuses buffers for the gradient buckets of a single rank whose optimizer is on the host. All buckets share a few
+ * buffers that live for the whole program, so no operation waits for memory. From the second micro-batch on, the
+ * accumulated sums are copied back into a bucket, so that kernels add to them as without offloading. This copy is
+ * issued when the previous bucket in the same buffer has been copied out, and overlaps with the filling of another
+ * bucket; for the first bucket of each buffer it is issued when the micro-batch begins, or when its backward pass
+ * begins if the forward pass fetches parameters. */
 #include "plan/offload.h"
 #include "plan/zero.h"
 
@@ -96,7 +97,8 @@ uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket) {
   const tws_bucket *b = &z->buckets[bucket];
   if (!begin_buckets(l)) return 0;
   if (l->b.micro_batch > 0) {
-    /* a tiled loss computes gradients in the forward pass, before buckets are brought back for the backward pass */
+    /* a tiled loss computes gradients in the forward pass, before the sums of buckets are copied back for the backward
+     * pass */
     if (!z->brought[bucket]) bring(l, bucket);
     return z->slot_buffers[z->bucket_slots.place[bucket]];
   }

@@ -1,8 +1,8 @@
 /* Determines which gradients are reduced together (reduce_bucket_size), in the order in which they become complete. */
 #include "plan/zero.h"
 
-/* Counts one use of a parameter, or of its tiles; if its gradient is then complete, appends it to order[count]. Returns
- * the new count. */
+/* Counts one contribution to the gradient of a parameter, or of its tiles. If the gradient is then complete, appends
+ * the parameter to `order`. Returns the new number of elements of `order`. */
 static uint32_t complete(const tws_lower *l, uint32_t param, uint32_t *left, uint32_t *order, uint32_t count) {
   const uint32_t tiles = tws_weight_tile_count(l, param);
   if (!tiles && --left[param] == 0) order[count++] = param;
@@ -31,7 +31,8 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
 static void close_bucket(tws_lower *l, tws_bucket *bucket) {
   tws_zero *z = &l->zero;
   uint32_t *params = z->bucket_params + bucket->first;
-  /* ascending; they were added nearly in reverse order */
+  /* sorts the parameters in ascending order: reverses them, since they were added nearly in descending order, then
+   * inserts */
   for (uint32_t i = 0, k = bucket->count - 1; i < k; i++, k--) {
     const uint32_t p = params[i];
     params[i] = params[k];
@@ -61,9 +62,9 @@ static uint32_t fill_buckets(tws_lower *l, uint32_t zero_class, const uint32_t *
   for (uint32_t i = 0; i < count; i++) {
     uint32_t p = order[i];
     if (z->class_of[p] != zero_class) continue;
-    /* A gradient to which several modules add is alive from the first to the last of them. It has a bucket of its own,
-     * so that it does not keep the memory of others alive. So has a gradient that is larger than a bucket, as in
-     * DeepSpeed. */
+    /* A gradient to which several modules contribute is alive from the first contribution to the last. It has a bucket
+     * of its own, so that it does not keep the memory of other gradients alive. A gradient that is larger than a bucket
+     * also has its own, as in DeepSpeed. */
     const int alone = z->uses[p] > 1 || (!z->unit && tws_zero_numel(l, p) > limit);
     const int full =
         z->unit ? bucket && z->unit[p] != z->unit[z->bucket_params[first - 1]] : filled + tws_zero_numel(l, p) > limit;

@@ -2,7 +2,7 @@
  * alike, in one parameter group. */
 #include "plan/zero.h"
 
-/* Returns the axes along which a parameter is replicated, out of those of all replicas. Its gradient is summed over the
+/* Returns the axes along which a parameter is replicated, a subset of `replicas`. Its gradient is summed over the
  * ranks along these axes. */
 static tws_axes axes_of(const tws_lower *l, uint32_t p, tws_axes replicas) {
   const tws_topology *t = &l->b.plan->topology;
@@ -42,8 +42,8 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen, int param_gro
   return found;
 }
 
-/* Classes in their order in the flat buffers. Muon's come after those of other trained parameters, which alone have a
- * second state. */
+/* Order of the classes in the flat buffers. Classes that Muon updates come after other trained classes, since only the
+ * latter have a second optimizer state. */
 enum { ORDER_OTHERS, ORDER_MUON, ORDER_FROZEN, ORDER_QUANTIZED, ORDERS };
 
 static int order_of(const tws_lower *l, uint32_t p) {
@@ -78,7 +78,7 @@ void tws_zero_make_classes(tws_lower *l) {
 tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param) {
   const tws_zero *z = &l->zero;
   const uint64_t begin = tws_zero_kept_first(z, c), end = begin + c->partition, start = z->flat_offset[param];
-  /* elements of the parameter before those that the rank stores, and number of those */
+  /* skipped: number of elements of the parameter before the elements that the rank stores; stored: number of these */
   uint64_t skipped = 0, stored = tws_zero_numel(l, param);
   if (z->stage == 3) {
     const uint64_t part = (uint64_t)z->part[param], all = stored;

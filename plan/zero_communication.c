@@ -1,10 +1,11 @@
 /* Reductions in communication_data_type: gradients in another type are cast into a buffer of that type, reduced there,
  * and cast or added from there into the accumulation buffer, as DeepSpeed does. If the gradients of a step are in one
- * flat buffer (stages 0 and 1) the sums are cast back into it; of a bucket of stages 2 and 3 only the sums are read.
+ * flat buffer (stages 0 and 1) the sums are cast back into it; at stages 2 and 3 later operations read only the sums,
+ * so these are not cast back into the bucket.
  *
  * DeepSpeed divides the sum by the number of ranks, before the reduction or after it (prescale_gradients,
  * gradient_predivide_factor). Here the weight of the loss includes this division, so that gradients are divided before
- * they are cast; but where one of these keys is given, operations divide what is reduced, as in DeepSpeed. */
+ * they are cast; but if one of these keys is given, operations divide the reduced gradients, as in DeepSpeed. */
 #include "plan/compressed.h"
 #include "plan/zero.h"
 

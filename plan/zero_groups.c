@@ -58,8 +58,8 @@ static void gather(tws_lower *l, uint32_t group, const tws_operand *pairs, int c
                          (tws_dtype)buffers[pairs[0].buffer].dtype, bytes, (uint32_t)(count / 2), 0, pairs, count);
 }
 
-/* Gathers in two levels. far, near: room for the operands of the first level (parts of all nodes), and of the second
- * (these parts, for all ranks of a node). */
+/* Emits a gather in two levels. far: scratch array for the operands of the inter-node level, which gathers the parts of
+ * the ranks with the same index on all nodes; near: the same for the intra-node level, which gathers these parts. */
 static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count, tws_operand *far, tws_operand *near) {
   const tws_zero_groups *g = &l->zero.groups;
   const uint64_t nodes = (uint64_t)g->nodes, ranks = (uint64_t)g->intra;
@@ -81,7 +81,8 @@ static void gather_in_steps(tws_lower *l, const tws_operand *operands, int count
 }
 
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count) {
-  /* most: largest number of operands of one operation */
+  /* most: largest number of operands per call that the two levels can process, since an operation's count has 16
+   * bits */
   const int nodes = l->zero.groups.nodes, most = UINT16_MAX / (2 * nodes) * 2;
   if (nodes < 2) {
     gather(l, group, operands, count);

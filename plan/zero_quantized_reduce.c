@@ -9,8 +9,8 @@
 
 enum { BITS = 4, BLOCK = 512 };
 
-/* One level of a quantized reduction, among the ranks of `group`: of each gradient, each rank sends `parts` parts to
- * each rank, and the received parts are summed. */
+/* One level of a quantized reduction, among the ranks of `group`: each rank sends `parts` parts of each gradient to
+ * every rank, and sums the parts that it receives. */
 typedef struct level {
   uint32_t group;
   int64_t parts, ranks;
@@ -48,7 +48,8 @@ static void add_up(tws_lower *l, const level *h, int64_t part, const tws_operand
 }
 
 /* Emits one level of the reduction: quantizes `count` gradients, exchanges them by one all-to-all and sums the results
- * into `to`. part: elements that a rank receives of each gradient. segments: room for four operands of each. */
+ * into `to`. part[]: per gradient, the number of elements of one part. segments: scratch array of four operands per
+ * gradient. */
 static void emit_level(tws_lower *l, const level *h, const int64_t *part, uint32_t count, const tws_operand *from,
                        const tws_operand *to, tws_operand *segments) {
   uint64_t bytes = 0;

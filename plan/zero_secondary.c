@@ -2,9 +2,9 @@
  * the ranks of a node keep the parameter partitioned among themselves, so that later gathers of the step are
  * intra-node.
  *
- * Each of the ranks of l->zero.node keeps 1/h of every parameter that is gathered again before it is updated, in the
- * model's type, from its first gather to the last of the step. Persistent parameters, those that are gathered only
- * once, and quantized weights have no secondary partition. */
+ * Each of the h ranks of l->zero.secondary.group keeps 1/h of every parameter that is gathered again before it is
+ * updated, in the model's type, from the parameter's first gather in the step to its last. Persistent parameters, those
+ * that are gathered only once, and quantized weights have no secondary partition. */
 #include "plan/zero.h"
 
 void tws_secondary_begin(tws_lower *l) {

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "sim/fluid.h"
 
-/* An edge of a ring: from one rank of a node to the next rank, or to the next node. */
+/* A directed edge of a ring: it leads from one rank of a node to the next rank, or from the node to the next node. */
 typedef struct edge {
   int link, next, sent, got, busy;
   double latency_s;
@@ -21,7 +21,7 @@ typedef struct run {
 static void try_send(run *r, int index) {
   edge *h = &r->edges[index];
   if (h->busy || h->sent == r->steps || h->got < h->sent)
-    return; /* a rank forwards a message, except the first, when it has arrived */
+    return; /* the next message to forward has not arrived yet; only the first is the rank's own */
   h->busy = 1;
   r->failed |= tws_fluid_flow(r->fluid, &h->link, 1, r->piece, r->now_s, 2 * (uint64_t)index) != 0;
 }

@@ -1,5 +1,5 @@
-/* Computes the time of a collective's rings on idle links, message by message. Flows model only bytes, so the
- * collective waits before its flows for the difference between this time and theirs. */
+/* Computes the time of a collective's rings on idle links, message by message. Flows model only bytes, so a simulated
+ * collective waits before it starts its flows, for the difference between this time and the time of the flows. */
 #ifndef TWS_SIM_ALONE_H
 #define TWS_SIM_ALONE_H
 

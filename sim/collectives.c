@@ -95,8 +95,8 @@ static int is_simulated_alone(const tws_sim *sim, const tws_rendezvous *met, int
          tws_collective_of((tws_collective)work_of(sim, met)->code)->pattern == TWS_PATTERN_RING;
 }
 
-/* Returns the seconds that the flows have to wait, in addition to the latency of 0 bytes, so that they end when the
- * messages would; below 0: the formula's latency applies. */
+/* Returns the seconds by which the start of a collective's flows is delayed, in addition to the latency of a collective
+ * of 0 bytes, so that the flows end when its messages would; below 0: the formula's latency applies. */
 static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int near, double bytes) {
   const tws_communicator *c = communicator_of(sim, met);
   const tws_cluster *cluster = sim->request->machine.cluster;
@@ -110,7 +110,7 @@ static double rings_wait_s(const tws_sim *sim, const tws_rendezvous *met, int ne
   const double piece = bytes / c->size, port = tws_cluster_port(cluster, near), nics = cluster->nics_per_node,
                devices = cluster->devices_per_node > near ? cluster->devices_per_node : near;
   double seconds = rings > 1 ? tws_ring_collective_s(cluster, near, rings, steps, piece / rings) : -1;
-  /* share of the rings that cross the most loaded port; the other limit is the NICs */
+  /* share of the rings that cross the most loaded port of a device; the NICs are the other possible bottleneck */
   const double passes = rings < near ? 1 : (rings - 1.0) / rings;
   if (seconds >= 0)
     seconds =
@@ -217,7 +217,7 @@ static int by_messages(const tws_sim *sim, const tws_rendezvous *met) {
          row_of(sim, met)->pattern != TWS_PATTERN_SIGNAL;
 }
 
-/* Returns the part of `seconds` that does not depend on a link's bandwidth. */
+/* Returns how many of the `seconds` of a collective are latency, which does not depend on a link's bandwidth. */
 static double latency_of(const tws_sim *sim, const tws_rendezvous *met, double seconds) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || !effects->takes) return 0;

@@ -45,7 +45,8 @@ void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag) {
 
 /* ---- advancing ---- */
 
-/* Returns the name of the algorithm of a collective, if NCCL's choice is simulated; NULL: the pattern of the table. */
+/* Returns the name of the algorithm that NCCL would choose for a collective, if its choice is simulated; NULL: the
+ * collective has the pattern of models/collectives.def. */
 static const char *algorithm_of(const tws_sim *sim, const tws_plan *plan, uint32_t op) {
   const tws_machine *machine = &sim->request->machine;
   const tws_work *work = &plan->works[plan->ops[op].work];
@@ -82,7 +83,8 @@ double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, ui
   return effects && effects->takes ? effects->takes(effects->user, members, count, start_s, seconds) : seconds;
 }
 
-/* Calls the effect of an operation that is no rendezvous; tws_sim_end_transfer() calls the effects of rendezvous. */
+/* Calls the effect (a callback of the request) of an operation that is no rendezvous; for rendezvous
+ * tws_sim_end_transfer() does so. */
 static void take_effect(tws_sim *sim, uint32_t rank, uint32_t op, double end_s) {
   const tws_sim_effects *effects = sim->request->effects;
   if (!effects || sim->run->ranks[rank].rendezvous[op] != TWS_NONE || sim->failed != TWS_OK) return;
@@ -161,7 +163,7 @@ static void scale_links(tws_sim *sim, double at_s) {
       }
       tws_platform_scale(&sim->platform, rank, network, share, at_s);
     }
-  if (change_s < at_s + least_s) change_s = at_s + least_s; /* a date is a sum and may be early by one rounding error */
+  if (change_s < at_s + least_s) change_s = at_s + least_s; /* change_s is a sum and may be early by a rounding error */
   if (tws_engine_alarm(TWS_ALARM_LINKS, change_s, tws_sim_tag(TWS_EVENT_LINKS, 0, 0)) != 0)
     tws_sim_fail(sim, TWS_ENVIRONMENT, "%s", tws_engine_error());
 }
@@ -304,7 +306,8 @@ static tws_code prepare_simulation(tws_sim *sim, tws_error *err) {
   sim->world = request->plans[0]->world;
   sim->serial = tws_profile_serial_streams(machine->profile);
   sim->cores = tws_profile_cores(machine->profile);
-  if (sim->cores > 0) { /* on hosts, the cores that a node's ranks need are compared with those that it has */
+  /* hosts without devices: the number of cores that a node's ranks need is compared with the number that it has */
+  if (sim->cores > 0) {
     const tws_node_mapping mapping = tws_machine_mapping(machine, sim->world);
     const int per_node = tws_mapping_most_on_node(&mapping);
     const int threads = request->plans[0]->threads > 0 ? request->plans[0]->threads : 1;

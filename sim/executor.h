@@ -69,14 +69,14 @@ typedef struct tws_sim {
   tws_arena *arena;
   tws_sim_rank *ranks;
   int rank_count, world;
-  tws_run *run;     /* the run order; the indices of ranks, communicators and rendezvous are those of the run */
+  tws_run *run;     /* the run order's state; its indices of ranks, communicators and rendezvous are used here too */
   unsigned classes; /* if representative ranks are simulated: bit mask of the axes along which they differ */
   int serial;       /* 1: each rank has one queue for all streams */
   /* 1: the ranks of a node need more cores than it has, so operations are executions on shared cores instead of
    * timers */
   int share_cores;
-  /* 1: the ranks of a node need more cores than it has, and one representative rank is simulated, so costs are
-   * multiplied */
+  /* 1: the ranks of a node need more cores than it has, but only one representative rank is simulated, so its compute
+   * costs are multiplied by the ratio */
   int slowdown;
   int cores;
   /* 1: GPUs are simulated with all ranks, so the host's links and memory and the disks are links that flows share */
@@ -93,7 +93,8 @@ typedef struct tws_sim {
   tws_error *err;
 } tws_sim;
 
-/* The kinds of events; a tag consists of the kind and two numbers (tws_sim_tag()), which the comments name. */
+/* The kinds of events. The tag of an event consists of its kind and two numbers (tws_sim_tag()); the comments say what
+ * the numbers of each kind are. */
 typedef enum tws_sim_event {
   TWS_EVENT_TIMER,      /* the timer of an operation ended; numbers: rank, operation */
   TWS_EVENT_EXECUTION,  /* an operation on shared cores ended; numbers: rank, operation */
@@ -116,7 +117,8 @@ void tws_sim_fail(tws_sim *sim, tws_code code, const char *format, ...) __attrib
 /* Returns the cost of a work in seconds, which it caches. If the cost is negative or not finite, it fails the
  * simulation and returns 0. */
 double tws_sim_cost(tws_sim *sim, uint32_t rank, uint32_t work);
-/* Returns `seconds`, or the seconds that the request's effects return for an operation of these members. */
+/* Returns the seconds that the request's effects return for an operation of these members that would take `seconds`;
+ * without such an effect, `seconds`. */
 double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, uint32_t count, double start_s,
                            double seconds);
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);

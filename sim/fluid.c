@@ -48,7 +48,7 @@ tws_fluid *tws_fluid_create(int links) {
   const size_t count = (size_t)links + 1;
   f->free = NONE;
   f->links = tws_calloc(count, sizeof *f->links);
-  /* each of these arrays has a link at most once */
+  /* none of these arrays needs room for more than one element per link */
   if (!f->links || tws_reserve(&f->dirty, &f->dirty_capacity, count, sizeof *f->dirty) ||
       tws_reserve(&f->component_links, &f->component_link_capacity, count, sizeof *f->component_links) ||
       tws_reserve(&f->full, &f->full_capacity, count, sizeof *f->full)) {
@@ -139,7 +139,7 @@ static void go_to(tws_fluid *f, double now_s) {
 
 void tws_fluid_capacity(tws_fluid *f, int index, double bytes_per_s, double now_s) {
   if (f->links[index].capacity == bytes_per_s) return;
-  tws_fluid_next(f); /* existing flows keep their rates until now */
+  tws_fluid_next(f); /* applies the current rates until now_s, so that only later bytes are sent at the new rates */
   go_to(f, now_s);
   f->links[index].capacity = bytes_per_s;
   if (f->links[index].flows) mark_dirty(f, (uint32_t)index);
@@ -289,7 +289,8 @@ static void share_links(tws_fluid *f) {
 
 double tws_fluid_next(tws_fluid *f) {
   if (f->heap_count == 0) return INFINITY;
-  /* Events that differ only by rounding are taken before the rates of the remaining flows are computed. */
+  /* Events whose dates differ only by rounding are all removed before the rates of the remaining flows are
+   * recomputed. */
   const double together_s = 1e-15 + 4e-16 * f->now_s;
   if (f->dirty_count > 0 && f->heap[0].date_s > f->now_s + together_s) share_links(f);
   return f->heap[0].date_s;

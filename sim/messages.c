@@ -36,7 +36,7 @@ struct tws_sim_messages {
   message_edge edges[];
 };
 
-/* The duration of a collective of a communicator whose links no other communicator uses. */
+/* A cached duration: that of a collective of a communicator whose links no other communicator uses. */
 struct tws_sim_known {
   tws_collective collective;
   uint32_t root;
@@ -137,7 +137,7 @@ static int follow_each_other(const tws_sim *sim, const tws_communicator *c) {
 static void find_alone(tws_sim *sim) {
   const size_t count = sim->run->communicator_count;
   int *order = tws_arena_alloc_unset(sim->arena, (size_t)sim->world, sizeof *order);
-  /* per communicator, bit mask: 1: rings, 2: pairs, 4: messages */
+  /* per communicator, a bit mask of what it runs: 1: rings, 2: pairwise exchanges, 4: point-to-point messages */
   uint8_t *used = tws_arena_alloc(sim->arena, count + 1, sizeof *used);
   sim->link_users = tws_arena_alloc(sim->arena, (size_t)sim->platform.links + 1, sizeof *sim->link_users);
   if (!order || !used || !sim->link_users) {
@@ -236,12 +236,12 @@ static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t
          *latency = takes + size + 1;
   for (uint32_t i = 0; i < size; i++) {
     sent[i] = 0;
-    before[i + 1] = 0; /* time of the last arrival at the sender of edge i + 1 */
+    before[i + 1] = 0; /* before[i + 1]: date in seconds of the last arrival at the sender of edge i + 1 */
     takes[i] = edges[i].bytes / tws_platform_rate(&sim->platform, edges[i].links);
     latency[i] = edges[i].latency_s;
   }
   for (uint32_t step = 0; step < edges[0].steps; step++) {
-    before[0] = before[size]; /* the last edge leads to the sender of the first */
+    before[0] = before[size]; /* the last edge of the ring leads to the sender of the first edge */
     for (uint32_t i = 0; i < size; i++) {
       const double starts = before[i] > sent[i] ? before[i] : sent[i];
       sent[i] = starts + takes[i];
@@ -256,7 +256,7 @@ static double sweep_ring(const tws_sim *sim, const message_edge *edges, uint32_t
   return last;
 }
 
-/* Returns 1, and the seconds, if an equal collective has been simulated on these links. */
+/* Returns 1 if an equal collective has been simulated on these links, and writes its duration to *seconds. */
 static int is_known(tws_sim *sim, uint32_t id, double *seconds) {
   const tws_rendezvous *met = &sim->run->rendezvous[id];
   const tws_sim_pattern *pattern = &sim->patterns[met->communicator];

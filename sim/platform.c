@@ -97,7 +97,7 @@ tws_code tws_platform_make(tws_platform *p, const tws_machine *machine, int worl
   if (p->mapping.nodes > nodes)
     return tws_fail(err, TWS_INVALID, "use more nodes or fewer ranks", "%d ranks on cluster %s, which has %d devices",
                     world, cluster->name, nodes * cluster->devices_per_node);
-  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* several NICs of one device are one link */
+  p->nic_bandwidth = cluster->inter.bandwidth * nics / p->mapping.nics; /* the NICs of one device are one link */
   p->nic_message =
       cluster->message_bandwidth > 0 ? cluster->message_bandwidth * nics / p->mapping.nics : p->nic_bandwidth;
   if (use_links) TWS_TRY(set_links(p, kind, err));
@@ -139,7 +139,8 @@ int tws_platform_path(const tws_platform *p, int from, int to, int links[TWS_PAT
 }
 
 void tws_platform_scale(const tws_platform *p, int rank, int network, double share, double now_s) {
-  const double nothing_bytes_s = 1e-3; /* flows over such a link end, but long after every deadline */
+  /* a link that is down keeps this bandwidth in bytes per second, so that its flows end, but after every deadline */
+  const double nothing_bytes_s = 1e-3;
   const double whole = network ? nic_capacity(p) : p->cluster->intra.bandwidth;
   const double left = whole * share > nothing_bytes_s ? whole * share : nothing_bytes_s;
   for (int down = 0; down < 2; down++)

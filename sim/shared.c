@@ -12,7 +12,7 @@ enum { MOST_SEGMENTS = 3 };
 typedef struct segment {
   tws_shared_link link;
   double bytes;
-  double latency_s; /* seconds of a segment without bytes */
+  double latency_s; /* seconds that a segment takes in addition to the transfer of its bytes */
 } segment;
 
 static int copy_segments(const tws_sim *sim, const tws_work *work, segment segments[MOST_SEGMENTS]) {

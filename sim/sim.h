@@ -51,8 +51,8 @@ typedef struct tws_sim_request {
   tws_timeline *timeline;         /* filled with the simulated operations; NULL: no timeline */
   const tws_sim_effects *effects; /* NULL: none */
   tws_path_result *paths;         /* [plan_count] time account of each simulated rank; NULL: not wanted */
-  double *const *times;           /* [plan_count]: [op_count][2] seconds at which each operation was ready and ended;
-                                   * NULL: not wanted */
+  double *const *times;           /* [plan_count]: [op_count][2] seconds at which each operation was ready, and at which
+                                   * it ended; NULL: not wanted */
   tws_progress *progress;         /* counts the operations that have ended; NULL: no progress is reported */
 } tws_sim_request;
 

@@ -7,7 +7,7 @@
 #include "sim/fluid.h"
 
 struct tws_solver {
-  tws_fluid *fluid; /* this project's own solver; NULL: SimGrid's network model */
+  tws_fluid *fluid; /* Twinspeed's own solver; NULL: SimGrid's network model is used */
 };
 
 static tws_code no_memory(tws_error *err) {

@@ -82,7 +82,7 @@ static const struct {
                       "108", "0.88", "0.44")},
     {"a100-80gb", GPU("a100-80gb", "ampere", DATASHEET("A100 SXM4"), "84990000000", "1073741824", A100_PEAKS, "2039e9",
                       "108", "0.88", "0.44")},
-    /* a100-40gb with measured collectives over NVSwitch, which are slower than links and formulas predict */
+    /* a100-40gb with measured collectives over NVSwitch, which are slower than the formulas predict from the links */
     {"a100-40gb-nccl",
      GPU_WITH(A100_NVSWITCH, "a100-40gb-nccl", "ampere", DATASHEET("A100 SXM4") "; nccl-tests on eight", "42290000000",
               "1073741824", A100_PEAKS, "1555e9", "108", "0.88", "0.44")},

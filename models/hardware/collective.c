@@ -7,19 +7,21 @@
 
 static const tws_traffic every_piece = {1, 1, 1};
 
-/* Returns the share of a leaf switch's NICs over which rings of all its devices leave the leaf switch: the NICs of one
- * node, because a ring visits the nodes of a leaf switch in succession. */
+/* Returns the fraction (0 to 1) of the NICs below a leaf switch over which rings leave the leaf switch: the NICs of one
+ * node, because a ring visits all nodes of a leaf switch before it leaves it. */
 static double leaves_of_ring(const tws_cluster *cluster) {
   return cluster->leaf_nodes > 0 ? 1.0 / cluster->leaf_nodes : 0;
 }
 
-/* Returns the share of the data that a rank sends to other nodes which goes to other leaf switches. */
+/* Returns the fraction of the data sent to other nodes that crosses to another leaf switch, if a rank sends equally to
+ * all nodes. */
 static double leaves_of_pairs(const tws_cluster *cluster, int nodes) {
   return nodes > cluster->leaf_nodes && nodes > 1 ? (double)(nodes - cluster->leaf_nodes) / (nodes - 1) : 0;
 }
 
-/* Returns the narrowest link of a ring through `per_node` ranks of every node. The ring shares a node's NICs with the
- * rings of the node's other devices: devices / per_node groups of the same kind run concurrently. */
+/* Returns the link with the smallest bandwidth of a ring through `per_node` ranks of every node. The ring shares a
+ * node's NICs with the rings of the node's other devices: devices / per_node groups of the same kind run
+ * concurrently. */
 static tws_link ring_link(const tws_cluster *cluster, int ranks, int per_node) {
   const double port = tws_cluster_port(cluster, ranks < per_node ? ranks : per_node);
   if (ranks <= per_node) return (tws_link){port, cluster->intra.latency_s};
@@ -38,9 +40,9 @@ static double hop_latency(const tws_cluster *cluster, int ranks, int per_node) {
   return (cluster->inter.latency_s + (per_node - 1) * cluster->intra.latency_s) / per_node;
 }
 
-/* Times of an all-to-all: every rank sends a segment to every other rank, inside its node through its port, and
- * concurrently to other nodes through its share of the node's NICs. If only the root sends or receives, the root's time
- * is that of the collective. */
+/* The times of an all-to-all. Every rank sends a segment to every other rank: through its port to ranks of its own
+ * node, and concurrently through its share of the node's NICs to other nodes. If only the root sends or receives, the
+ * root's time is that of the collective. */
 typedef struct pairs_time {
   double moving;  /* seconds of the transfers, through the port or the NIC, whichever takes longer */
   double posting; /* seconds until the last message for another node is posted and sent */
@@ -67,8 +69,8 @@ static double pairs_seconds(const tws_cluster *cluster, const tws_traffic *traff
          tws_collective_steps(collective, ranks) * ring_link(cluster, ranks, per_node).latency_s;
 }
 
-/* Returns the seconds in which every rank sends all data to the next rank. The last rank of a node uses a NIC, alone
- * unless the node has fewer NICs than groups that do the same concurrently. */
+/* Returns the seconds in which every rank of a ring sends `bytes` bytes to the next rank. Only the last rank of a node
+ * uses a NIC, which it shares with other groups if the node has fewer NICs than groups that do so concurrently. */
 static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node, double bytes) {
   const tws_link port = {tws_cluster_port(cluster, 2), cluster->intra.latency_s}, nic = cluster->inter;
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
@@ -79,8 +81,8 @@ static double shift_seconds(const tws_cluster *cluster, int ranks, int per_node,
   return fmax(inside, (share > 0 ? bytes / share : 0) + nic.latency_s);
 }
 
-/* Returns the number of rings, one for each NIC of the ranks of a node; each forwards a part of every segment,
- * concurrently. */
+/* Returns the number of rings: one for each NIC of the ranks of a node. Each ring forwards a part of every segment; all
+ * run concurrently. */
 static int rings_of(const tws_cluster *cluster, int per_node) {
   const int devices = cluster->devices_per_node > per_node ? cluster->devices_per_node : per_node;
   const int rings = (int)((int64_t)cluster->nics_per_node * per_node / devices);
@@ -89,10 +91,10 @@ static int rings_of(const tws_cluster *cluster, int per_node) {
 
 /* Returns the seconds of `steps` steps of a ring of which one edge in per_node leaves the node. The last segment
  * arrives along the critical path: at each step it advances by one edge, or waits while the narrowest link transfers
- * another segment. Passing all edges of a node takes longer or shorter than the same number of waits, and the longer
- * one counts; the remaining steps are edges inside the node, or waits. The node's rings (rings_of) run at the same
- * time; inside the node each of them takes an equal share of a port during the fraction of time in which it sends
- * through that port (processor sharing). */
+ * another segment. The seconds for passing all edges of a node, or for the same number of waits, whichever are more,
+ * count; the remaining steps are edges inside the node, or waits. The node's rings (rings_of) run at the same time;
+ * inside the node each of them takes an equal share of a port during the fraction of time in which it sends through
+ * that port (processor sharing). */
 static double ring_seconds(const tws_cluster *cluster, int ranks, int per_node, int steps, double piece) {
   const tws_link link = ring_link(cluster, ranks, per_node);
   const double narrowest = link.bandwidth > 0 ? piece / link.bandwidth : 0;
@@ -143,8 +145,8 @@ static double table_seconds(const tws_profile *profile, tws_collective collectiv
   return low * pow(high / low, log((double)ranks / below->ranks) / log((double)above->ranks / below->ranks));
 }
 
-/* Returns 1 and the choice of NCCL's model if the cluster asks for NCCL's algorithms. Measured tables of the profile
- * take precedence: 0. */
+/* Returns 1 and writes the choice of NCCL's model if the cluster requests NCCL's algorithms; returns 0 otherwise, or if
+ * the profile has a measured table for this collective, which takes precedence. */
 static int chosen(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective, int ranks,
                   int per_node, double bytes, tws_nccl_choice *choice) {
   if (!cluster->nccl || profile == NULL) return 0;
@@ -169,7 +171,7 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   if (per_node < 1) per_node = 1;
   if (bytes < 0) bytes = 0;
   double start = profile != NULL ? profile->launch_s : 0;
-  /* Segments coalesced into one call share its latency, but each costs a start of its own. */
+  /* Segments coalesced into one call share its latency, but each adds the time of one kernel launch. */
   double pieces = segments > 1 ? (segments - 1) * start : 0;
   if (profile != NULL && ranks <= per_node) {
     double measured = table_seconds(profile, collective, ranks, bytes);
@@ -180,7 +182,8 @@ static double collective_seconds(const tws_cluster *cluster, const tws_profile *
   return formula_seconds(cluster, traffic, collective, ranks, per_node, bytes) + start + pieces;
 }
 
-/* Returns the factor on a collective's seconds from corrections and from measurements of links. */
+/* Returns the factor by which a collective's seconds are multiplied, from corrections and from measurements of
+ * links. */
 static double factor_of(const tws_profile *profile, tws_collective collective) {
   const double factor = profile != NULL ? profile->correction.collective[collective] : 0;
   return (factor > 0 ? factor : 1) * (profile != NULL ? tws_profile_scale(profile, TWS_SCALE_LINKS) : 1);
@@ -204,8 +207,8 @@ double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *pro
 
 /* ---- tokens that are routed to experts ---- */
 
-/* Returns the expected number of parts to which a token is sent: `experts` experts are divided equally among `parts`
- * parts, and the token chooses `choices` experts at random. */
+/* Returns the expected number of parts (ranks or nodes) to which a token is sent, if `experts` experts are divided
+ * equally among `parts` parts, and the token chooses `choices` experts at random. */
 static double touched(double parts, double experts, int64_t choices) {
   double missed = 1;
   for (int64_t i = 0; i < choices; i++)
@@ -214,7 +217,7 @@ static double touched(double parts, double experts, int64_t choices) {
 }
 
 /* Returns the expected number of parts to which a token is sent. If a token chooses experts only from some groups of
- * experts, it is at most the number of parts in which these groups lie. */
+ * experts, it is at most the expected number of parts that have these groups. */
 static double parts_of_a_token(const tws_work *work, int parts) {
   const double all = touched(parts, (double)work->d[2], work->d[3]);
   return work->d[4] > parts ? fmin(all, touched(parts, (double)work->d[4], work->d[5]))
@@ -230,7 +233,7 @@ static int sends_tokens(const tws_profile *profile, const tws_work *work, int ra
   return profile && profile->runtime && profile->runtime->sends_once && work->d[0] > 0 && work->d[1] > 0 && ranks > 1;
 }
 
-/* Returns the load of an all-to-all (tws_traffic), reduced by casts to smaller types. */
+/* Returns the load of an all-to-all (tws_traffic), before casts to smaller types reduce it. */
 static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node) {
   const double piece = (double)work->d[0] / ranks, tokens = (double)work->d[1];
   const int near = per_node < ranks ? per_node : ranks;
@@ -238,8 +241,8 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
-  /* inside the node, a token is sent to parts other than its own rank's and that of the rank that forwards it in its
-   * node */
+  /* inside the node, inside the node, a token is sent to all ranks that have its experts, except its own rank and the
+   * rank that forwards it */
   if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;
@@ -282,7 +285,7 @@ double tws_exchange_link_latency_s(const tws_cluster *cluster, const tws_profile
              : formula_seconds(cluster, &traffic, (tws_collective)work->code, ranks, per_node < 1 ? 1 : per_node, 0);
 }
 
-/* Returns the part of the latency that overlaps with transfers. */
+/* Returns the seconds of a collective's latency that overlap with its transfers. */
 static double hidden_seconds(const tws_cluster *cluster, const tws_traffic *traffic, tws_collective collective,
                              int ranks, int per_node, double bytes) {
   const tws_collective_row *row = tws_collective_of(collective);

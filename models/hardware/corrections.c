@@ -1,4 +1,5 @@
-/* Factors on the seconds of operations: corrections by training runs, and scales by measurements of a site. */
+/* Sets and reads factors by which the seconds of operations are multiplied: corrections from training runs, and scales
+ * from measurements on the user's machine. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ static const char *collective_word(int i) {
   return tws_collective_name((tws_collective)i);
 }
 
-/* Returns the product of two factors, where 0 stands for the factor 1. */
+/* Returns the product of two factors, where 0 means the factor 1; 0 if both are 0. */
 static double product(double own, double more) {
   return own > 0 && more > 0 ? own * more : own > 0 ? own : more;
 }

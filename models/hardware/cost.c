@@ -6,11 +6,11 @@
 #include "models/hardware/runtime.h"
 
 /* A batch of matrix products as in LINEAR, tokens x out x in. A convolution is one product for each group of channels,
- * with a matrix of patches that has a row for each window. */
+ * whose input matrix has one row of pixels for each window. */
 typedef struct matrix_product {
   double m, n, k, times;
   enum { FORWARD, OF_INPUT, OF_WEIGHT } result;
-  int aligned; /* 1: rows begin at multiples of 16 bytes of 16-bit numbers */
+  int aligned; /* 1: the rows of 16-bit operands begin at multiples of 16 bytes */
 } matrix_product;
 
 static int product_of(const tws_work *work, matrix_product *p) {
@@ -62,10 +62,10 @@ static double attention_pairs(const tws_work *work) {
   return tws_work_flops(work) / (2 * products * fmax((double)work->d[4], 1));
 }
 
-/* Makes the work of one product of an expert's layer, and returns how many of these EXPERT_LINEAR or its gradient
- * executes. On a device, the rows that an expert receives from all sources are one product, as in the grouped products
- * of DeepSpeed-MoE and Megatron: it reads the weights once, and does not become slow if many sources send few rows
- * each. */
+/* Writes the work of one matrix product of an expert's layer to *one, and returns the number of such products that
+ * EXPERT_LINEAR or its gradient executes; 0: the work is another kernel. On a device, the rows that an expert receives
+ * from all sources are one product, as in the grouped products of DeepSpeed-MoE and Megatron: a grouped product reads
+ * the weights once, and does not become slower if many sources send few rows each. */
 static double expert_products(const tws_profile *profile, const tws_work *work, tws_work *one) {
   static const uint8_t codes[] = {TWS_KERNEL_LINEAR, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT};
   const int64_t *d = work->d, rows = d[5] > 0 ? d[5] : d[2];
@@ -101,7 +101,8 @@ int tws_shape_of(const tws_work *work, tws_shape *shape) {
   if (product_of(work, &p)) {
     double sizes[3] = {p.m, p.n, p.k};
     for (int i = 0; i < 3; i++) shape->log_size[i] = log(fmax(sizes[i], 1));
-    /* The coordinate makes variants closer to each other than shapes of twice the size. */
+    /* this coordinate distinguishes variants of a product (bias, accumulation), which are closer to each other than
+     * shapes of twice the size */
     shape->log_size[3] =
         (work->flags & (TWS_BIAS | TWS_SUMS) ? 0.25 : 0) + (work->flags & TWS_ACCUMULATE ? 0.5 : 0) + log(p.times);
     double costs[TWS_SURFACE_COSTS] = {2 * p.m * p.n * p.k, 1, p.n * p.k, p.m * p.n, p.m * p.k};
@@ -138,19 +139,18 @@ int tws_has_few_rows(const tws_work *work) {
   return work->code == TWS_KERNEL_LINEAR && work->d[0] <= TWS_FEW_ROWS;
 }
 
-/* Returns the distance of two types. Two 16-bit types are closer to each other than to float32, because they move the
- * same bytes. */
+/* Returns the distance of two types: 0 if they are equal, 0.25 for two 16-bit types, whose traffic is equal, else 1. */
 static double type_mismatch(uint8_t a, uint8_t b) {
   if (a == b) return 0;
   return (a == TWS_BF16 || a == TWS_F16) && (b == TWS_BF16 || b == TWS_F16) ? 0.25 : 1;
 }
 
-/* The seconds of a fused kernel are computed from measurements of the fused kernel, or as the sum of its two kernels
- * (tws_kernel_seconds). */
+/* Flags of fused kernels. The seconds of a fused kernel are computed from measurements of the fused kernel itself, else
+ * as the sum of those of its two kernels (tws_kernel_seconds()). */
 enum { FUSED = TWS_GELU | TWS_RESIDUAL };
 
-/* Returns the distance of a family's work from the given work; infinity if the family is of another kernel. like: a
- * kernel with the same kind of traffic (from the work's row), whose measurements may be used instead. */
+/* Returns the distance of a family of measurements from the given work; infinity if the family cannot be used. like: 1
+ * + a kernel with the same kind of traffic, whose measurements may be used instead; 0: none. */
 static double mismatch(const tws_family *family, const tws_work *work, int like) {
   double far = 0;
   if (family->work.code != work->code) {
@@ -164,8 +164,8 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   if (flags & (TWS_BIDIRECTIONAL | TWS_ALIBI | TWS_DROPOUT | TWS_RELATIVE)) far += 1;
   if (flags & TWS_FP8) far += 8;
   if (family->few_rows != tws_has_few_rows(work)) {
-    if (work->flags & FUSED) return INFINITY; /* the kernels that it consists of are known better */
-    far += 14;                              /* worse than other types, better than other kernels */
+    if (work->flags & FUSED) return INFINITY; /* its two single kernels have better measurements */
+    far += 14;                              /* more than for other types, less than for another kernel */
   }
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
@@ -188,8 +188,8 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
       seconds *= from / narrow;
     else if (family->work.dtype != work->dtype && from > 0 && to > 0)
       seconds *= from / to;
-    /* Accumulating into the output reads it, which is added if no sample measures it. (On a host, caches read the
-     * output in any case.) */
+    /* A kernel that accumulates into its output also reads the output. The time of this read is added if no sample
+     * includes it. (On a host, caches read the output in any case.) */
     if (work->flags & TWS_ACCUMULATE && !family->accumulates && profile->backend == TWS_BACKEND_CUDA) {
       tws_work plain = *work;
       plain.flags &= ~(uint32_t)TWS_ACCUMULATE;
@@ -209,8 +209,8 @@ static double measured_seconds(const tws_profile *profile, const tws_work *work,
     const double seconds = measured_seconds(profile, &one, threads, busy);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
-  /* Find the best match by kernel and variant, then by threads; of equal ones, those with the closest numbers of busy
-   * ranks below and above. */
+  /* Finds the family that matches best by kernel and variant, then by threads. Among families that match equally, those
+   * with the closest numbers of busy ranks below and above are used. */
   const int like = tws_operator_of((tws_kernel)work->code)->like;
   double best = INFINITY;
   for (size_t i = 0; i < profile->family_count; i++) {
@@ -237,15 +237,16 @@ static double measured_seconds(const tws_profile *profile, const tws_work *work,
 
 /* ---- from published figures ---- */
 
-/* Returns 1 if the product runs on tensor cores. Volta's support only 16-bit types; on later GPUs, float32 products are
- * assumed to be computed in float32 and not in TF32. */
+/* Returns 1 if the product runs on a GPU's float32 cores instead of its tensor cores. Volta's tensor cores support only
+ * 16-bit types; on later GPUs, float32 products are assumed to be computed in float32 and not in TF32. */
 static int runs_on_cores(const tws_profile *profile, const tws_work *work) {
   return work->dtype == TWS_F32 && profile->generation > TWS_GENERATION_NONE;
 }
 
-/* Returns the seconds of `batch` matrix products [m, k] x [k, n] on a GPU, without memory traffic: the best choice of
- * tile and split of k, in whole waves over the multiprocessors, with a fixed cost per wave that grows with the tile,
- * and an efficiency that depends on the tile. The constants are fitted to published runs; see docs/profiles.md. */
+/* Returns the seconds of `batch` matrix products [m, k] x [k, n] on a GPU, without memory traffic: the time with the
+ * best tile and split of k, in whole waves of tiles over the multiprocessors, with a fixed cost per wave that grows
+ * with the tile, and an efficiency that depends on the tile. The constants are fitted to published runs; see
+ * docs/profiles.md. */
 static double tiled_seconds(const tws_profile *profile, double batch, double m, double n, double k, double rate,
                             double bandwidth, double feed) {
   static const int tiles[][2] = {{256, 128}, {128, 256}, {256, 64}, {64, 256},
@@ -268,12 +269,13 @@ static double tiled_seconds(const tws_profile *profile, double batch, double m, 
 }
 
 /* Returns the time of reading a tile's operands relative to the time of its products, divided by (1/m + 1/n). Tensor
- * cores wait for operands; float32 cores, which are eight times slower, do not, and reach 0.93 of the peak. */
+ * cores wait for operands. Float32 cores, which are eight times slower, do not wait: 0; they reach 0.93 of the peak
+ * (gpu_rate()). */
 static double feed_of(const tws_profile *profile, const tws_work *work) {
   return runs_on_cores(profile, work) ? 0 : TWS_TILE_FEED;
 }
 
-/* Returns the flop/s of one multiprocessor. */
+/* Returns the FLOP/s that one multiprocessor reaches in matrix products. */
 static double gpu_rate(const tws_profile *profile, const tws_work *work, double peak, int aligned) {
   const double share = runs_on_cores(profile, work) ? 0.93 : profile->matmul_efficiency;
   const double rate = share * peak / profile->multiprocessors;
@@ -312,8 +314,8 @@ static double matmul_seconds(const tws_profile *profile, const tws_work *work, c
   }
   const double computing = tws_work_flops(work) / (profile->matmul_efficiency * peak),
                moving = tws_work_bytes(work) / bandwidth;
-  /* Efficiencies of devices on which no engine runs were measured with their memory traffic, so the larger time
-   * counts; a host's cores wait for memory, so the times add up. */
+  /* If no engine of this program runs on the device, its published efficiency includes memory traffic, so the longer of
+   * both times counts; a host's cores wait for memory, so the times add up. */
   return count * (profile->other ? fmax(computing, moving) : computing + moving);
 }
 
@@ -345,7 +347,7 @@ static double unfused_seconds(const tws_profile *profile, const tws_work *work, 
 
 static double attention_seconds(const tws_profile *profile, const tws_work *work, double peak, double bandwidth) {
   if (profile->attention_unfused) return unfused_seconds(profile, work, peak, bandwidth);
-  /* the number of rows of a causal sequence in which the average query sees the same number of keys */
+  /* length of a causal sequence in which the average query sees as many keys as in this work */
   const double rows = (double)work->d[0] * (double)work->d[2] * (double)work->d[1];
   double seq = fmax(2 * attention_pairs(work) / fmax(rows, 1) - 1, 1),
          rate = profile->attention_efficiency * peak * seq / (seq + profile->attention_half_length);
@@ -354,9 +356,9 @@ static double attention_seconds(const tws_profile *profile, const tws_work *work
   return fmax(tws_work_flops(work) / rate, tws_work_bytes(work) / bandwidth);
 }
 
-/* Returns the bytes moved by casts before 8-bit products: Transformer Engine reads an operand in 16 bits and writes it
- * twice, row-major and transposed (for the weight's gradient). That is 4 bytes per element of the input in the forward
- * pass, and of the output's gradient in the backward pass. */
+/* Returns the bytes that casts before 8-bit products read and write: Transformer Engine reads an operand in 16 bits and
+ * writes it twice, row-major and transposed (for the weight's gradient). That is 4 bytes per element of the input in
+ * the forward pass, and of the output's gradient in the backward pass. */
 static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
   /* with TWS_FP8 the plan contains the casts as operations */
@@ -371,8 +373,8 @@ static double cast_bytes(const tws_profile *profile, const tws_work *work) {
   return 0;
 }
 
-/* Returns the bytes that other software moves in addition to the plan to add bf16 gradients of weights and of an
- * embedding to float32 ones. */
+/* Returns the bytes that other software reads and writes, in addition to the plan's operations, to add bf16 gradients
+ * of weights and of an embedding to float32 gradients. */
 static double accumulated_bytes(const tws_profile *profile, const tws_work *work) {
   tws_work one;
   matrix_product p;
@@ -409,8 +411,8 @@ static double one_hot_seconds(const tws_profile *profile, const tws_work *work, 
   return seconds + ways[at].bytes * tokens * slots / bandwidth;
 }
 
-/* Returns the seconds that other software needs to route tokens to experts and back, in addition to the plan's
- * kernels. */
+/* Returns the seconds by which other software takes longer than a plan's kernel to move tokens to experts and back; 0
+ * for kernels that do not do so. */
 static double routed_seconds(const tws_profile *profile, const tws_work *work, double bandwidth) {
   const tws_runtime *runtime = tws_profile_runtime(profile);
   const int code = work->code, begins = code == TWS_KERNEL_DISPATCH || code == TWS_KERNEL_COMBINE_GRAD;
@@ -429,7 +431,7 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   matrix_product p;
   const double products = expert_products(profile, work, &one);
   const tws_work *product = products > 0 ? &one : work;
-  /* newer libraries have not made grouped products faster */
+  /* the runtime's factor is divided out, since newer libraries have not made grouped products faster */
   if (products > 0 && profile->product_factor > 1 && !(narrow_peak > 0)) peak /= profile->product_factor;
   if (product_of(product, &p))
     seconds = matmul_seconds(profile, product, &p, products > 0 ? products : 1,
@@ -444,8 +446,8 @@ static double published_seconds(const tws_profile *profile, const tws_work *work
   return seconds + added / bandwidth + profile->launch_s + one_hot_seconds(profile, work, peak, bandwidth);
 }
 
-/* Splits a fused kernel: returns its main kernel and sets *other to the second kernel, as a program without the fusion
- * would run them. */
+/* Splits the work of a fused kernel into those that a program without the fusion would run: returns the work of the
+ * main kernel, and writes that of the second kernel to *other. */
 static tws_work without_other(const tws_work *work, tws_work *other) {
   tws_work alone = *work;
   alone.flags &= ~(uint32_t)FUSED;
@@ -473,8 +475,8 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
   double seconds = kernel_seconds(profile, &alone, threads, busy);
-  /* on a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host these data are in
-   * caches */
+  /* on a host, fusion saves nothing, since the data between both kernels are in caches; on a GPU it saves the second
+   * kernel's launch and the traffic between both */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
     return seconds + kernel_seconds(profile, &other, threads, busy);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;

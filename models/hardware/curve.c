@@ -23,10 +23,10 @@ static size_t merge_equal(double (*points)[2], size_t n) {
   return kept;
 }
 
-/* Replaces y, which holds logarithms, by the closest non-decreasing sequence: pools adjacent violators (Barlow et al.,
- * 1972). weight is scratch memory. */
+/* Replaces the logarithms y[n] by the closest non-decreasing sequence, by pooling adjacent violators (Barlow et al.,
+ * 1972). weight[n]: scratch array. */
 static void make_monotone(double *y, double *weight, size_t n) {
-  size_t blocks = 0; /* y[b] and weight[b] describe blocks while pooling */
+  size_t blocks = 0; /* number of pooled blocks; y[b] and weight[b]: mean and size of block b */
   for (size_t i = 0; i < n; i++) {
     double value = y[i], count = 1;
     while (blocks > 0 && y[blocks - 1] > value) {

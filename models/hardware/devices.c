@@ -42,9 +42,9 @@ static double figure_or(const tws_device *d, const char *key, double otherwise) 
   return isnan(value) ? otherwise : value;
 }
 
-/* Factor from the best product of a search over shapes to the median of large products: both are published for A100,
- * H100 and B300, and their ratio is 0.90 to 0.93. The result is bounded by the peak of the data sheet, which the best
- * product of some GeForce cards exceeds. */
+/* Ratio of the median rate of large matrix products to the best rate of a search over shapes. Both are published for
+ * A100, H100 and B300, with ratios from 0.90 to 0.93. The result is bounded by the peak of the data sheet, which the
+ * best product of some GeForce cards exceeds. */
 #define OF_BEST 0.9
 
 double tws_device_products(const tws_device *device, const char *type, const char **what) {
@@ -63,8 +63,8 @@ double tws_device_products(const tws_device *device, const char *type, const cha
 
 /* ---- profiles ---- */
 
-/* Computes efficiencies of matrix products and attention if no product was measured: those of parts of the same
- * generation that were fitted to training runs, or else the profile's defaults. */
+/* Computes the efficiencies of matrix products and attention of a device without measured products: those of another
+ * device of the same generation, which were fitted to training runs, or else the profile's defaults. */
 static void assumed_rates(const tws_device *d, double *products, double *attention) {
   static const struct {
     const char *chip;
@@ -119,7 +119,7 @@ static void add_peaks(const tws_device *d, cJSON *root) {
 static void add_products(const tws_device *d, cJSON *root) {
   const char *what;
   const int multiprocessors = multiprocessors_of(d);
-  /* the factor by which the largest tile takes longer than its products alone */
+  /* factor by which the largest tile takes longer than its multiplications, by which a measured share is increased */
   const double shape = multiprocessors > 0 ? tws_profile_tiled(256, 128, TWS_TILE_FEED) : 1;
   const double measured = tws_device_products(d, "bf16", &what), fp8 = tws_device_products(d, "fp8", &what),
                fp4 = tws_device_products(d, "fp4", &what);

@@ -1,5 +1,5 @@
-/* Host memory per node that other software needs in addition to, or in place of, the memory of a plan; the rows are in
- * host_buffers.def. */
+/* Computes the host memory per node that other software needs in addition to, or instead of, the host memory of a plan.
+ * The rows of host_buffers.def list the buffers. */
 #ifndef TWS_MODELS_HOST_BUFFERS_H
 #define TWS_MODELS_HOST_BUFFERS_H
 
@@ -18,8 +18,8 @@ typedef enum tws_host_of {
 typedef enum tws_host_pinned {
   TWS_PINNED_NEVER,
   TWS_PINNED_ALWAYS,
-  /* page-locked if the offloaded parameters are, and kept by PyTorch's pool of pinned blocks; otherwise its memory is
-   * returned when the software frees it, and the buffer is not counted */
+  /* page-locked if the offloaded parameters are: PyTorch's pool of pinned blocks then keeps the memory after the
+   * software has freed it; otherwise the buffer is temporary and not counted */
   TWS_PINNED_KEPT,
   TWS_PINNED_OPTIMIZER /* page-locked if the offloaded optimizer is, otherwise pageable */
 } tws_host_pinned;

@@ -20,8 +20,8 @@ typedef struct constants {
   double tree_ll128[NODE_CLASSES];
   double tree[NODE_CLASSES];
   double nvls_tree[NODE_CLASSES];
-  double nvls;    /* GB/s of a port with NVLS; 0: the switches cannot reduce */
-  int channels;   /* number of channels inside a node, as in NCCL's log ("coll channels") */
+  double nvls;    /* GB/s of a port with NVLS; 0: the NVLink switches of this generation cannot reduce */
+  int channels;   /* number of channels of a node, as in NCCL's log ("coll channels") */
   double plateau; /* factor of the latency of full rings between nodes */
 } constants;
 
@@ -43,7 +43,7 @@ static const constants table[TWS_GENERATION_COUNT] = {
         {40.1 / 50, {282, 90, 70}, {40, 40, 40}, {55.6, 31.67, 20}, {70, 42.8, 24}, {0, 96, 80}, 0.74, 32, 1.4},
 };
 
-/* Share of its bandwidth that a tree reaches, for sizes of powers of two from 64 bytes on. */
+/* Fraction of the bandwidth that a tree reaches, by protocol and size: element i is for 64 x 2^i bytes. */
 static const double tree_reaches[TWS_NCCL_PROTOCOLS][24] = {
     {1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1, 1},
     {1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1, 1},
@@ -90,13 +90,13 @@ static int make_group(const tws_cluster *cluster, int generation, tws_collective
   return 1;
 }
 
-/* Returns the bus bandwidth in bytes/s of rings and trees, before the factor of their protocol. */
+/* Returns the bus bandwidth in bytes/s of rings and trees, without the efficiency of the protocol. */
 static double bus(const group *g) {
   return g->nodes == 1 ? g->port : g->per_node == 1 ? g->network : fmin(g->port, g->network);
 }
 
-/* Returns the upper bound of LL's bandwidth. Between nodes the CPU limits it, and Intel's CPUs post faster
- * (getNetOverhead()). */
+/* Returns the upper bound of the bandwidth of the protocol LL in bytes/s. Between nodes the CPU is the limit, and
+ * Intel's CPUs post messages faster than AMD's (getNetOverhead()). */
 static double ll_max(const group *g) {
   const int amd = g->cluster->message_s > 1.5e-6;
   return 1e9 * (g->nodes == 1 ? g->of->ll_max[NODES_1]
@@ -121,9 +121,9 @@ static double tree_bandwidth(const group *g, tws_nccl_protocol protocol) {
   return bandwidth / 2;
 }
 
-/* Returns the bandwidth of NVLS. A port transmits all data of the device to the switch and all sums back, and in
- * addition the n-th part that it requests: n / (n + 1) of its bandwidth. NCCL uses 2 (n - 1) / n over 2 (c - 1) / c
- * channels, which is about the same. */
+/* Returns the bandwidth of NVLS. A port carries all data of the device to the switch and all sums back, and in addition
+ * the n-th part that the device requests, so n / (n + 1) of its bandwidth is used for data. NCCL uses 2 (n - 1) / n
+ * over 2 (c - 1) / c channels, which is about the same. */
 static double nvls_bandwidth(const group *g, tws_nccl_algorithm algorithm) {
   const double inside = g->port * g->of->nvls * g->per_node / (g->per_node + 1);
   if (algorithm == TWS_NCCL_NVLS) return inside;
@@ -166,7 +166,7 @@ static int runs(const group *g, tws_nccl_algorithm algorithm, tws_nccl_protocol 
       return 1;
     case TWS_NCCL_TREE:
       return g->reduces_all;
-    case TWS_NCCL_NVLS: /* the latency of a port at an NVLink switch */
+    case TWS_NCCL_NVLS: /* requires an NVLink switch that reduces */
       return g->reduces_all && g->of->nvls > 0 && g->nodes == 1 && g->ranks > 2 && !g->cluster->paired;
     case TWS_NCCL_NVLS_TREE:
       return g->reduces_all && g->of->nvls > 0 && g->nodes > 1 && g->per_node > 2 && !g->cluster->paired;

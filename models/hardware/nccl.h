@@ -1,6 +1,6 @@
-/* NCCL's choice of algorithm for a collective and the predicted time, by NCCL's own model (NVIDIA/nccl, src/graph/
- * tuning.cc of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()) with only NCCL's constants. A cluster asks for it
- * by "collectives": "nccl"; other clusters run rings of the Simple protocol. */
+/* Computes NCCL's choice of algorithm for a collective and the time that it predicts, by NCCL's own model (NVIDIA/nccl,
+ * src/graph/ tuning.cc of June 2026: ncclTopoTuneModel(), ncclTopoGetAlgoTime()) with only NCCL's constants. It is used
+ * for clusters with "collectives": "nccl"; other clusters are assumed to run rings with the Simple protocol. */
 #ifndef TWS_MODELS_NCCL_H
 #define TWS_MODELS_NCCL_H
 

@@ -8,8 +8,8 @@
 #include "models/collective.h"
 #include "models/hardware/profile_internal.h"
 
-/* The columns of a row; the header line before it gives their order. Logs from before 2021 have columns of roots and of
- * reduction operations only for tests that have them. */
+/* The columns of a row; the header line before it gives their order. Logs from before 2021 have the columns "root" and
+ * "redop" only for tests with a root or a reduction. */
 enum column { SIZE, COUNT, TYPE, REDOP, ROOT, TIME, COLUMNS };
 enum { MOST_WORDS = 32 };
 typedef struct row {
@@ -42,7 +42,8 @@ static int read_header(const char *line, int at[COLUMNS]) {
   return 1;
 }
 
-/* Returns 1 if the line is a row of these columns, 0 if it is another line, -1 if its words do not fit the header. */
+/* Returns 1 if the line is a row of these columns, 0 if it is another line, -1 if its words do not match the columns of
+ * the header. */
 static int read_row(const char *line, const int at[COLUMNS], row *r) {
   char words[MOST_WORDS][24];
   int count = 0, good = 1;
@@ -104,8 +105,8 @@ static int named(const char *text, tws_collective *collective) {
   return 0;
 }
 
-/* Reads the host's name from a line such as "# Rank 0 Group 0 Pid 1234 on host device 0 [0x07] NVIDIA
- * A100-SXM4-80GB". */
+/* Returns 1 and writes the host's name if the line is of the form "# Rank 0 Group 0 Pid 1234 on host device 0 [0x07]
+ * NVIDIA A100-SXM4-80GB". */
 static int read_rank(const char *line, char *host, size_t size) {
   int rank;
   const char *on = strstr(line, " on "), *at = line + 1 + strspn(line + 1, " \t"), *rest;
@@ -114,8 +115,8 @@ static int read_rank(const char *line, char *host, size_t size) {
   return read_word(&on, host, size);
 }
 
-/* Reads the rows and ranks of a log. *last is the last row, *hosts is 1 if the log is of several nodes, and *bare is
- * the number of the first row before any header line, or 0. */
+/* Reads the rows and ranks of a log. *last is the last row, *hosts is 1 if the log has ranks on several nodes, and
+ * *bare is the line number of the first row without a header line before it, or 0. */
 static tws_code read_lines(const char *text, const char *name, tws_nccl_log *out, row *last, int *hosts, int *bare,
                            tws_error *err) {
   char first[64] = "", host[64];

@@ -9,8 +9,8 @@
 
 enum { MOST_BYTES = 16 << 20 };
 
-/* Adds what depends on the GPU's generation, because `nvidia-smi topo -m` counts NVLinks, but gives neither their rate
- * nor the compute capability. */
+/* Adds the figures that depend on the GPU's generation, because `nvidia-smi topo -m` counts NVLinks, but gives neither
+ * their rate nor the compute capability. */
 static void add_generation(tws_node_description *node, const tws_profile *profile) {
   const double BLACKWELL_LINK = 50e9; /* bytes/s of one NVLink 5, one direction */
   if (node->sm == 0 && tws_profile_generation(profile) >= TWS_GENERATION_HOPPER) node->sm = 90;

@@ -5,8 +5,8 @@
 #include "config/topology_import.h"
 
 /* Reads the file `from` (NCCL's XML, or the output of `nvidia-smi topo -m`) and makes a cluster of `nodes` such nodes.
- * profile: name or file of the devices' profile; NULL: the one that the file names; fails with TWS_USAGE if it names
- * none. The caller deletes *cluster. */
+ * profile: name or file of the devices' profile; NULL: the profile that the file names; the function fails with
+ * TWS_USAGE if the file names none. The caller deletes *cluster. */
 tws_code tws_topology_import(const char *from, const char *profile, int nodes, tws_node_description *node,
                              cJSON **cluster, tws_error *err);
 

@@ -42,7 +42,7 @@ static tws_code read_word(const tws_json *json, const cJSON *object, const char 
                        key, word);
 }
 
-/* Reads an optional member that must be an array (or object); *item is NULL if it is absent. */
+/* Reads an optional member that must be an array (or object); *item becomes NULL if the member is absent. */
 static tws_code read_child(const tws_json *json, const cJSON *object, const char *key, int array, const cJSON **item,
                            tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -117,7 +117,7 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
 /* limits of a file's length, because the time of fits grows with the square of these numbers */
 enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 };
 
-/* Returns the family of an entry, and creates it if there is none. The array has room for two
+/* Returns the family to which an entry belongs; creates the family if it does not exist. The array has room for two
  * families per entry. */
 static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
   for (size_t i = 0; i < profile->family_count; i++) {
@@ -470,7 +470,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   }
   TWS_TRY(tws_json_only(json, json->root, known, err));
   const cJSON *details = NULL;
-  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* texts for readers, which are not interpreted */
+  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* texts for human readers, not interpreted */
   TWS_TRY(read_figures(json, profile, err));
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));

@@ -1,12 +1,12 @@
 /* A hardware profile: the costs of one device. Built-in profiles have published figures; `twinspeed calibrate` measures
  * others. A file is JSON with "schema": "twinspeed-profile-1" and contains its provenance.
  *
- * The time of a kernel that the profile has measured (docs/profiles.md): for matrix products and attention, a fit of
- * the measured shapes to products, traffic and start-up, corrected by the nearest measured shapes, so that a measured
- * shape has exactly its measured time; for all other kernels, a curve of seconds over bytes for each kernel,
- * interpolated in the logarithms (GSL). The time of other kernels: a roofline of published figures with fitted
- * efficiencies (on GPUs with tiles and whole waves). Each figure may be given for several numbers of busy devices of a
- * node, because host ranks share memory and cores. */
+ * The time of a kernel that the profile has measured is computed as follows (docs/profiles.md). Matrix products and
+ * attention: a fit over the measured shapes with terms for multiplications, traffic and launch, corrected by the
+ * nearest measured shapes, so that a measured shape has exactly its measured time. All other kernels: a curve of
+ * seconds over bytes for each kernel, interpolated in the logarithms (GSL). The time of a kernel that was not measured
+ * is a roofline of published figures with fitted efficiencies (on GPUs with tiles and whole waves). Each figure may be
+ * given for several numbers of busy devices of a node, because host ranks share memory and cores. */
 #ifndef TWS_MODELS_PROFILE_H
 #define TWS_MODELS_PROFILE_H
 
@@ -31,8 +31,8 @@ tws_code tws_profile_print_schema(tws_text *out, tws_error *err);
 
 const char *tws_profile_name(const tws_profile *profile);
 const char *tws_profile_provenance(const tws_profile *profile); /* returns one line with source, date and machine */
-/* Return how much the machine was disturbed during calibration, as relative numbers: the median spread of a sample, and
- * the drift of one matrix product that was repeated between all others. 0: not recorded. */
+/* Return two relative figures of noise during calibration (0.1: 10 %): the median spread of a sample, and the drift of
+ * one matrix product that was repeated between all other measurements. 0: not recorded. */
 double tws_profile_spread(const tws_profile *profile);
 double tws_profile_drift(const tws_profile *profile);
 #define TWS_PROFILE_QUIET_SPREAD 0.2
@@ -44,24 +44,24 @@ int tws_profile_has_no_engine(const tws_profile *profile);
 /* The source of a profile's efficiencies of matrix products, and the share of the peak that large 16-bit products reach
  * under the runtime. */
 typedef enum tws_rates {
-  TWS_RATES_OWN,       /* fitted to training runs, or calibrated */
+  TWS_RATES_OWN,       /* efficiencies were fitted to training runs, or calibrated */
   TWS_RATES_MEASURED,  /* published measurements of products, which runtime styles do not change */
   TWS_RATES_DATA_SHEET /* published peaks times a share that similar devices reach */
 } tws_rates;
 tws_rates tws_profile_rates(const tws_profile *profile);
 double tws_profile_product_share(const tws_profile *profile);
-int tws_profile_generation(const tws_profile *profile);      /* returns a tws_generation (runtime.h) */
+int tws_profile_generation(const tws_profile *profile);      /* returns a tws_generation of runtime.h */
 double tws_profile_memory_bytes(const tws_profile *profile); /* returns the bytes of one device; host: of the node */
 /* Return the measured bytes/s of a node's disk; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
 double tws_profile_disk_write(const tws_profile *profile);
 /* Returns the dense flop/s of one device; host: of one core. A type without a peak of its own has that of float32. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
-double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the memory */
-/* Returns the bytes of contexts and libraries, which are outside of arenas. */
+double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the device's memory */
+/* Returns the bytes of device memory that contexts and libraries use in addition to arenas. */
 double tws_profile_overhead_bytes(const tws_profile *profile);
-/* Returns the seconds in which the host launches one kernel of a plan under the profile's runtime; 0: launches never
- * limit. */
+/* Returns the seconds in which the host launches one kernel of a plan under the profile's runtime; 0: launches are
+ * never the bottleneck. */
 double tws_profile_host_op_s(const tws_profile *profile);
 /* Returns as how many launches a kernel counts: 1, or more if the runtime implements a product of experts as a loop
  * over the experts. */
@@ -72,7 +72,7 @@ int tws_profile_cores(const tws_profile *profile); /* returns the number of core
 int tws_profile_serial_streams(const tws_profile *profile);
 
 /* Returns the seconds of one compute operation on one device while `busy` devices of its node compute (1 for GPUs). On
- * a host, the rank has `threads` threads; the executor or estimator accounts for cores that ranks share. */
+ * a host, the rank has `threads` threads; if ranks share cores, the caller accounts for it. */
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy);
 
 /* Returns the seconds of a collective among `ranks` ranks, `per_node` of them on each node, from the profile's measured
@@ -81,24 +81,25 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
  *   all-reduce: 2 (n-1)/n B/bw + 2 (n-1) lat; all-gather and reduce-scatter: (n-1)/n B/bw + (n-1) lat;
  *   broadcast and reduce: B/bw + (n-1) lat.
  *   A ring of which one of several edges leaves the node takes the longest path of a segment, which at each step
- *   advances by one edge or waits for the narrowest link. With few bytes all latencies count, with many only one of
- *   them.
+ *   advances by one edge or waits for the narrowest link. With few bytes all latencies add up; with many bytes only one
+ *   latency counts.
  *   all-to-all: one lat plus the longest of (k-1)/n B over a device's port, (n-k)/n B over its share of the NICs (k =
  *   per_node), and posting n-k messages for other nodes (tws_cluster.message_s; the g of LogP, Culler et al.
  *   1993). */
 double tws_collective_seconds(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                               int ranks, int per_node, double bytes, int segments);
 /* Returns the name of the algorithm that NCCL would choose, "tree", "ring", "nvls", "nvls-tree" or "pat"; NULL: the
- * cluster does not ask for NCCL's choices, or there is none for this collective, or the profile has measured it. */
+ * cluster does not request NCCL's choices, NCCL has no choice for this collective, or the profile has a measured table
+ * for it. */
 const char *tws_collective_algorithm(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                      int ranks, int per_node, double bytes);
-/* Returns the part of tws_collective_seconds() that is not B over the narrowest link: the latency before the first byte
- * in a flow-level simulation. */
+/* Returns the seconds of tws_collective_seconds() without the transfer of bytes over the narrowest link: the latency
+ * before the first byte in a flow-level simulation. */
 double tws_collective_latency_s(const tws_cluster *cluster, const tws_profile *profile, tws_collective collective,
                                 int ranks, int per_node, double bytes, int segments);
 /* The load of an all-to-all: the shares of a segment between two ranks that cross the port (inside a node) and the NIC
- * (outside), 1 and 1 by default, and whether messages to other nodes are posted one after another. Casts at both ends
- * may reduce the bytes that are sent: d[6] of the work is the size of the whole tensor after the cast (0: d[0]).
+ * (outside), 1 and 1 by default, and posted: 1 if messages to other nodes are posted one after another. Casts at both
+ * ends may reduce the bytes that are sent: d[6] of the work is the size of the whole tensor after the cast (0: d[0]).
  * Software that sends each token once per destination (tws_runtime.sends_once) sends tokens instead of slots if the
  * work describes the routing:
  *   d[1] bytes of a rank's tokens, d[2] experts, d[3] experts chosen per token, d[4] groups of experts (0: none), of
@@ -112,8 +113,8 @@ typedef struct tws_traffic {
 } tws_traffic;
 tws_traffic tws_traffic_of(const tws_profile *profile, const tws_work *work, int ranks, int per_node);
 /* Return, for the work of a collective: tws_exchange_seconds() and tws_exchange_latency_s() what
- * tws_collective_seconds() and tws_collective_latency_s() return, and tws_exchange_link_latency_s() the part of the
- * latency that is spent on links: link latencies and the posting of messages. */
+ * tws_collective_seconds() and tws_collective_latency_s() return, and tws_exchange_link_latency_s() the seconds of this
+ * latency that are link latencies and the posting of messages. */
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node);
 double tws_exchange_link_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work,

@@ -207,7 +207,7 @@ static void add_kernels(const tws_profile_builder *b, tws_text *out) {
     const kernel_sample *first = &b->kernels[i];
     size_t before = 0;
     while (before < i && !same_family(&b->kernels[before], first)) before++;
-    if (before < i) continue; /* already written with the first entry of its family */
+    if (before < i) continue; /* written before, with the first entry of its family */
     tws_text_add(out, "%s\n    {\"kernel\": \"%s\", \"dtype\": \"%s\", \"dtype2\": \"%s\", \"flags\": [", separator,
                  tws_kernel_name((tws_kernel)first->work.code), tws_dtype_name((tws_dtype)first->work.dtype),
                  tws_dtype_name((tws_dtype)first->work.dtype2));

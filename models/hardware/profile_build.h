@@ -1,5 +1,6 @@
-/* Writes a measured hardware profile: a benchmark adds medians of what it timed, the builder writes the JSON that
- * tws_profile_load() reads (docs/profiles.md). Samples are stored as measured; fits are computed when the file is read.
+/* Writes a measured hardware profile: a benchmark adds the median times of its samples, the builder writes the JSON
+ * that tws_profile_load() reads (docs/profiles.md). Samples are stored as measured; fits are computed when the file is
+ * read.
  *
  *   tws_profile_builder *b = tws_profile_builder_create("this-machine", TWS_BACKEND_HOST);
  *   tws_profile_builder_provenance(b, "measured 2025-06-01 on ...");
@@ -15,7 +16,7 @@
 
 typedef struct tws_profile_builder tws_profile_builder;
 
-/* Returns NULL if memory is exhausted. */
+/* Returns an empty builder; NULL if memory is exhausted. */
 tws_profile_builder *tws_profile_builder_create(const char *name, tws_backend_kind backend);
 void tws_profile_builder_destroy(tws_profile_builder *builder); /* NULL is allowed */
 

@@ -15,8 +15,8 @@ typedef struct tws_curve {
   gsl_interp *interp;
 } tws_curve;
 
-/* Makes a curve from n > 0 points with positive coordinates in any order, which are changed. Points with equal bytes
- * are averaged; points at which more bytes would be faster are pooled as noise. */
+/* Builds a curve from n > 0 points with positive coordinates in any order; the array of points is changed. Points with
+ * equal bytes are averaged; adjacent points at which more bytes take less time are pooled, since this is noise. */
 tws_code tws_curve_create(tws_arena *arena, double (*points)[2], size_t n, tws_curve *curve, tws_error *err);
 void tws_curve_destroy(tws_curve *curve);
 /* Returns the seconds for a number of bytes. Above the largest point, seconds grow in proportion to bytes; below the
@@ -29,7 +29,7 @@ double tws_curve_seconds(const tws_curve *curve, double bytes, double floor_s);
 enum { TWS_SURFACE_DIMS = 4, TWS_SURFACE_COSTS = 5 };
 typedef struct tws_shape {
   double log_size[TWS_SURFACE_DIMS];
-  double cost[TWS_SURFACE_COSTS]; /* flops, 1, then others by importance; 0: not used */
+  double cost[TWS_SURFACE_COSTS]; /* FLOPs, 1, then other cost terms by importance; 0: not used */
 } tws_shape;
 typedef struct tws_surface {
   size_t count;
@@ -49,7 +49,7 @@ double tws_surface_seconds(const tws_surface *surface, const tws_shape *shape);
 typedef struct tws_family {
   tws_work work; /* kernel and types of the measurements; for a curve also flags */
   int threads, busy;
-  int is_surface, accumulates; /* accumulates: 1: a sample of the surface adds to its output */
+  int is_surface, accumulates; /* accumulates: 1: a kernel of some sample adds to its output */
   int few_rows;                /* 1: tws_has_few_rows() of all samples; 0: of none */
   tws_curve curve;
   tws_surface surface;
@@ -64,7 +64,7 @@ typedef struct tws_collective_table {
   tws_curve curve;
 } tws_collective_table;
 
-/* Types that only inputs of matrix products have, and no tensors of plans. */
+/* Types that only the inputs of matrix products have; no tensors of plans have them. */
 typedef enum tws_narrow { TWS_NARROW_FP8, TWS_NARROW_FP4, TWS_NARROW_COUNT } tws_narrow;
 const char *tws_narrow_name(int narrow);
 
@@ -116,16 +116,16 @@ struct tws_profile {
   double scale[TWS_SCALE_COUNT];         /* factors set by tws_profile_rescale(); 0: the factor is 1 */
 };
 
-/* Computes where a matrix product or attention lies among the measured shapes, and its costs. Returns 1, or 0 for
- * kernels that are costed by bytes alone. */
+/* Computes the coordinates of a matrix product or attention among the measured shapes, and its cost terms. Returns 1,
+ * or 0 for kernels that are costed by bytes alone. */
 int tws_shape_of(const tws_work *work, tws_shape *shape);
 /* Returns 1 if the work is a product that the host computes with its kernel for few rows (TWS_FEW_ROWS). */
 int tws_has_few_rows(const tws_work *work);
 const char *tws_profile_builtin(const char *name); /* JSON text of a profile in builtin.c, or NULL */
 /* Opens a built-in profile of any kind, or a file, as JSON. */
 tws_code tws_profile_open(const char *spec, tws_json **out, tws_error *err);
-/* Fails with TWS_INVALID for an unknown profile name; the hint lists all names. or_file: the end of the sentence "...
- * is neither a built-in hardware profile". */
+/* Fails with TWS_INVALID for an unknown profile name; the hint lists all names. or_file: text that follows "... is
+ * neither a built-in hardware profile" in the message. */
 tws_code tws_profile_unknown(const char *spec, const char *or_file, tws_error *err);
 
 /* Returns the factor by which a tile of tm x tn outputs of a matrix product takes longer than its multiplications
@@ -142,8 +142,8 @@ static inline double tws_profile_scale(const tws_profile *profile, tws_scale sca
 /* Returns the peak flop/s of the matrix products of a work in the profile's narrow type (set in runtime.c); 0: the
  * products have the type of the work. */
 double tws_profile_matmul_peak(const tws_profile *profile, const tws_work *work);
-/* Returns the bytes that casts before a matrix product in a narrow type move, for each element of the product's input,
- * or of its weight if `weight` is 1. */
+/* Returns the bytes that casts before a matrix product in a narrow type read and write, for each element of the
+ * product's input, or of its weight if `weight` is 1. */
 double tws_profile_cast_bytes(const tws_profile *profile, int weight);
 
 #endif

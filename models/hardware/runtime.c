@@ -6,20 +6,22 @@
 
 /* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
  *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
- *               each, which our plans state as about 20 kernels: 175 us a kernel, of 160, 175 and 190 us the figure
- *               nearest to the half of vtrain-single and vtrain-multi for fitting (160 before the kernels of the
- *               optimizer phase kept their time). Newer ones: 7 us, 33 us a kernel. Megatron-Core's unfused modules are
+ *               each. Plans have about 20 kernels instead of these operations, so a kernel takes 175 us: of 160, 175
+ *               and 190 us, this figure is the nearest to the half of vtrain-single and vtrain-multi that is used for
+ *               fitting (160 before kernels of the optimizer phase were excluded). Newer software takes 7 us an
+ *               operation, 33 us a kernel. Megatron-Core's unfused modules are
  *               issued as those of 2021 were (megatron-unfused; not fitted).
  *   accumulates DeepSpeed's bf16 optimizer (bf16_optimizer.py, update_hp_grads): 16-bit gradients of a micro-batch are
- *               made float32 (6 bytes a parameter) and added to those of the step (12); written anew each time, they
- *               take 2, where a plan that accumulates in 16 bits has 4: 16 in addition to it.
+ *               cast to float32 (6 bytes per parameter) and added to those of the step (12). They are written anew in
+ *               each micro-batch (2 bytes), whereas a plan that accumulates in 16 bits reads and writes 4 bytes; so the
+ *               software moves 16 bytes per parameter more than the plan.
  *   float_gradients Megatron's default; NeMo's and Megatron-Bridge's performance recipes have gradients in 16 bits
  *               (grad_sync_dtype bf16; grad_reduce_in_fp32 off in perf_recipes/_common.py).
- *   hand_over_s between the streams of kernels and of NCCL, and for the last of the ranks: 60 us, by the same runs.
+ *   hand_over_s Waiting between the streams of kernels and of NCCL and for the last rank takes 60 us, by the same runs.
  *   recomputes  torch.utils.checkpoint of the reentrant kind, Megatron's and DeepSpeed's own run a layer again whole.
- *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into and reduce lists, a tensor of each rank
- *               (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each): 10 us each, a slice made in
- *               Python and a copy launched.
+ *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into lists, and reduce from lists, of one tensor
+ *               per rank (partition_parameters.py, stage3.py; ProcessGroupNCCL.cpp copies each tensor): 10 us per
+ *               tensor, for a slice in Python and the launch of a copy.
  *   launch_s    Launching a kernel takes 6 us in eager software and 1.6 us in newer software; with CUDA_LAUNCH_BLOCKING
  *               it takes 72 us for each kernel of a plan.
  *   flash       FlashAttention in Triton, 2022: 0.38 of an A100's peak, 0.21 of an H100's; FlashAttention 2, cuDNN:
@@ -27,11 +29,11 @@
  *               to 1.75 backward (Shah et al., 2024): 0.62.
  *               cuDNN 9 (Transformer Engine since autumn 2024): 0.50 on Hopper, fitted with the factors below; on
  *               Blackwell 0.48 in software of early 2025 and in Megatron-Core's own runs, fitted with them, too.
- *   factors     of a profile's share of the peak. Hopper since autumn 2024: 1.09 in 16 bits, 0.9 in 8 (0.87 and 0.72 of
- *               the peak on H100 SXM; large products of serving frameworks reach 0.75 and 0.55, the best ones 0.97),
- *               fitted to 19 runs of seven groups of the half for fitting. Blackwell before its libraries were tuned:
- *               0.86, fitted to 14 runs of four groups. Grouped products of experts gain nothing in 16 bits.
- *               twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
+ *   factors     The profile's share of the peak is multiplied by these. Hopper since autumn 2024: 1.09 in 16 bits, 0.9
+ *               in 8 (0.87 and 0.72 of the peak on H100 SXM; large products of serving frameworks reach 0.75 and 0.55,
+ *               the best ones 0.97), fitted to 19 runs of seven groups of the half for fitting. Blackwell before its
+ *               libraries were tuned: 0.86, fitted to 14 runs of four groups. Grouped products of experts gain nothing
+ *               in 16 bits. twinspeed on Hopper: cuDNN 9.19's 0.72, and 0.90 of products, which all steps of
  *               traces/2026-11-26-nvidia-h100-80gb-hbm3 follow within 3.3 %.
  *   score_bytes These are the bytes that Megatron-LM's kernels move (docs/accuracy.md); eager PyTorch runs mask,
  *               scaling and casts as separate kernels.
@@ -69,12 +71,12 @@
  *   nemo-graphs Since release 26.06, recipes of Megatron-Bridge capture steps with MXFP8 in CUDA graphs
  *               (set_full_iter_cg_configs) and run experts as one kernel (use_transformer_engine_op_fuser), so the host
  *               is not a limit.
- *   keeps       what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and lora.py: RMSNorm
- *               casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new queries and keys
- *               while the values view the joined projection; silu(gate) is an operand of the product; index_copy
- *               keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in float32
- *               (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept as well:
- *               8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
+ *   keeps       The figures count what autograd saves (tools/autograd/derivatives.yaml) of LitGPT's model.py and
+ *               lora.py: RMSNorm casts to float32 (4 bytes in place of the plan's 2); apply_rope and cat make new
+ *               queries and keys while the values view the joined projection; silu(gate) is an operand of the product;
+ *               index_copy keeps its source, what adapters add; dropout's mask is of bool. Logits leave the model in
+ *               float32 (Fabric's convert_output() of bf16-true), and so does log_softmax, whose output is kept as
+ *               well: 8 bytes, 2 of which are the plan's. bitsandbytes's MatMul4Bit keeps what enters it. LitGPT's
  *               load_checkpoint() summons full parameters next to FSDP's shards to write the file's into them.
  *               Transformers 5.24 (counted by a tracer of storages on a CPU, SDPA): RMSNorm keeps its input in float32
  *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
@@ -102,8 +104,9 @@
  *               (experts.py, TEGroupedMLP.forward with permuted_probs; weighted_bias_swiglu_impl keeps what enters it),
  *               so that combining is a sum and backward reads no output of an expert.
  *   dispatch    DeepEP's normal kernels (its README, docs/legacy.md): 153 and 158 GB/s of an H800's 160 over NVLink
- *               among 8 ranks, 43 to 58 of 50 over RDMA among 16 to 64, those inside nodes counted with them: 51 and
- *               50 among 64. Its low-latency kernels send each route by RDMA alone, 173 us for 7.6 MB and 314 us for
+ *               among 8 ranks, 43 to 58 of 50 over RDMA among 16 to 64 ranks, where bytes inside nodes are counted too:
+ *               51 and 50 among 64. Its low-latency kernels send each route by RDMA alone, 173 us for 7.6 MB and 314 us
+ *               for
  *               14.7 MB among 64, which is 23 us and 50 GB/s. Megatron-Bridge's recipes of 2026 take HybridEP, those
  *               of 2025 and some of Qwen3-235B all-to-alls (moe_flex_dispatcher_backend, moe_token_dispatcher_type in
  *               scripts/performance/configs).
@@ -136,7 +139,7 @@
   { 0, 0, 0.44, 0.5, 0.58 }
 #define CUDNN_9_EARLY \
   { 0, 0, 0.44, 0.5, 0.48 }
-/* Factors on the profile's share of the peak, for products in 16 bits and in 8. */
+/* Factors by which the profile's share of the peak is multiplied, for matrix products in 16 and in 8 bits. */
 #define HOPPER_2024 .product_factor = {[TWS_GENERATION_HOPPER] = 1.09}, .narrow_factor = {[TWS_GENERATION_HOPPER] = 0.9}
 #define BLACKWELL_EARLY                                                                  \
   .product_factor = {[TWS_GENERATION_HOPPER] = 1.09, [TWS_GENERATION_BLACKWELL] = 0.86}, \
@@ -502,15 +505,16 @@ static const tws_runtime runtimes[] = {
 };
 enum { RUNTIMES = sizeof runtimes / sizeof *runtimes };
 
-/* Bytes per element that each kind of software moves in addition to this program's kernels (docs/accuracy.md).
- * Megatron: gradients of residual, dropout and bias are separate kernels, the loss is in float32, the optimizer makes
- * six passes. Eager: operations that PyTorch runs one after another and that are one kernel here: RMSNorm in float32 by
- * square, mean, product, cast and weight, as many backward; rotation in float32 with casts; silu and its product
- * separately; keys and values repeated for the heads that share them; logits cast to float32, their softmax and its
- * gradient separately. Biased experts (Megatron-Core's TEGroupedMLP and fused_bias_geglu.py since 0.14): both halves of
- * a gate's input are clamped and joined again (8 bytes each way for each of the two, 10 backward); each output of an
- * expert gets its bias times the float32 weight of the token, expert by expert, and all are joined in float32 and cast
- * (28 bytes), and backward has the gradients of bias and weight from float32 products (40). */
+/* Bytes per element that each kind of software reads and writes in addition to this program's kernels
+ * (docs/accuracy.md). Megatron: gradients of residual, dropout and bias are separate kernels, the loss is in float32,
+ * the optimizer makes six passes. Eager: operations that PyTorch runs one after another and that are one kernel here:
+ * RMSNorm in float32 by square, mean, product, cast and weight, as many backward; rotation in float32 with casts; silu
+ * and its product separately; keys and values repeated for the heads that share them; logits cast to float32, their
+ * softmax and its gradient separately. Biased experts (Megatron-Core's TEGroupedMLP and fused_bias_geglu.py since
+ * 0.14): both halves of a gate's input are clamped and joined again (8 bytes each way for each of the two, 10
+ * backward); each output of an expert gets its bias times the float32 weight of the token, expert by expert, and all
+ * are joined in float32 and cast (28 bytes), and backward has the gradients of bias and weight from float32 products
+ * (40). */
 static const struct {
   tws_passes of;
   tws_kernel kernel;
@@ -655,7 +659,7 @@ int tws_profile_recomputes_scores(const tws_profile *profile) {
   return profile->scores_recomputed;
 }
 
-/* Bytes per input element that casts before a product move. */
+/* Bytes per input element that casts before a matrix product read and write, by type of the product's inputs. */
 static const struct {
   int narrow; /* a tws_narrow; below 0: the type is not narrow */
   double cast_bytes;
@@ -676,7 +680,7 @@ tws_code tws_profile_set_matmul(tws_profile *profile, tws_matmul_dtype dtype, tw
     return tws_fail(err, TWS_INVALID, hint, "twinspeed.matmul_dtype is %s, and profile %s has no rate of %s products",
                     tws_matmul_dtype_name(dtype), profile->name, tws_narrow_name(narrow));
   }
-  /* plans then state in each work whether the product has a narrow type */
+  /* AUTO: plans with casts state in each work whether the product has a narrow type */
   profile->matmul_dtype = planned ? TWS_MATMUL_AUTO : dtype;
   return TWS_OK;
 }

@@ -1,8 +1,8 @@
-/* Runtimes: the training software that is assumed to run a plan. The same plan takes other times and other memory in
- * software that launches every kernel from Python, stores attention's scores in memory, or lets streams contend. Each
- * runtime is a row of figures (models/hardware/runtime.c) that are applied to a hardware profile; no other code
- * distinguishes runtimes. The figures are those of a version of the software, and have a source or a stated fit
- * (docs/accuracy.md). */
+/* Runtimes: the training software that is assumed to run a plan. The same plan takes a different time and different
+ * memory in software that launches every kernel from Python, stores attention's scores in memory, or lets streams
+ * contend. Each runtime is a row of figures (models/hardware/runtime.c) that are applied to a hardware profile; no
+ * other code distinguishes runtimes. The figures are those of a version of the software, and have a source or a stated
+ * fit (docs/accuracy.md). */
 #ifndef TWS_MODELS_RUNTIME_H
 #define TWS_MODELS_RUNTIME_H
 
@@ -30,8 +30,8 @@ typedef enum tws_runtime_attention {
 typedef enum tws_passes {
   TWS_PASSES_OURS,
   TWS_PASSES_MEGATRON = 1, /* passes over memory of Megatron-LM of April 2021 */
-  TWS_PASSES_EAGER = 2,    /* passes over memory of PyTorch's modules without fusion, except of norms */
-  TWS_PASSES_NORMS = 4,    /* passes over memory of norms without fusion */
+  TWS_PASSES_EAGER = 2,    /* passes over memory of PyTorch's unfused modules, except those of norms */
+  TWS_PASSES_NORMS = 4,    /* passes over memory of unfused norms */
   TWS_PASSES_LOSS = 8,     /* logits are cast to float32; their softmax and its gradient are separate kernels */
   /* the passes of Hugging Face's modules and optimizer of 2021 that Megatron-LM does not have */
   TWS_PASSES_TRANSFORMERS = 16,
@@ -43,7 +43,7 @@ typedef enum tws_passes {
  * element of the tensor that each member names. */
 typedef struct tws_runtime_keeps {
   double norm_input;     /* the input of an RMSNorm, which is cast to float32 */
-  double normalized;     /* what an RMSNorm multiplies by its weight, if the weight is trained */
+  double normalized;     /* the normalized input that an RMSNorm multiplies by its weight, if the weight is trained */
   double rotated;        /* queries and keys after the rotation, if values are a view of the projection's output */
   double gate_output;    /* output of the activation of a gated MLP's gate */
   double adapter_output; /* the output of an adapter (LoRA) */
@@ -57,7 +57,7 @@ typedef struct tws_runtime_keeps {
   double gelu_tensors[2]; /* not bytes: number of tensors that a GELU keeps in addition, [0] by tanh, [1] by erf */
 } tws_runtime_keeps;
 
-/* The software whose measured peaks of memory say how far a prediction for a runtime may be off
+/* The software from whose measured memory peaks the interval of a prediction for a runtime is computed
  * (runtime_intervals.def). */
 typedef enum tws_measured_line {
   TWS_MEASURED_ALL, /* all software together */
@@ -67,7 +67,8 @@ typedef enum tws_measured_line {
   TWS_MEASURED_FSDP
 } tws_measured_line;
 
-/* Loss functions that compute logits of some tokens at a time (twinspeed.loss_tiles, where it is not given). */
+/* The number of tokens for which a software's loss function computes logits at a time; used if twinspeed.loss_tiles is
+ * not set. */
 typedef enum tws_loss_chunks {
   TWS_LOSS_WHOLE,        /* logits of all tokens */
   TWS_LOSS_BY_WIDTH,     /* as many logits at a time as the hidden states have elements */
@@ -90,16 +91,16 @@ typedef struct tws_runtime {
   double expert_cast_s;
   /* seconds that the device waits, in each pass of an expert layer, for the host, which reads the counts of tokens */
   double route_s;
-  /* bytes that software moves in addition to a plan for each element that is sent to experts and back: with 16-bit
-   * products, with 8-bit ones */
+  /* bytes that software reads and writes in addition to a plan for each element that is sent to experts and back: [0]
+   * with 16-bit products, [1] with 8-bit products */
   double routed_bytes[2];
   /* 1: tokens are moved to slots and back by matrix products with one-hot matrices of tokens x slots */
   int one_hot_experts;
-  /* seconds in which the host cuts out and copies one tensor, if gathers and reduce-scatters take a list of one tensor
+  /* seconds in which the host slices and copies one tensor, if gathers and reduce-scatters take a list of one tensor
    * per rank; 0: they take one tensor */
   double part_s;
-  /* bytes per parameter moved in addition to the plan's by separate kernels that add bf16 gradients to float32 ones
-   * after each micro-batch */
+  /* bytes per parameter, in addition to the plan's, that separate kernels read and write to add bf16 gradients to
+   * float32 gradients after each micro-batch */
   double accumulates_bytes;
   /* 1: pipeline.grad_partitioned is off, so each tensor rank sends the whole gradient of a stage boundary */
   int whole_gradients;
@@ -109,7 +110,7 @@ typedef struct tws_runtime {
   int sends_once;
   /* if sends_once: shares that are reached of the bandwidth, [0] of a device's port and [1] of its share of the NICs */
   double dispatch_reached[2];
-  /* share of the bandwidth of the host's memory that kernels there (optimizers) reach; 0: all of it */
+  /* share of the host memory's bandwidth that kernels on the host (optimizers) reach; 0: all of it */
   double host_reached;
   /* seconds added to a collective or message that kernels wait for: events between streams, and waiting for the last
    * rank */
@@ -122,13 +123,13 @@ typedef struct tws_runtime {
    * backward pass */
   double score_bytes[2];
   double flash[TWS_GENERATION_COUNT]; /* flash attention: share of the peak flop/s that it reaches; 0: the profile's */
-  /* bytes moved by casts before fp8 products, per element of [0] the input and [1] the weight, in each use; 0:
-   * Transformer Engine's 4 (read, written in both layouts) and 0 (weights are cast once a step) */
+  /* bytes that casts before fp8 products read and write, per element of [0] the input and [1] the weight, in each use;
+   * 0: Transformer Engine's 4 (read, written in both layouts) and 0 (weights are cast once a step) */
   double cast_bytes[2];
   double products[TWS_GENERATION_COUNT]; /* share of the peak flop/s that matrix products reach; 0: the profile's */
-  /* factor on the profile's share if `products` is 0, for 16-bit products; 0: the factor is 1 */
+  /* if `products` is 0: factor of the profile's share of the peak for 16-bit products; 0: the factor is 1 */
   double product_factor[TWS_GENERATION_COUNT];
-  /* factor on the profile's share of the peak for 8-bit products; 0: the factor is 1 */
+  /* factor of the profile's share of the peak for 8-bit products; 0: the factor is 1 */
   double narrow_factor[TWS_GENERATION_COUNT];
   int by_block;         /* 1: ZeRO gathers and reduces whole transformer layers (twinspeed.shard_by_block) */
   int recomputes_whole; /* 1: a recomputed layer is recomputed completely (twinspeed.recompute_whole) */
@@ -142,13 +143,13 @@ typedef struct tws_runtime {
   /* 1: buffers have the addresses that the plan gives them; 0: a caching allocator places each buffer */
   int places_ahead;
   double reserved_share;  /* bytes that a caching allocator reserves in addition, as a share of the allocated bytes */
-  double logit_bytes;     /* bytes per logit of copies in addition to the plan's, of the logits that exist at once */
-  double all_logit_bytes; /* bytes per logit of a copy of all tokens' logits, also if the loss takes some at a time */
+  double logit_bytes;     /* bytes per logit of additional copies of the logits that exist at the same time */
+  double all_logit_bytes; /* bytes per logit of a copy of all tokens' logits, even if the loss takes some at a time */
   double scored_share;    /* share of a masked language model's tokens whose logits have such copies; 0: all tokens */
   tws_loss_chunks loss_chunks;
   tws_runtime_keeps keeps;
   /* 1: weights that have a float32 copy are float32 and cast in each use (torch.autocast), so that backward keeps
-   * keeps_cast, gradients are float32, and layers that are recomputed have no casts of their own between passes */
+   * keeps_cast, gradients are float32, and recomputed layers keep no casts between passes */
   int casts_weights;
   tws_runtime_keeps keeps_cast;
   int bucket_copies; /* 1: buckets in which replicas reduce gradients are copies of all gradients (DDP) */
@@ -192,28 +193,29 @@ const char *const *tws_runtime_names(void); /* NULL-terminated */
  * profile. Fails with TWS_INVALID for the profile of a host, unless the runtime is "twinspeed". */
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err);
 const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
-/* Lets the exchange of tokens between experts overlap with the products of another micro-batch (Megatron-Core's
+/* Makes the exchange of tokens between experts overlap with the matrix products of another micro-batch (Megatron-Core's
  * overlap_moe_expert_parallel_comm) if the software sends each token once; the exchange is then assumed to take no
  * longer than those products. */
 void tws_profile_overlap_experts(tws_profile *profile);
-/* Lets one host thread issue segments of a micro-batch's forward pass and of another's backward pass alternately and
- * wait for the device between them (Megatron-Core's overlap_moe_expert_parallel_comm in interleaved pipelines):
- * launches never run ahead, so the host's time and the device's are added. */
+/* States that one host thread issues segments of a micro-batch's forward pass and of another's backward pass
+ * alternately and waits for the device between them (Megatron-Core's overlap_moe_expert_parallel_comm in interleaved
+ * pipelines): launches never run ahead, so the host's time and the device's are added. */
 void tws_profile_issue_in_turns(tws_profile *profile);
 int tws_profile_issues_in_turns(const tws_profile *profile);
-/* States that experts have biases and a clamped gate, which Megatron-Core applies in operations of PyTorch: they move
- * the bytes of TWS_PASSES_BIASED_EXPERTS, and each forward of the gate waits for the host as routing does (route_s).
- * To be called after tws_profile_set_runtime(). */
+/* States that experts have biases and a clamped gate, which Megatron-Core applies in separate operations of PyTorch:
+ * these read and write the bytes of TWS_PASSES_BIASED_EXPERTS, and each forward of the gate waits for the host as
+ * routing does (route_s). To be called after tws_profile_set_runtime(). */
 void tws_profile_bias_experts(tws_profile *profile);
-/* Lets backward recompute the scores of unfused attention (selective recomputation of Korthikanti et al., 2022). */
+/* States that backward recomputes the scores of unfused attention (selective recomputation of Korthikanti et al.,
+ * 2022). */
 void tws_profile_recompute_scores(tws_profile *profile);
 int tws_profile_recomputes_scores(const tws_profile *profile);
 /* States that the job uses dropout and that the software keeps a mask of one byte for each element of a dropout layer,
  * as unfused layers always do. */
 void tws_profile_keep_masks(tws_profile *profile);
 int tws_profile_keeps_masks(const tws_profile *profile);
-/* Returns the bytes that a kernel on the host moves, divided by the share of the memory's bandwidth that the runtime
- * reaches there (host_reached). */
+/* Returns the bytes that a kernel on the host reads and writes, divided by the share of the memory's bandwidth that the
+ * runtime reaches there (host_reached). */
 double tws_profile_host_bytes(const tws_profile *profile, const tws_work *work);
 /* Returns the bytes of libraries' workspaces in PyTorch's allocator on this GPU. */
 double tws_profile_library_bytes(const tws_profile *profile);

@@ -1,5 +1,5 @@
-/* For each runtime the interval in which measured peaks of device memory lay, relative to the predicted peaks
- * (runtime_intervals.def). */
+/* Returns, for each runtime, the interval that contains nine of ten measured peaks of device memory, relative to the
+ * predicted peaks (runtime_intervals.def). */
 #ifndef TWS_MODELS_RUNTIME_INTERVAL_H
 #define TWS_MODELS_RUNTIME_INTERVAL_H
 

@@ -1,5 +1,5 @@
-/* Software that runs inference: each is a row of figures (models/hardware/serving.def) that are applied to a GPU's
- * profile, as tws_runtime's are for training; no other code distinguishes them. */
+/* The software that is assumed to run inference. Each one is a row of figures (models/hardware/serving.def) that are
+ * applied to a GPU's profile, as those of tws_runtime are for training; no other code distinguishes such software. */
 #ifndef TWS_MODELS_HARDWARE_SERVING_H
 #define TWS_MODELS_HARDWARE_SERVING_H
 
@@ -8,27 +8,27 @@
 typedef struct tws_server {
   const char *name, *about;
   double launch_s;  /* seconds from the end of one kernel to the start of the next one; 0: the profile's */
-  double host_op_s; /* seconds in which the host issues one kernel; 0: passes over tokens are recorded as a graph */
-  /* seconds of a pass in which the device has no work: scheduling, sampling, text; for the pass, and for each of its
-   * texts */
+  double host_op_s; /* seconds in which the host issues one kernel; 0: passes are replayed as a CUDA graph */
+  /* seconds of a forward pass in which the device is idle, because of scheduling, sampling and detokenization: pass_s
+   * once for the pass, text_s for each of its texts */
   double pass_s, text_s;
   double memory_reached; /* share of the memory's bandwidth that kernels reach; 0: the profile's */
   double products;       /* factor on the profile's share of the peak that matrix products reach; 0: 1 */
   double coded;          /* factor on the seconds of products with weights in codes of 4 or 8 bits; 0: 1 */
   double exchange;       /* factor on the seconds of collectives and messages; 0: 1 */
   double context_bytes;  /* bytes of a device outside of the plan's arenas; 0: the profile's */
-  double device_share;   /* share of a device's memory that it uses; 0: all */
+  double device_share;   /* share of a device's memory that the software uses; 0: all */
 } tws_server;
 
-/* Return the row with that name, or NULL; and all names, NULL-terminated. The first one, "twinspeed", is this program's
- * own engine. */
+/* The first returns the row called `name`, or NULL; the second returns all names, NULL-terminated. The first one,
+ * "twinspeed", is this program's own engine. */
 const tws_server *tws_server_find(const char *name);
 const char *const *tws_server_names(void);
 /* Finds a row; NULL: the first one. Fails with TWS_USAGE for an unknown name; the hint lists the names. */
 tws_code tws_server_parse(const char *name, const tws_server **out, tws_error *err);
-/* Sets the figures of a profile that serving software determines to those of its row, once; rates that the profile has
- * from measurements stay. Fails with TWS_INVALID for the profile of a
- * host, unless the row is that of this program's own engine. */
+/* Sets the figures of a profile that depend on the serving software to those of a row; rates that were measured are not
+ * changed. To be called once for a profile. Fails with TWS_INVALID for the profile of a host, unless the row is that of
+ * this program's own engine. */
 tws_code tws_profile_set_server(tws_profile *profile, const tws_server *server, tws_error *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* Device memory that other software allocates around its optimizer step; the rows are in step_buffers.def. */
+/* Computes the device memory that other software allocates around its optimizer step. The rows of step_buffers.def list
+ * the buffers. */
 #ifndef TWS_MODELS_STEP_BUFFERS_H
 #define TWS_MODELS_STEP_BUFFERS_H
 
@@ -6,15 +7,15 @@ typedef enum tws_step_software { TWS_STEP_AS_PLANNED, TWS_STEP_DEEPSPEED } tws_s
 
 typedef enum tws_step_moment {
   TWS_MOMENT_BACKWARD, /* the buffer exists during all forward and backward passes */
-  TWS_MOMENT_REDUCED,  /* after the reduction of a large gradient, while checkpoints of layers still exist */
-  TWS_MOMENT_NORM,     /* computation of the gradient norm; from here on no activations exist */
+  TWS_MOMENT_REDUCED,  /* from the reduction of a large gradient on; layers' activation checkpoints still exist */
+  TWS_MOMENT_NORM,     /* the buffer exists while the gradient norm is computed; from here on no activations exist */
   TWS_MOMENT_COPIES,
   TWS_MOMENT_UPDATE,
   TWS_MOMENT_COUNT
 } tws_step_moment;
 
 /* The number of elements of a buffer: that of a rank's shard, of the shard's largest sub-group, of the largest
- * parameter, or of that rank's part of the largest parameter. */
+ * parameter, or of the rank's shard of the largest parameter. */
 typedef enum tws_step_of { TWS_STEP_SHARD, TWS_STEP_SUB_GROUP, TWS_STEP_LARGEST, TWS_STEP_SLICE } tws_step_of;
 
 typedef enum tws_step_where {

@@ -4,7 +4,7 @@
 #include <gsl/gsl_multifit.h>
 #include "models/hardware/profile_internal.h"
 
-/* At a larger distance in natural logarithms (a factor of about 4 in one size), the fit outweighs the nearest
+/* Distance in natural logarithms of sizes (a factor of about 4 in one size) beyond which the fit outweighs the nearest
  * sample. */
 static const double reach = 1.4;
 

@@ -35,7 +35,7 @@ static tws_code read_texts(const cJSON *from, const char *key, texts *out, tws_e
   memset(out->fitted, 0, sizeof out->fitted);
   if (!from || cJSON_IsNull(from)) return TWS_OK;
   for (item = cJSON_IsArray(from) ? from->child : from; item; item = cJSON_IsArray(from) ? item->next : NULL) {
-    if (!cJSON_IsString(item)) continue; /* the configuration has refused such a list */
+    if (!cJSON_IsString(item)) continue; /* cannot happen: config/ refuses lists with other items */
     if (out->count == MOST_TEXTS)
       return tws_fail(err, TWS_INVALID, "use patterns that fit more", "%s has more than %d names", key, MOST_TEXTS);
     out->item[out->count++] = item->valuestring;
@@ -135,7 +135,8 @@ static int is_in_group(texts *patterns, const tws_param *param, const char *name
   return found;
 }
 
-/* Assigns the parameters whose names fit an entry's patterns to the entry, also those of earlier entries. */
+/* Assigns the parameters whose names match a pattern of entry number `entry` of optimizer.param_groups to this entry,
+ * even if an earlier entry matches too. */
 static tws_code fill_param_group(tws_network *network, int entry, texts *patterns, tws_arena *arena, tws_error *err) {
   for (uint32_t p = 0; p < network->param_count; p++) {
     tws_param *param = &network->params[p];
@@ -151,7 +152,7 @@ static tws_code fill_param_group(tws_network *network, int entry, texts *pattern
   return check_fitted(patterns, "optimizer.param_groups", "patterns are of whole names: \"*.bias\", or vectors", err);
 }
 
-/* Returns 1 if Muon updates a parameter: a matrix inside a layer, so that embeddings and heads are not. */
+/* Returns 1 if Muon updates a parameter: these are the matrices inside layers, not embeddings and heads. */
 static int is_layer_matrix(const tws_network *network, const tws_param *param) {
   const int32_t layer = network->modules[param->module].layer;
   return !is_vector(param) && layer >= 0 && layer < network->layers;
@@ -178,19 +179,19 @@ static tws_code assign_param_groups(tws_network *network, const tws_config *conf
 /* ---- adapters ---- */
 
 typedef struct adapter {
-  tws_network *net; /* the network, with larger arrays */
+  tws_network *net; /* the network; its arrays have room for the adapters */
   const tws_config *config;
   texts targets;
   int all_linear;
   tws_arena *scratch;
-  uint32_t *stands_for;       /* [value]: the value that its readers read instead */
-  const tws_low_rank *shapes; /* the most recently made ones, which equal layers share */
+  uint32_t *stands_for;       /* [value]: the value that readers of this value read instead */
+  const tws_low_rank *shapes; /* the shapes that were created last, which equal layers share */
   int count;                  /* number of layers with adapters */
   tws_error *err;
 } adapter;
 
-/* Returns 1 if a target of the configuration names the tensor: "q_proj" matches a module whose name is that or ends
- * with ".q_proj". */
+/* Returns 1 if a target of the configuration names the tensor: "q_proj" matches a module that is called "q_proj" or
+ * whose name ends with ".q_proj". */
 static int fits(adapter *a, const char *tensor) {
   static const char weight[] = ".weight";
   const size_t length = strlen(tensor) - (sizeof weight - 1);
@@ -263,7 +264,7 @@ static uint32_t add_param(adapter *a, const tws_module *of, const char *suffix, 
   return index;
 }
 
-/* Sets the fused rows of an adapter's parameter as in the weight, without the parts that have no adapter. */
+/* Sets the fused rows of an adapter's parameter to those of the layer's weight, except parts that have no adapter. */
 static void join_parts(tws_param *param, const tws_param *weight, const tws_low_rank *shape, int of_a) {
   const int apart = shape->width[1] > 0;
   for (int i = 0; i < 3 && apart; i++)
@@ -386,7 +387,7 @@ static tws_code add_adapters(adapter *a, tws_error *err) {
 
 /* ---- quantized frozen weights ---- */
 
-/* Marks the parameters that only linear layers use, as weights. */
+/* Sets weights[param] to 1 for parameters that only linear layers use, and only as weights. */
 static void find_weights(const tws_network *network, uint8_t *weights) {
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].type == TWS_MODULE_LINEAR) weights[network->modules[m].param[0]] = 1;
@@ -432,7 +433,7 @@ static tws_code quantize(tws_network *network, const tws_config *config, tws_are
                               "twinspeed.frozen_quantization: no weight of a linear layer is frozen");
 }
 
-/* Marks the values that depend on no trained parameter. */
+/* Marks the values of the network that depend on no trained parameter. */
 static tws_code mark_constants(tws_network *network, tws_arena *scratch, tws_error *err) {
   uint8_t *needed = tws_arena_alloc(scratch, network->value_count + 1u, 1);
   if (!needed) return no_memory(err);

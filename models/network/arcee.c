@@ -1,4 +1,5 @@
-/* Arcee's foundation models (AFM-4.5B; keys as in Hugging Face's ArceeConfig): Llama with squared ReLU and no gate. */
+/* Arcee's foundation models (AFM-4.5B; keys as in Hugging Face's ArceeConfig): Llama with an MLP that has squared ReLU
+ * and no gate. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_arcee(tws_network_builder *b, tws_error *err) {

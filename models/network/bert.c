@@ -9,8 +9,8 @@ typedef struct bert {
   double dropout; /* probability of dropout of the classifier's input */
 } bert;
 
-/* Sets the ids of the tokens that mark two texts in one sample: those of Google's vocabularies, or the last ones before
- * the mask of a small vocabulary. */
+/* Reads the ids of the tokens that separate two texts in one sample. Defaults are those of Google's vocabularies or,
+ * for a small vocabulary, the last ids before the mask token. */
 static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_error *err) {
   enum { CLASS = 101, SEPARATOR = 102, SMALL = 1000 };
   tws_network *net = b->net;
@@ -32,7 +32,8 @@ static tws_code read_sentences(tws_network_builder *b, int64_t segments, tws_err
 }
 
 static tws_code read_keys(tws_network_builder *b, bert *m, tws_error *err) {
-  /* Keys of Google's Chinese and multilingual files that its own program wrote, whose pooler is the class's. */
+  /* Keys of Google's Chinese and multilingual files that Google's own program wrote. They are accepted, since they
+   * describe the pooler that Hugging Face's class has. */
   static const char *const also[] = {
       "max_predictions_per_seq", "directionality",       "pooler_fc_size", "pooler_num_attention_heads",
       "pooler_num_fc_layers",    "pooler_size_per_head", "pooler_type",    NULL};

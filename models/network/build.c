@@ -59,7 +59,7 @@ uint32_t tws_build_value(tws_network_builder *b, uint32_t module, int slot, cons
 
 static const tws_dim token_rows[2] = {{.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_SEQUENCE}};
 
-/* Adds a value whose rows are those of the module's first input, or tokens if it has none. */
+/* Adds a value whose rows are those of the module's first input, or tokens if the module has no input. */
 static uint32_t add_value(tws_network_builder *b, uint32_t module, int slot, const char *suffix, int64_t per_row,
                           tws_value_kind kind) {
   const uint32_t in = b->net->modules[module].in[0];
@@ -547,7 +547,7 @@ static int asks_for_nothing(const cJSON *item) {
   return cJSON_IsNull(item) || cJSON_IsFalse(item) || (holds && item->child == NULL);
 }
 
-/* Returns 1 if the value of a dropout key means that nothing is dropped. */
+/* Returns 1 if a key is a dropout probability with the value 0. */
 static int drops_nothing(const cJSON *item) {
   const int share = strstr(item->string, "dropout") != NULL || strstr(item->string, "pdrop") != NULL;
   return share && cJSON_IsNumber(item) && !(item->valuedouble > 0) && !(item->valuedouble < 0);

@@ -18,8 +18,8 @@ typedef struct tws_network_builder {
   int64_t params;            /* number of parameter elements added until now */
   int failed;                /* 1: memory is exhausted */
   int too_large;             /* 1: more than TWS_MAX_PARAMS elements */
-  const cJSON *unknown;      /* the first key of the file that no builder reads; it is refused when the graph is
-                                complete */
+  const cJSON *unknown;      /* the first key of the file that no builder reads, which is refused when the graph is
+                              *                                 complete; NULL: there is none */
   const char *spellings[24]; /* keys given to tws_build_known_keys() */
   int spelling_count;
 } tws_network_builder;
@@ -48,7 +48,7 @@ uint32_t tws_build_embedding(tws_network_builder *b, const char *name, const cha
  * TWS_INPUT_POSITIONS. */
 uint32_t tws_build_rows(tws_network_builder *b, const char *name, const char *table, tws_input_content content,
                         int64_t rows, int64_t width, float std);
-/* Adds a table of segments, selected by an input of its own, to the embedding that was added last. */
+/* Adds a table of segments, whose rows a separate input selects, to the embedding that was added last. */
 void tws_build_segments(tws_network_builder *b, const char *table, int64_t rows, float std);
 uint32_t tws_build_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, int rms, double epsilon);
 typedef struct tws_norm_kind {
@@ -57,40 +57,42 @@ typedef struct tws_norm_kind {
 } tws_norm_kind;
 uint32_t tws_build_norm_of(tws_network_builder *b, int layer, const char *name, uint32_t x, const tws_norm_kind *kind);
 /* Adds a norm of queries and keys, of each head separately or over all heads; parameters are named "<name>.<part>",
- * that of the queries first. */
+ * the weight of the queries' norm first. */
 uint32_t tws_build_heads_norm(tws_network_builder *b, int layer, const char *name, const char *const part[2],
                               uint32_t qkv, const tws_norm_kind *kind, int together);
-/* Adds a linear layer. fused: NULL, or the rows of up to three parts; tied: TWS_NONE, or the parameter used as
- * weight. */
+/* Adds a linear layer. fused: NULL, or the numbers of rows of up to three fused parts; tied: TWS_NONE, or the parameter
+ * used as weight. */
 uint32_t tws_build_linear(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t in, int64_t out,
                           float std, int bias, const int64_t *fused, uint32_t tied);
 /* Sets the file layout (tws_param.groups) of the fused rows of the linear module that was added last. */
 void tws_build_group(tws_network_builder *b, int64_t groups);
-/* Sets the number of rows of the last embedding's table of positions that precede the row of the first token; the table
- * has these rows in addition to the positions. */
+/* Sets the number of unused rows at the start of the position table of the embedding that was added last; the table has
+ * these rows in addition to those of the positions. */
 void tws_build_first_position(tws_network_builder *b, int64_t rows);
-/* Returns a table of constants for modules' `running`, in the network's arena; modules that give the same values share
- * one table. */
+/* Adds a table of constants, and returns its index for tws_module.running. Tables with the same values are added only
+ * once. */
 uint32_t tws_build_constants(tws_network_builder *b, const float *values, int64_t rows, int64_t columns);
 uint32_t tws_build_rope(tws_network_builder *b, int layer, const char *name, uint32_t qkv,
                         const double rope[TWS_ROPE_PARAMETERS]);
 uint32_t tws_build_attention(tws_network_builder *b, int layer, const char *name, uint32_t qkv);
 /* Returns the rows of a table of parameters as a value whose number of rows does not depend on the job. */
 uint32_t tws_build_table(tws_network_builder *b, int layer, const char *name, int64_t rows, float std);
-/* Returns x with dropout in a new value, because other modules read x too; with share 0 returns x. */
+/* Applies dropout to x and returns the result as a new value, so that other modules can read x too; share: probability;
+ * if it is 0, returns x. */
 uint32_t tws_build_dropped(tws_network_builder *b, int layer, const char *name, uint32_t x, double share);
-/* Adds disentangled attention of contents to contents and to positions. Positions are rows of `parts` parts; kinds: set
- * of scores (models/operators.def). */
+/* Adds disentangled attention of contents to contents and to positions. Each row of `positions` has `parts` parts
+ * (queries, keys); kinds: set of scores (models/operators.def). */
 uint32_t tws_build_disentangled(tws_network_builder *b, int layer, const char *name, uint32_t qkv, uint32_t positions,
                                 int parts, int kinds);
-/* Adds a bias to the first and the third of up to three parts of x; `bias` names the parameter. */
+/* Adds a bias to the first and the third of the `parts` (up to three) parts of x; `bias`: name of the parameter. */
 uint32_t tws_build_part_bias(tws_network_builder *b, int layer, const char *name, const char *bias, uint32_t x,
                              int parts);
 /* Concatenates each token with adjacent tokens, `side` tokens in all; a linear layer of the result is a convolution.
  * lengths: an input of the network. */
 uint32_t tws_build_token_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t side,
                                      uint32_t lengths);
-/* Adds attention of queries to another sequence, whose keys and values are in the same rows. */
+/* Adds attention of the queries q to another sequence; each row of `kv` has the keys and the values of one of its
+ * tokens. */
 uint32_t tws_build_cross_attention(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t kv);
 uint32_t tws_build_pointwise(tws_network_builder *b, int layer, const char *name, tws_module_type type, uint32_t x,
                              int64_t width);
@@ -113,20 +115,21 @@ uint32_t tws_build_dispatch(tws_network_builder *b, int layer, const char *name,
 uint32_t tws_build_expert_linear(tws_network_builder *b, int layer, const char *name, uint32_t slots,
                                  const tws_routes *of, int64_t out, float std, int bias, const int64_t *fused);
 uint32_t tws_build_combine(tws_network_builder *b, int layer, const char *name, uint32_t slots, const tws_routes *from);
-/* Multiplies each row of x by its gate. With `second` = 1 the factor is the share of the second of two gates. */
+/* Multiplies each row of x by its gate. second 1: `gates` has two gates per row, and the factor is the second one's
+ * share (softmax). */
 uint32_t tws_build_gate(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t gates, int second);
 /* Returns the rows of x whose numbers are in an input of the network. */
 uint32_t tws_build_gather(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input);
-/* Returns the first `kept` elements of each of the `blocks` blocks of a row. */
+/* Returns a value with the first `kept` elements of each of the `blocks` blocks of each row of x. */
 uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t blocks, int64_t kept);
 /* Returns rows of queries, keys and values for the network's heads in latent attention; `latent` is copied. */
 uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, uint32_t q, uint32_t compressed,
                           uint32_t kv, const tws_latent *latent);
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
-/* Adds one of several losses under this name; targets: an input of the network. */
+/* Adds one of a network's several losses, called `name`; targets: an input of the network. */
 void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
-/* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class means the
- * family's first one. */
+/* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class is treated
+ * as the first class of its family. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
 /* Reads the head of a network that classifies texts or tokens (heads.c), only for objectives with classes: num_labels,
  * or the number of entries of id2label, into net->classes, and the padding token of texts. Fails with TWS_UNSUPPORTED
@@ -134,8 +137,8 @@ int tws_build_is_class(const tws_network_builder *b, const char *ending);
 tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err);
 /* Returns one row of x for each sample, which an input of the network selects. */
 uint32_t tws_build_sample_rows(tws_network_builder *b, const char *name, uint32_t x);
-/* Adds the scores of each token as the start and as the end of an answer, and their loss: the mean over samples and
- * both ends of the cross-entropy over the tokens of a sample that are no padding. */
+/* Adds the scores of each token as the start and as the end of an answer, and their loss: for both ends the
+ * cross-entropy over the tokens of a sample that are no padding, averaged over samples and ends. */
 void tws_build_spans(tws_network_builder *b, const char *name, uint32_t x, double range, uint32_t lengths);
 /* Adds the scores of net->classes classes, and their loss. */
 void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x, double range, int bias);
@@ -144,12 +147,12 @@ void tws_build_class_scores(tws_network_builder *b, const char *name, uint32_t x
 const char *tws_build_name(tws_network_builder *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* tws_build_dropout() applies dropout in place, so x has no other reader; with probability 0 it returns x. */
-/* Multiplies x by random numbers from 1 - jitter to 1 + jitter, generated like dropout, in training; with 0 returns
- * x. */
+/* Multiplies x by random numbers from 1 - jitter to 1 + jitter, generated like those of dropout, in training; with
+ * jitter 0 it returns x. */
 uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, uint32_t x, double jitter);
 uint32_t tws_build_dropout(tws_network_builder *b, int layer, const char *name, uint32_t x, double probability);
-/* Layers of networks on pictures: the rows of `x` are pixels (TWS_DIM_PIXELS). The network's own pictures are an input;
- * x is TWS_NONE then. */
+/* Layers of networks on pictures: the rows of `x` are pixels (TWS_DIM_PIXELS). If a layer reads the network's input of
+ * pictures, x is TWS_NONE. */
 typedef struct tws_convolution {
   int64_t out, side, stride, padding, groups;
   float std;
@@ -158,7 +161,7 @@ typedef struct tws_convolution {
 uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t height, int64_t width, int64_t channels);
 uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input,
                                const tws_convolution *convolution);
-/* Makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
+/* Adds a module that makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
 uint32_t tws_build_flatten(tws_network_builder *b, int layer, const char *name, uint32_t x);
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
                               double momentum);
@@ -167,30 +170,31 @@ uint32_t tws_build_pool(tws_network_builder *b, int layer, const char *name, tws
                         int64_t side, int64_t stride, int64_t padding);
 
 /* Functions that read configurations. */
-/* Notes that a key has no effect, and why, if it is given and not null, false or 0. */
+/* If the file has a key, with another value than null, false or 0, adds a note that the key has no effect, and the
+ * reason `why`. */
 void tws_build_note_unused(tws_network_builder *b, const char *key, const char *why);
 /* Reads a size that either key may give; fails if both are given and differ. */
 tws_code tws_build_size(tws_network_builder *b, const char *key, const char *alias, int required, int64_t high,
                         int64_t fallback, int64_t *value, tws_error *err);
-/* Reads a number above 0; a null value is read as 0. */
+/* Reads a number above 0; null is read as 0, and a missing key as `fallback`. */
 tws_code tws_build_optional_number(tws_network_builder *b, const char *key, double fallback, double *value,
                                    tws_error *err);
 /* Fails if the key has another value than `expected`, the only one that is modelled. */
 tws_code tws_build_expect_bool(tws_network_builder *b, const char *key, int expected, const char *hint, tws_error *err);
-/* Reads dropout probabilities that have no effect here, and notes that nothing is dropped. */
+/* Reads dropout probabilities that are not modelled, and adds a note that no dropout is applied. */
 tws_code tws_build_dropouts(tws_network_builder *b, const char *const *keys, tws_error *err);
 /* Reads a dropout probability; 0 if the file does not have the key. */
 tws_code tws_build_dropout_share(tws_network_builder *b, const char *key, double *share, tws_error *err);
 /* Registers keys for suggestions on misspelled ones, with "|" between two spellings of one key; the strings are not
  * copied. */
 void tws_build_known_keys(tws_network_builder *b, const char *spellings);
-/* Refuses members of the file that are in neither list (the second may be NULL), nor otherwise known, nor plain
- * metadata, because they may change the arithmetic. Members that are null, false or empty request nothing and are only
- * noted. */
+/* Refuses members of the file that are in neither list (the second may be NULL), nor otherwise known, nor metadata
+ * (tws_build_metadata()), because they may change the arithmetic. Members that are null, false or empty request nothing
+ * and are only noted. */
 void tws_build_unknown_keys(tws_network_builder *b, const char *const *known, const char *const *also);
 
-/* Returns the keys, also of nested objects, that any configuration may have and that change nothing here; NULL ends the
- * list. */
+/* Returns the keys, also of nested objects, that any configuration may have and that have no effect on the graph; NULL
+ * ends the list. */
 const char *const *tws_build_metadata(void);
 #define ARCHITECTURE(name, ...) tws_code tws_build_##name(tws_network_builder *b, tws_error *err);
 #include "models/network/architectures.def"

@@ -1,5 +1,5 @@
-/* Built-in models: texts of Hugging Face's config.json, reduced to the keys that matter, so that built-in models and
- * files have one constructor. Sources: the models' own config.json files (openai-community/gpt2*,
+/* Built-in models: texts of Hugging Face's config.json, reduced to the keys that have an effect, so that the same code
+ * builds built-in models and models of files. Sources: the models' own config.json files (openai-community/gpt2*,
  * meta-llama/Llama-*). */
 #include <string.h>
 #include "models/network/build.h"

@@ -38,7 +38,8 @@ tws_code tws_build_cohere(tws_network_builder *b, tws_error *err) {
   return finish(b, known, &d, err);
 }
 
-/* Checks keys that published files have and Hugging Face's class does not read: they must agree with the graph. */
+/* Checks the values of keys that published files have although Hugging Face's class does not read them: fails with
+ * TWS_UNSUPPORTED if they contradict the graph. */
 static tws_code expect_usual(tws_network_builder *b, tws_error *err) {
   static const struct {
     const char *key, *word;

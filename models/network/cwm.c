@@ -1,5 +1,5 @@
-/* Code World Model (Meta, 2025; keys as in Hugging Face's CwmConfig): Llama with a sliding window in all layers but the
- * first of every four. */
+/* Code World Model (Meta, 2025; keys as in Hugging Face's CwmConfig): Llama with a sliding window in all layers except
+ * the first of every four. */
 #include "models/network/decoder.h"
 
 static tws_code read_windows(tws_network_builder *b, tws_decoder *d, tws_error *err) {

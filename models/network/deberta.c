@@ -1,8 +1,8 @@
 /* DeBERTa (He et al., 2021; keys as in Hugging Face's DebertaConfig and DebertaV2Config): BERT's layers with
  * disentangled attention: scores of contents with contents, of contents with relative positions, and of relative
  * positions with contents. All layers share one table of relative positions, from which each layer projects keys and
- * queries, with projections of its own or those of the tokens. The first version has no bias of keys. Large models of
- * the second version add a convolution of the first layer's input to its output. */
+ * queries, with separate projections, or with those of the tokens. The first version has no bias of keys. Large models
+ * of the second version add a convolution of the first layer's input to its output. */
 #include <math.h>
 #include <string.h>
 #include <strings.h>
@@ -15,9 +15,9 @@ typedef struct deberta {
   int first_version, has_positions, relative, shares, kinds, scores, norms_positions;
   int64_t convolved; /* width of the convolution in tokens; 0: no convolution */
   tws_module_type convolved_by;
-  double before, behind; /* probabilities of dropout in the head that classifies texts */
+  double before, behind; /* dropout probabilities in the text classifier, before and after its dense layer */
   tws_module_type pooled;
-  uint32_t positions; /* the table of relative positions (value) */
+  uint32_t positions; /* index of the value that is the table of relative positions */
 } deberta;
 
 enum { CONTENT_TO_POSITION = 1, POSITION_TO_CONTENT = 2 };
@@ -122,7 +122,7 @@ static tws_code read_convolution(tws_network_builder *b, deberta *m, tws_error *
   const tws_json *json = b->json;
   const char *activation = NULL;
   int64_t groups = 1;
-  const int64_t most = TWS_MAX_WIDTH / b->net->hidden; /* most tokens: a product has at most TWS_MAX_WIDTH columns */
+  const int64_t most = TWS_MAX_WIDTH / b->net->hidden; /* largest kernel: its product has TWS_MAX_WIDTH columns */
   TWS_TRY(tws_json_int(json, json->root, "conv_kernel_size", 0, 0, most, 0, &m->convolved, err));
   TWS_TRY(tws_json_int(json, json->root, "conv_groups", 0, 1, TWS_MAX_WIDTH, 1, &groups, err));
   TWS_TRY(tws_json_string(json, json->root, "conv_act", 0, "tanh", &activation, err));
@@ -172,7 +172,8 @@ static tws_code read_keys(tws_network_builder *b, deberta *m, tws_error *err) {
   return TWS_OK;
 }
 
-/* Projects queries with a bias and keys without one, as in the first version. */
+/* Projects the table of positions to queries with a bias and to keys without one, as DeBERTa's first version does. Sets
+ * *parts to the number of projections. */
 static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int layer, const char *self, uint32_t x,
                                  int *parts) {
   const int64_t hidden = b->net->hidden, both[3] = {hidden, hidden, 0};
@@ -187,8 +188,8 @@ static uint32_t project_unevenly(tws_network_builder *b, const deberta *m, int l
                              tws_build_name(b, "%s.pos_q_proj.bias", self), x, 2);
 }
 
-/* Projects the table of positions as a layer needs it: to queries and keys by projections of its own, or to queries,
- * keys and values by the projections of tokens. */
+/* Projects the table of positions as a layer needs it: to queries and keys by separate projections, or to queries, keys
+ * and values by the projections of tokens. Sets *parts to the number of projections. */
 static uint32_t project_positions(tws_network_builder *b, const deberta *m, int layer, const char *self, int *parts) {
   tws_network *net = b->net;
   const int64_t hidden = net->hidden, both[3] = {hidden, hidden, 0};
@@ -264,7 +265,7 @@ static tws_code build(tws_network_builder *b, int first_version, tws_error *err)
                                              .norm = "cls.predictions.transform.LayerNorm",
                                              .scores = "cls.predictions.decoder",
                                              .tied_scores = "cls.predictions"};
-  enum { AROUND = 24 }; /* modules before and after the layers, and of the convolution */
+  enum { AROUND = 24 }; /* largest number of modules outside of the layers, with those of the convolution */
   deberta m = {.encoder = {.names = &names, .attend = attend, .joins = convolve},
                .first_version = first_version,
                .positions = TWS_NONE};

@@ -44,7 +44,7 @@ static const tws_decoder_keys *keys_of(const tws_decoder *d) {
 
 /* ---- reading ---- */
 
-/* Returns 1 if the word is one of those of "first|second". */
+/* Returns 1 if `word` is one of the spellings, which are separated by "|". */
 static int is_spelling(const char *spellings, const char *word) {
   const size_t length = strlen(word);
   const char *at = spellings;
@@ -91,7 +91,7 @@ static tws_code read_head_size(tws_network_builder *b, const tws_decoder *d, tws
   return TWS_OK;
 }
 
-/* Checks the parameters of rotary positions, for each kind of layer. */
+/* Checks the parameters of the rotary positions of one kind of layer (with or without a window). */
 static tws_code check_rope(const tws_network_builder *b, const tws_decoder_rope *rope, tws_error *err) {
   const int64_t head = b->net->head_size;
   const int64_t turned = rope->share > 0    ? (int64_t)(rope->share * (double)head)
@@ -119,7 +119,7 @@ static tws_code read_heads(tws_network_builder *b, const tws_decoder *d, tws_err
   return read_head_size(b, d, err);
 }
 
-/* Activation functions by the words that Hugging Face's configurations have for them. */
+/* Maps the names of activation functions in Hugging Face's configurations to module types. */
 static const struct {
   const char *name;
   tws_module_type gated, plain;
@@ -164,7 +164,7 @@ static tws_code read_sizes(tws_network_builder *b, const tws_decoder *d, tws_err
 
 static const tws_decoder_drops attention_alone = {.attention = "attention_dropout"};
 
-/* Reads the dropout keys that the family has, and notes that the other `keys` have no effect. */
+/* Reads the dropout keys that the model family has, and notes that the other `keys` have no effect. */
 static tws_code read_drops(tws_network_builder *b, const char *const *keys, tws_decoder *d, tws_error *err) {
   const tws_decoder_drops *drops = d->drops ? d->drops : &attention_alone;
   const struct {
@@ -389,7 +389,7 @@ static uint32_t drop(const layer_builder *l, const char *name, uint32_t x, doubl
   return share > 0 ? tws_build_dropout(l->b, l->layer, named(l, name), x, share) : x;
 }
 
-/* Returns 1 if both branches are added before dropout is applied to their sum. */
+/* Returns 1 if the layer's parallel branches are added first and dropout is applied to their sum. */
 static int is_together(const layer_builder *l) {
   return l->d->order == TWS_ORDER_SIDE_BY_SIDE && l->d->drops && l->d->drops->together;
 }
@@ -424,7 +424,8 @@ static uint32_t add_layer(const layer_builder *l, uint32_t x) {
   return after ? layer_norm(l, 2, x) : x;
 }
 
-/* Adds an embedding whose width differs from that of the layers, its projection, and then the rows of positions. */
+/* Adds an embedding whose width differs from that of the layers, then its projection to the layers' width, and the rows
+ * of positions. */
 static uint32_t add_projected(tws_network_builder *b, const tws_decoder *d, const tws_decoder_names *names) {
   const tws_network *net = b->net;
   uint32_t x = tws_build_rows(b, names->embedding, tws_build_name(b, "%s.weight", names->embedding), TWS_INPUT_TOKENS,
@@ -460,7 +461,7 @@ tws_code tws_decoder_build(tws_network_builder *b, const tws_decoder *d, tws_err
   for (l.layer = 0; l.layer < net->layers; l.layer++) x = add_layer(&l, x);
   net->layer_stride = (net->module_count - net->layer_first) / (uint32_t)net->layers;
   if (l.names->final_norm != NULL) x = add_norm(b, d, -2, l.names->final_norm, x);
-  if (net->objective == TWS_OBJECTIVE_CLASSES) { /* class scores read the last token, which attends to all others */
+  if (net->objective == TWS_OBJECTIVE_CLASSES) { /* class scores read the last token, which attends to all */
     x = tws_build_sample_rows(b, "last_token", x);
     tws_build_class_scores(b, "score", x, d->range, 0);
     return TWS_OK;

@@ -1,6 +1,7 @@
-/* Decoders as a table of features: the file of a family reads its keys and sets its features, and the builder makes the
- * graph. With all features at 0, the graph is Llama's (Touvron et al., 2023): rotary positions, grouped-query
- * attention, RMSNorm, SwiGLU, and a norm before each of two sequential branches. Private to models/network. */
+/* Describes decoders by a table of features: the file of a model family reads its keys and sets the features, and one
+ * builder makes the graph from them. With all features at 0, the graph is Llama's (Touvron et al., 2023): rotary
+ * positions, grouped-query attention, RMSNorm, SwiGLU, and a norm before each of two sequential branches. Private to
+ * models/network. */
 #ifndef TWS_MODELS_NETWORK_DECODER_H
 #define TWS_MODELS_NETWORK_DECODER_H
 
@@ -30,7 +31,7 @@ typedef struct tws_decoder_names {
   const char *layer;                    /* prefix such as "model.layers." */
   const char *norm[4];                  /* norms before and after attention, before and after the MLP */
   const char *qkv, *rope, *attention, *output, *up, *act, *down;
-  const char *head_norm[2]; /* norms of queries and keys; NULL: "q_norm" and "k_norm" of the attention */
+  const char *head_norm[2]; /* norms of queries and keys; NULL: "q_norm" and "k_norm" below the attention's name */
   const char *final_norm, *head;
 } tws_decoder_names;
 extern const tws_decoder_names tws_llama_names;
@@ -49,7 +50,7 @@ typedef struct tws_decoder_rope {
   int interleaved;
   int dynamic;      /* 1: theta depends on the length of the job's sequences */
   int alpha;        /* 1: "dynamic" scaling with a key `alpha` increases theta for all lengths */
-  int64_t original; /* sequence length before the context was extended, by default; 0: `positions` */
+  int64_t original; /* default of the sequence length before the context was extended; 0: `positions` */
   const float *factors; /* frequency divisors of pairs for short, then for long sequences; NULL: none */
 } tws_decoder_rope;
 
@@ -64,9 +65,9 @@ typedef struct tws_decoder_drops {
 typedef struct tws_decoder {
   const tws_decoder_names *names; /* NULL: Llama's */
   const tws_decoder_keys *keys;   /* NULL: Llama's */
-  int64_t positions, kv_heads;    /* defaults if the file does not give them; kv_heads 0: as many as query heads */
-  int64_t head_size;              /* default; 0: hidden_size / heads */
-  int64_t inner;                  /* default width of the MLP over hidden_size; 0: the file must give it */
+  int64_t positions, kv_heads;    /* defaults for keys that the file lacks; kv_heads 0: as many as query heads */
+  int64_t head_size;              /* default size of a head; 0: hidden_size / heads */
+  int64_t inner;                  /* default width of the MLP, divided by hidden_size; 0: the file must have it */
   const char *activation;         /* default activation function; NULL: silu */
   int ungated;                    /* 1: the MLP has no gate */
   int layer_norm, norm_bias;      /* 1: LayerNorm instead of RMSNorm; 1: norms have a bias */
@@ -84,23 +85,23 @@ typedef struct tws_decoder {
   int64_t qkv_groups; /* groups of the joined projection (tws_param); 0: separate parts; -1: by key heads */
   int gate_up_whole;  /* 1: files have gate and up in one tensor */
   int head_norms;     /* norms of queries and keys: 1: per head; TWS_HEADS_TOGETHER: one over all heads */
-  int norms_turned;   /* 1: these norms come after rotary positions, not before */
-  int64_t window, window_layer; /* tokens of the sliding window, and the first layer that has it; 0: none */
-  uint8_t *slides;              /* [layer] 1: it has the window; NULL: the layers from window_layer on */
-  const uint8_t *turned;        /* [layer] 1: it has rotary positions; NULL: all layers have */
+  int norms_turned;   /* 1: norms of queries and keys are applied after rotary positions, not before */
+  int64_t window, window_layer; /* size of the sliding window in tokens, 0: none; first layer that has it */
+  uint8_t *slides;              /* [layer] 1: the layer has the window; NULL: the layers from window_layer on have it */
+  const uint8_t *turned;        /* [layer] 1: the layer has rotary positions; NULL: all layers have them */
   double attention_scale;       /* 0: 1 / sqrt(head size) */
   int scaled_biases;            /* 1: linear biases are multiplied by attention_scale, as scores are */
   double score_cap, logit_cap;
   double embedding_scale, residual_scale, logit_scale; /* factors; 0: 1 */
   double epsilon, range, output_range;                 /* ranges: deviations of initial weights, output_range
                                                         * of projections to the residual stream */
-  tws_decoder_rope rope, sliding_rope; /* sliding_rope: for layers with the window, if its theta is not 0 */
-  int tied;                            /* 1: the head uses the embedding's weights, if the file does not say */
+  tws_decoder_rope rope, sliding_rope; /* sliding_rope: those of layers with the window; theta 0: as `rope` */
+  int tied;                            /* default of tie_word_embeddings: 1: the head uses the embedding's weights */
   tws_routing routing;                 /* routing of layers of experts in place of the MLP; experts 0: none */
   double expert_jitter;                /* relative jitter of the input of a layer of experts */
   int64_t expert_inner;                /* width of an expert's MLP */
   const char *expert_block;            /* name of the layer of experts in files */
-  const uint8_t *dense;                /* [layer] 1: an MLP and no experts; NULL: all layers have experts */
+  const uint8_t *dense;                /* [layer] 1: the layer has an MLP, not experts; NULL: all have experts */
   int64_t shared_inner;                /* width of the shared expert, an MLP that all tokens pass; 0: none */
   const char *shared_name;             /* name of the shared expert in files */
   int shared_gate;                     /* 1: the shared expert's output has a gate */
@@ -111,17 +112,18 @@ enum { TWS_HEADS_APART = 1, TWS_HEADS_TOGETHER = 2 };
 tws_code tws_decoder_read(tws_network_builder *b, const char *const *also_known, tws_decoder *d, tws_error *err);
 /* Reads rope_theta and rope_scaling, or newer files' rope_parameters, which has both (rope.c). */
 tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error *err);
-/* Reads which layers have the window from `layer_types`; without that key, all layers have it but every `period`-th. */
+/* Reads which layers have the window from `layer_types`; without that key, all layers except every `period`-th have
+ * it. */
 tws_code tws_decoder_read_layer_types(tws_network_builder *b, int64_t period, tws_decoder *d, tws_error *err);
 /* Reads which layers have rotary positions from `no_rope_layers`, whose element is 1 for a layer that has them; without
- * that key, all layers have them but every `no_rope_layer_interval`-th. */
+ * that key, all layers except every `no_rope_layer_interval`-th have them. */
 tws_code tws_decoder_read_turned(tws_network_builder *b, int64_t interval, tws_decoder *d, tws_error *err);
 /* Reads the keys of a router like Mixtral's: `count` is the key of the number of experts, and the other arguments are
  * the values of missing keys. */
 tws_code tws_decoder_read_routing(tws_network_builder *b, const char *count, int64_t experts, int64_t choices,
                                   double auxiliary, tws_decoder *d, tws_error *err);
 /* Experts as in DeepSeek-V3, in one group: a sigmoid router chooses them, the first layers have an MLP instead, and all
- * tokens also pass a shared expert. Members are the names of keys and the values if a key is missing. */
+ * tokens also pass a shared expert. Members are names of keys, and the defaults of missing keys. */
 typedef struct tws_decoder_scored {
   const char *experts_key, *shared_key;
   int64_t experts, choices, inner, shared, dense_layers;

@@ -34,8 +34,8 @@ static tws_code read_dense_layers(tws_network_builder *b, int64_t first, tws_dec
   return TWS_OK;
 }
 
-/* Reads the keys of experts as in DeepSeek-V3. Biases that balance experts stay 0 in this program, and multi-token
- * prediction is left out. */
+/* Reads the keys of experts as in DeepSeek-V3. Biases that balance experts stay 0 in this program, and the modules of
+ * multi-token prediction are left out. */
 tws_code tws_decoder_read_scored(tws_network_builder *b, const tws_decoder_scored *usual, tws_decoder *d,
                                  tws_error *err) {
   const tws_json *json = b->json;
@@ -70,8 +70,8 @@ static uint32_t add_shared(tws_network_builder *b, const tws_decoder *d, int lay
   return tws_build_linear(b, layer, tws_build_name(b, "%s.down_proj", name), y, inner, hidden, std, 0, NULL, TWS_NONE);
 }
 
-/* Adds the experts of a layer, MLPs of which a token passes some. The modules that tensor parallelism does not split
- * come first, so that the shared expert can reuse the memory of their values. */
+/* Adds the experts of a layer: MLPs, of which each token is processed by a few. The modules that tensor parallelism
+ * does not split come first, so that the shared expert can reuse the memory of their values. */
 uint32_t tws_decoder_add_experts(tws_network_builder *b, const tws_decoder *d, int layer, uint32_t x) {
   const int64_t hidden = b->net->hidden, inner = d->expert_inner, rows[3] = {inner, inner, 0};
   const float std = (float)d->range;

@@ -1,6 +1,6 @@
 /* DeepSeek-V2 and V3 (DeepSeek-AI, 2024; keys as in Hugging Face's DeepseekV2Config and DeepseekV3Config): latent
- * attention, a few layers without experts first, then experts and a shared expert; V3 has a sigmoid router. Its biases
- * that balance experts are 0 here, and multi-token prediction is left out. */
+ * attention, a few layers without experts first, then experts and a shared expert; V3 has a sigmoid router. The biases
+ * that balance V3's experts stay 0 in this program, and the modules of multi-token prediction are left out. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -95,7 +95,8 @@ static tws_code read_sizes(tws_network_builder *b, deepseek *s, tws_error *err) 
   return TWS_OK;
 }
 
-/* Returns the index of the pair that makes `turns` rotations over the original length. */
+/* Returns the index (a fraction) of the pair of elements whose rotary angle makes `turns` full rotations over the
+ * original context length. */
 static double yarn_pair(const tws_latent *l, double original, double turns) {
   return (double)l->rope * log(original / (turns * 2 * M_PI)) / (2 * log(l->theta));
 }
@@ -140,8 +141,8 @@ static tws_code read_rope(tws_network_builder *b, tws_latent *l, tws_error *err)
                        type);
 }
 
-/* Reads the router's keys. V2 uses softmax over all experts ("greedy") or over some groups, V3 sigmoids over some
- * groups. */
+/* Reads the router's keys. V2 chooses by softmax scores among all experts ("greedy") or among some groups of experts,
+ * V3 by sigmoid scores among some groups. */
 static tws_code read_routing(tws_network_builder *b, deepseek *s, tws_error *err) {
   const tws_json *json = b->json;
   const cJSON *root = json->root;

@@ -13,7 +13,8 @@ static int find_module(const tws_described *d, const char *name) {
   return TWS_DESCRIBED_INPUT;
 }
 
-/* Finds a name first among the modules of the same block, which have its prefix, and then among all earlier ones. */
+/* Finds the module that a reference names: first among the modules of the same block, whose names have the block's
+ * prefix, then among all earlier modules. Fails with TWS_INVALID if there is none. */
 static tws_code resolve(tws_described *d, const char *prefix, const cJSON *reference, int *out, tws_error *err) {
   const tws_json *json = d->b->json;
   char full[256];
@@ -27,7 +28,7 @@ static tws_code resolve(tws_described *d, const char *prefix, const cJSON *refer
                        "no earlier module has the name \"%.80s\"", reference->valuestring);
 }
 
-/* Sets the inputs of a module: those that it names, or the module before it. */
+/* Sets the inputs of a module: the modules that its key "input" names or, without that key, the previous module. */
 static tws_code read_inputs(tws_described *d, tws_described_module *m, const char *prefix, tws_error *err) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(m->item, "input");
   const int count = cJSON_IsArray(given) ? cJSON_GetArraySize(given) : given != NULL;
@@ -54,7 +55,8 @@ static tws_code read_type(const tws_described *d, tws_described_module *m, tws_e
                        "no module has the type \"%.60s\"", type);
 }
 
-/* Names the module: "<prefix><name>", or "<prefix><number>" with its number in the list that it is in. */
+/* Names the module: "<prefix><name>", or "<prefix><number>" with its number in its list of modules if it has no
+ * name. */
 static tws_code read_name(tws_described *d, tws_described_module *m, const char *prefix, int number, tws_error *err) {
   const char *name;
   TWS_TRY(tws_json_string(d->b->json, m->item, "name", 0, NULL, &name, err));
@@ -90,7 +92,8 @@ static tws_code add_module(tws_described *d, const cJSON *item, const char *pref
 static tws_code add_list(tws_described *d, const cJSON *list, const char *prefix, int inside, int *layer,
                          tws_error *err);
 
-/* Adds a block as often as it says: {"repeat": 4, "name": "block", "modules": [...]}. Each time it is one layer. */
+/* Adds the modules of a block as often as its key "repeat" states: {"repeat": 4, "name": "block", "modules": [...]}.
+ * Each repetition is one layer. */
 static tws_code add_block(tws_described *d, const cJSON *item, const char *prefix, int number, int inside, int *layer,
                           tws_error *err) {
   static const char *const known[] = {"repeat", "name", "modules", NULL};
@@ -214,7 +217,7 @@ static tws_code build_modules(tws_described *d, tws_error *err) {
 }
 
 tws_code tws_build_described(tws_network_builder *b, tws_error *err) {
-  enum { MOST_GRAPH_MODULES = 8 }; /* that one described module becomes */
+  enum { MOST_GRAPH_MODULES = 8 }; /* largest number of graph modules for one described module */
   tws_described d = {.b = b, .input = TWS_NONE};
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(b->json->root, "modules");
   int layers = 0;

@@ -8,7 +8,7 @@
 
 enum { TWS_DESCRIBED_MODULES = 4096, TWS_DESCRIBED_INPUTS = 2, TWS_DESCRIBED_SIDE = 1 << 14 };
 
-/* Index of a described module, or the network's input. */
+/* Index that stands for the network's input, where indices of described modules are expected. */
 enum { TWS_DESCRIBED_INPUT = -1 };
 
 struct tws_described;
@@ -17,8 +17,8 @@ typedef struct tws_described_module {
   const struct tws_described_type *type;
   const char *name;
   int layer;                    /* layer of a pipeline */
-  int in[TWS_DESCRIBED_INPUTS]; /* described modules that it reads */
-  int last_reader;              /* the last described module that reads it; its own index: none does */
+  int in[TWS_DESCRIBED_INPUTS]; /* indices of the described modules that it reads */
+  int last_reader;              /* index of the last described module that reads it; its own index: no module does */
   uint32_t value;               /* its output in the graph */
 } tws_described_module;
 
@@ -32,9 +32,9 @@ typedef struct tws_described {
   int64_t side, channels;
 } tws_described;
 
-/* A type of module of the file. inputs: number of values that it reads; keys: those that no other type has. The builder
- * reads the keys, adds modules to the graph and sets m->value. in_graph: the type of the module that it adds; of
- * several, that of the one that gives it its name. */
+/* A type of module of the file. inputs: number of values that it reads; keys: the keys of this type in addition to
+ * those of all types. The builder reads the keys, adds modules to the graph and sets m->value. in_graph: the type of
+ * the module that the builder adds or, if there are several, of the one after which the type is named. */
 typedef struct tws_described_type {
   const char *name;
   int inputs;

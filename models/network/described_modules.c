@@ -8,7 +8,7 @@
 
 /* ---- values and keys ---- */
 
-/* Returns the graph's value that input `i` of the module is; TWS_NONE: the input of pictures. */
+/* Returns the index of the graph's value that is input `i` of the described module; TWS_NONE: the input of pictures. */
 static uint32_t graph_in(const tws_described *d, const tws_described_module *m, int i) {
   return m->in[i] < 0 ? TWS_NONE : d->modules[m->in[i]].value;
 }
@@ -17,7 +17,7 @@ static const tws_value *value_in(const tws_described *d, const tws_described_mod
   return &d->b->net->values[graph_in(d, m, i)];
 }
 
-/* Fails unless the module reads outputs of others, not the input of the network. */
+/* Fails with TWS_INVALID if the module reads the input of the network instead of outputs of other modules. */
 static tws_code needs_value(const tws_described *d, const tws_described_module *m, tws_error *err) {
   int reads_input = 0;
   for (int i = 0; i < m->type->inputs; i++) reads_input |= m->in[i] < 0;
@@ -42,8 +42,8 @@ static tws_code size(const tws_described *d, const tws_described_module *m, cons
   return tws_json_int(d->b->json, m->item, key, fallback < low, low, high, fallback, out, err);
 }
 
-/* The deviation of initial weights: the module's "std", the network's "init_std", or 1 / sqrt(3 n), the variance that
- * PyTorch's default has for sums of n products (torch.nn.init.kaiming_uniform_ with a = sqrt(5)). */
+/* Writes the standard deviation of initial weights: the module's "std", the network's "init_std", or 1 / sqrt(3 n), the
+ * variance that PyTorch's default has for sums of n products (torch.nn.init.kaiming_uniform_ with a = sqrt(5)). */
 static tws_code deviation(const tws_described *d, const tws_described_module *m, int64_t products, float *std,
                           tws_error *err) {
   double given;
@@ -59,7 +59,7 @@ static tws_code too_wide(const tws_described *d, const tws_described_module *m, 
 
 /* ---- pictures ---- */
 
-/* Fails unless windows of this side fit into a picture of height x width with its padding. */
+/* Fails with TWS_INVALID unless windows of side x side pixels fit into a picture of height x width with its padding. */
 static tws_code check_window(const tws_described *d, const tws_described_module *m, int64_t height, int64_t width,
                              int64_t side, int64_t padding, tws_error *err) {
   if (padding >= side)
@@ -164,7 +164,8 @@ static tws_code build_activation(tws_described *d, tws_described_module *m, tws_
   return TWS_OK;
 }
 
-/* Fails if a later module reads the value that this one replaces in memory. */
+/* Fails with TWS_INVALID if a later module reads input `input` of this module, which this module overwrites in
+ * place. */
 static tws_code is_last_reader(const tws_described *d, const tws_described_module *m, int input, tws_error *err) {
   const tws_described_module *from = &d->modules[m->in[input]];
   if (from->last_reader == (int)(m - d->modules)) return TWS_OK;
@@ -193,7 +194,7 @@ static tws_code build_scale(tws_described *d, tws_described_module *m, tws_error
   return TWS_OK;
 }
 
-/* Adds two values; the sum takes the memory of one of them, which no later module may read. */
+/* Adds two values; the sum overwrites one of them in place, which no later module may read. */
 static tws_code build_add(tws_described *d, tws_described_module *m, tws_error *err) {
   TWS_TRY(needs_value(d, m, err));
   const tws_value *a = value_in(d, m, 0), *b = value_in(d, m, 1);

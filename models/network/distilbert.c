@@ -1,5 +1,5 @@
 /* DistilBERT (Sanh et al., 2019; keys as in Hugging Face's DistilBertConfig): BERT's layers, without segments and
- * without dropout of what attention adds. */
+ * without dropout of attention's output. */
 #include "models/network/encoder.h"
 
 static tws_code read_keys(tws_network_builder *b, tws_encoder *e, tws_class_head *head, tws_error *err) {

@@ -1,6 +1,6 @@
 /* dots.llm1 (rednote-hilab, 2025; keys as in Hugging Face's Dots1Config): norms of each query and key head, a few
- * layers without experts first, then experts with a sigmoid router and a shared expert. Published files have no window,
- * which `layer_types` or `max_window_layers` would give to some layers. */
+ * layers without experts first, then experts with a sigmoid router and a shared expert. A sliding window, which
+ * published files do not have, applies to the layers that `layer_types` or `max_window_layers` selects. */
 #include "models/network/decoder.h"
 
 static tws_code read_window(tws_network_builder *b, tws_decoder *d, tws_error *err) {

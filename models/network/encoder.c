@@ -89,8 +89,8 @@ uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, ui
   return x;
 }
 
-/* Adds the scores of masked tokens after the last layer: a transform, whose result is multiplied by the token
- * embedding's weights if they are tied; and the loss. */
+/* Adds the scores of masked tokens after the last layer: a dense layer, activation and norm, then the product with the
+ * scores' weights, which are the token embedding's if they are tied; and the loss. */
 static void encoder_add_masked_head(tws_network_builder *b, const tws_encoder *e, const tws_masked_head_names *names,
                                     tws_module_type activation, uint32_t x) {
   tws_network *net = b->net;

@@ -26,13 +26,13 @@ struct tws_encoder {
   uint32_t (*joins)(tws_network_builder *b, const tws_encoder *e, int layer, uint32_t before, uint32_t x);
 };
 
-/* Names that a family gives to the parts that score the vocabulary; tied_scores has only a bias, and is used if weights
- * are tied. */
+/* Names that a family gives to the parts that score the vocabulary; tied_scores: name of the scores' bias, used instead
+ * of `scores` if weights are tied to the embedding. */
 typedef struct tws_masked_head_names {
   const char *dense, *activation, *norm, *scores, *tied_scores;
 } tws_masked_head_names;
 
-/* Makes the module that was added last, an attention, bidirectional over the tokens that are no padding, with the
+/* Makes the attention module that was added last bidirectional over the tokens that are no padding, with the
  * dropout of `e`. */
 void tws_encoder_set_attention(tws_network_builder *b, const tws_encoder *e);
 /* Returns the number of modules of a layer. */
@@ -42,8 +42,8 @@ tws_code tws_encoder_read_activation(tws_network_builder *b, const char *key, co
                                      tws_module_type *activation, tws_error *err);
 /* Adds all layers of the network and returns the output of the last. Sets net->layer_first and layer_stride. */
 uint32_t tws_encoder_add_layers(tws_network_builder *b, const tws_encoder *e, uint32_t x);
-/* The keys that BERT and RoBERTa share, and a function that reads them but not those of positions and of the mask
- * token, which differ. segments: number of rows of the table of segments. */
+/* The keys that BERT and RoBERTa share, and a function that reads them. It does not read the keys of positions and of
+ * the mask token, which differ between the two. segments: number of rows of the table of segments. */
 extern const char *const tws_encoder_shared_keys[];
 tws_code tws_encoder_read_shared(tws_network_builder *b, tws_encoder *e, int64_t *segments, tws_error *err);
 /* Returns the names of a layer's parts; layer: prefix such as "bert.encoder.layer". */
@@ -52,12 +52,12 @@ tws_encoder_names tws_encoder_shared_names(const char *layer);
  * none), then norm and dropout, named below `prefix` ("bert"). Sets e->lengths. */
 uint32_t tws_encoder_add_embeddings(tws_network_builder *b, tws_encoder *e, const char *prefix, int64_t first,
                                     int64_t segments);
-/* The head after the last layer that the file's class has. A text is classified by its first token, which `dense`,
- * `activation` and `scores` process; tokens are scored by `tags`. The dropout probabilities are those before `dense`,
- * before a text's scores, before tokens' scores, and before answers' scores. */
+/* The head after the last layer, which the class named in the file determines. A text is classified by its first token,
+ * which `dense`, `activation` and `scores` process; tokens are scored by `tags`. The dropout probabilities are those
+ * before `dense`, before a text's scores, before tokens' scores, and before answers' scores. */
 typedef struct tws_class_head {
   const char *dense, *scores, *tags;
-  const char *next;           /* objective SENTENCES: scores whether the second text follows the first */
+  const char *next;           /* objective SENTENCES: name of the scores of "the second text follows the first" */
   tws_module_type activation; /* TWS_MODULE_SOFTCAP means tanh */
   double before, behind, tokens, spans;
 } tws_class_head;

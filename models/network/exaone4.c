@@ -6,8 +6,8 @@
 
 #include "models/network/decoder.h"
 
-/* Reads the period of layers without a window: null (none), a number, or a word such as "LLLG", which is given in
- * addition to layer_types and repeats it. */
+/* Reads the period of layers without a window: null (none), a number, or a word such as "LLLG", whose pattern repeats
+ * the information in layer_types. */
 static tws_code read_period(tws_network_builder *b, int64_t *period, tws_error *err) {
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "layer_types");
   const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(b->json->root, "sliding_window_pattern");
@@ -37,7 +37,7 @@ tws_code tws_build_exaone4(tws_network_builder *b, tws_error *err) {
   return tws_decoder_build(b, &d, err);
 }
 
-/* Reads which layers have experts if the file lists it for each layer. */
+/* Reads from `mlp_layer_types`, if the file has it, which layers have experts. */
 static tws_code read_inner_types(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const cJSON *types = cJSON_GetObjectItemCaseSensitive(b->json->root, "mlp_layer_types"), *type;
   int64_t layers = 0, layer = 0;

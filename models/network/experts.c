@@ -1,4 +1,4 @@
-/* Modules of layers of experts, and the routing of tokens. */
+/* Adds the modules of mixture-of-experts layers: routers, dispatch, experts and combination. */
 #include "models/network/build.h"
 
 #include <string.h>

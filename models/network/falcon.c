@@ -18,7 +18,8 @@ static tws_code read_form(tws_network_builder *b, falcon *f, tws_error *err) {
   return tws_json_bool(json, json->root, "alibi", 0, 0, &f->alibi, err);
 }
 
-/* Checks that the width factor of the MLP agrees with ffn_hidden_size, which Transformers reads instead. */
+/* Checks that the width factor of the MLP agrees with ffn_hidden_size, which Transformers reads instead of the
+ * factor. */
 static tws_code check_factor(tws_network_builder *b, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "ff_factor");
   int64_t factor = 0;

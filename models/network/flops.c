@@ -26,7 +26,7 @@ static double square_flops(const tws_network *network, const tws_module *m, leng
   const double tokens = (double)(of.seq > 0 ? of.seq : 1), queries = rows_per_token(network, m->in[0], of) * tokens,
                seen = rows_per_token(network, keys, of) * tokens, window = (double)m->window;
   double square = 4 * queries / tokens * seen * (double)m->heads * (double)m->head_size;
-  if (m->window > 0 && window < seen) /* correct for the pairs outside the window */
+  if (m->window > 0 && window < seen) /* excludes pairs of queries and keys outside of the window */
     square *= window * (2 * seen - window + 1) / (seen * (seen + 1));
   if (m->document > 0 && (double)m->document < seen) square *= (double)m->document / seen;
   const int halved = causal_halved && !(m->flags & TWS_BIDIRECTIONAL) && m->type == TWS_MODULE_ATTENTION;

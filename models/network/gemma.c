@@ -51,7 +51,7 @@ static const char *const known_later[] = {"attention_bias",
                                           "rope_local_base_freq",
                                           "attn_logit_softcapping",
                                           "final_logit_softcapping",
-                                          "hidden_act", /* the class reads hidden_activation only */
+                                          "hidden_act", /* known, but the class only reads hidden_activation */
                                           NULL};
 
 static tws_code build_later(tws_network_builder *b, int64_t period, double score_cap, double logit_cap, tws_decoder *d,

@@ -1,6 +1,6 @@
 /* GLM-4.5 and 4.6 (GLM-4.5 Team, 2025; keys as in Hugging Face's Glm4MoeConfig): a few layers without experts first,
- * then experts with a sigmoid router and a shared expert. Biases that balance experts are 0 here, and multi-token
- * prediction is left out. */
+ * then experts with a sigmoid router and a shared expert. The biases that balance experts stay 0 in this program, and
+ * the modules of multi-token prediction are left out. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_glm4_moe(tws_network_builder *b, tws_error *err) {

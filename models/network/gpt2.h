@@ -13,7 +13,8 @@ typedef struct tws_gpt2 {
   double auxiliary, capacity; /* capacity < 0: the configuration's */
   int residual, samples;
   tws_module_type activation;
-  int scaled, scaled_by_layer; /* 1: scores are divided by the root of the head size; 1: by the layer's number */
+  /* scaled: 1: scores are divided by sqrt(head size); scaled_by_layer: 1: scores are divided by the layer's number */
+  int scaled, scaled_by_layer;
 } tws_gpt2;
 
 /* Adds the MLP of a layer (gpt2.c). */

@@ -1,5 +1,5 @@
-/* Heads other than that of the vocabulary: they classify a text, by one of its tokens, or each token. The end of the
- * class name in the file determines the head. */
+/* Adds heads that classify a text (by one of its tokens) or each token, instead of scoring the vocabulary. The last
+ * words of the class name in the file determine the head. */
 #include <string.h>
 
 #include "models/network/build.h"
@@ -13,7 +13,7 @@ int tws_build_is_class(const tws_network_builder *b, const char *ending) {
   return length >= end && strcmp(name + length - end, ending) == 0;
 }
 
-/* Returns the objective that the file's class has. */
+/* Returns the training objective that the class named in the file has. */
 static tws_objective objective_of(const tws_network_builder *b) {
   return tws_build_is_class(b, "ForSequenceClassification") ? TWS_OBJECTIVE_CLASSES
          : tws_build_is_class(b, "ForTokenClassification")  ? TWS_OBJECTIVE_TAGS
@@ -42,7 +42,8 @@ static tws_code check_problem(tws_network_builder *b, tws_error *err) {
   return TWS_UNSUPPORTED;
 }
 
-/* Refuses numbers of scores other than 2, which Transformers cannot split into starts and ends. */
+/* Returns the error for a span head with another number of scores than 2, which Transformers cannot split into starts
+ * and ends. */
 static tws_code wrong_ends(tws_network_builder *b, tws_error *err) {
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(b->json->root, "num_labels");
   return tws_json_fail(b->json, item ? item : cJSON_GetObjectItemCaseSensitive(b->json->root, "id2label"), err,
@@ -60,7 +61,7 @@ tws_code tws_build_read_classes(tws_network_builder *b, tws_error *err) {
   tws_build_known_keys(b, "num_labels");
   if (objective == TWS_OBJECTIVE_NEXT_TOKEN) return TWS_OK;
   net->objective = objective;
-  net->tied = 0; /* no other layer uses the embedding's weights */
+  net->tied = 0; /* the head has no weights of the vocabulary's size, so the embedding's weights are not tied */
   TWS_TRY(tws_build_size(b, "num_labels", NULL, 0, TWS_MAX_VOCABULARY, labels > 0 ? labels : 2, &net->classes, err));
   if (objective == TWS_OBJECTIVE_SPANS && net->classes != SPAN_ENDS) return wrong_ends(b, err);
   if (padding && !cJSON_IsNull(padding))

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* By what the word of a fused parameter's name is replaced in the names of its parts. */
+/* Words in the name of a fused parameter (joined), and the words that replace them in the names of the fused tensors
+ * (parts). */
 static const struct {
   const char *joined, *parts[3];
 } joined_names[] = {
@@ -20,7 +21,7 @@ static const struct {
     {"attention.attention.qkv", {"attention.attention.query", "attention.attention.key", "attention.attention.value"}},
     {"wi_01", {"wi_0", "wi_1", NULL}}};
 
-/* Names of the experts' tensors: each expert is a tensor of its own, and Mixtral uses other words. */
+/* Names of the experts' tensors: files have one tensor per expert and part, and Mixtral's files use other words. */
 static const struct {
   const char *joined, *parts[3], *mixtral[3];
 } expert_names[] = {{".experts.gate_up_proj", {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL}},
@@ -50,7 +51,7 @@ static const char *part_name(tws_arena *arena, const char *name, int part) {
   return NULL;
 }
 
-/* Returns 1 for the weights that GPT-2's files store transposed: those of its linear layers but the head. */
+/* Returns 1 for the weights that GPT-2's files store transposed: those of its linear layers except the head. */
 static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   static const char *const layers[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   for (size_t i = 0; i < sizeof layers / sizeof *layers && strcmp(r->architecture, "gpt2") == 0; i++)
@@ -58,8 +59,8 @@ static int is_transposed(const tws_hf_request *r, const tws_param *param) {
   return 0;
 }
 
-/* Returns 1 if the tensor in files is a vector: the parameter has one row and is no gate, table of segments or adapter,
- * which are matrices. */
+/* Returns 1 if files store a parameter as a vector: those with one row, except gates, tables of segments and adapters,
+ * which are matrices in files. */
 static int is_vector(const tws_param *param) {
   return param->rows == 1 && !strstr(param->name, ".shared_expert_gate.weight") &&
          !strstr(param->name, ".token_type_embeddings.weight") && !strstr(param->name, ".lora_");
@@ -69,8 +70,8 @@ static tws_code name_unknown(const tws_param *param, tws_error *err) {
   return tws_fail(err, TWS_UNSUPPORTED, NULL, "it is not known what the parts of %.200s are called", param->name);
 }
 
-/* Adds the tensors of a parameter of experts: expert by expert, and for each the parts, whose rows follow each
- * other. */
+/* Adds to the list the tensors of a parameter that stacks experts: expert by expert, and for each expert its fused
+ * parts, whose rows follow each other. */
 static tws_code add_experts(const tws_hf_request *r, uint32_t p, tws_arena *arena, tws_hf_tensor *to, uint32_t *count,
                             tws_error *err) {
   const tws_param *param = &r->params[p];

@@ -10,7 +10,7 @@
 typedef struct tws_hf_tensor {
   const char *name; /* "model.layers.0.self_attn.k_proj.weight" */
   uint32_t param;
-  int64_t first_row, rows, columns; /* part of the parameter; a vector's elements are rows of one column */
+  int64_t first_row, rows, columns; /* the part of the parameter; elements of a vector are rows of one column */
   int transposed;                   /* 1: the file has [columns, rows] */
   int dims;                         /* number of dimensions in the file; 1 for a vector */
   int64_t shape[4];                 /* dimensions in the file if they are not rows and columns; else 0 */
@@ -29,7 +29,7 @@ int tws_hf_shape(const tws_hf_tensor *tensor, int64_t shape[4]);
 /* Returns the row of the file's tensor that corresponds to this row of the parameter. */
 int64_t tws_hf_row(const tws_hf_tensor *tensor, int64_t row);
 /* Lists the tensors of all parameters in *tensors (in the arena), sorted by parameter and row. Fails with
- * TWS_UNSUPPORTED if names of parts are not known. */
+ * TWS_UNSUPPORTED if the names of a joined parameter's tensors are not known. */
 tws_code tws_hf_tensors(const tws_hf_request *request, tws_arena *arena, tws_hf_tensor **tensors, uint32_t *count,
                         tws_error *err);
 

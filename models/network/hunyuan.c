@@ -1,6 +1,6 @@
 /* Hunyuan, dense (Tencent, 2025; keys as in Hugging Face's HunYuanDenseV1Config): norms of each query and key head,
- * after rotary positions, whose theta a file's `alpha` increases. Published files also have keys that the class does
- * not use (experts' and pictures' tokens, lists of widths). */
+ * applied after rotary positions; the key `alpha` increases the theta of the latter. Published files also have keys
+ * that Hugging Face's class does not use (for experts, pictures and lists of widths). */
 #include "models/network/decoder.h"
 
 tws_code tws_build_hunyuan(tws_network_builder *b, tws_error *err) {

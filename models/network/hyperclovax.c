@@ -1,5 +1,5 @@
 /* HyperCLOVA X SEED Think (NAVER, 2025; keys as in Hugging Face's HyperCLOVAXConfig): Llama with factors of embeddings,
- * scores, branches and logits, and with norms after both branches too. */
+ * scores, branches and logits, and norms before and after both branches. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_hyperclovax(tws_network_builder *b, tws_error *err) {

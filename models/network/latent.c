@@ -1,4 +1,4 @@
-/* Modules of latent attention (models/latent.h). */
+/* Adds the modules of latent attention (models/latent.h). */
 #include "models/network/build.h"
 
 uint32_t tws_build_part(tws_network_builder *b, int layer, const char *name, uint32_t x, int64_t blocks, int64_t kept) {

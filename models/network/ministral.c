@@ -1,5 +1,5 @@
-/* Ministral 8B (Mistral AI, 2024; keys as in Hugging Face's MinistralConfig): Mistral with a window in the layers that
- * layer_types says, or in all. */
+/* Ministral 8B (Mistral AI, 2024; keys as in Hugging Face's MinistralConfig): Mistral with a sliding window in the
+ * layers that layer_types lists, or in all layers. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_ministral(tws_network_builder *b, tws_error *err) {

@@ -1,4 +1,4 @@
-/* Mixtral (Jiang et al., 2024; keys as in Hugging Face's MixtralConfig): Mistral with a layer of experts in place of
+/* Mixtral (Jiang et al., 2024; keys as in Hugging Face's MixtralConfig): Mistral with a layer of experts instead of
  * each MLP; the softmax that weights a token's experts is over the chosen experts only. */
 #include "models/network/decoder.h"
 

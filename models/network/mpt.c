@@ -1,8 +1,8 @@
 /* MPT (MosaicML, 2023; keys as in Hugging Face's MptConfig): ALiBi, LayerNorm without biases, joined projections. */
 #include "models/network/decoder.h"
 
-/* Checks the keys of the nested attention configuration, in which newer versions of Transformers also save the keys
- * that all configurations have. */
+/* Checks the keys of the nested object with the configuration of attention. Newer versions of Transformers also save in
+ * it the keys that all configurations have. */
 static tws_code check_keys(tws_network_builder *b, const cJSON *object, const char *const *known, tws_error *err) {
   enum { MOST = 160 };
   const char *all[MOST];

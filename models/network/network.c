@@ -30,7 +30,7 @@ const char *tws_network_architecture_nth(int i) {
   return NULL;
 }
 
-/* Types, those that differ least from `word` first. */
+/* Writes the known model types into `hint`, those that differ least from `word` first, and returns `hint`. */
 static const char *list_architectures(const char *word, char *hint, size_t size) {
   const char *types[ARCHITECTURES];
   size_t count = 0;
@@ -39,7 +39,8 @@ static const char *list_architectures(const char *word, char *hint, size_t size)
   return hint;
 }
 
-/* Returns the index of the row of the class, or of the first class of the type, or -1. */
+/* Returns the index of the row of architectures.def with this class, else of the first row with this model type; -1:
+ * there is none. */
 static int find_architecture(const char *type, const char *class_name) {
   int first = -1;
   for (int i = 0; i < ARCHITECTURES; i++) {
@@ -50,8 +51,8 @@ static int find_architecture(const char *type, const char *class_name) {
   return first;
 }
 
-/* Checks the class in the file. A model without a head is built with the head that it is pre-trained with; an unknown
- * head is refused, because it means another loss. */
+/* Checks the class in the file. A model without a head gets the head with which it was pre-trained; an unknown head is
+ * refused, because it would need another loss. */
 static tws_code check_class(tws_network_builder *b, int chosen, const char *class_name, tws_error *err) {
   const char *modelled = architectures[chosen].class_name, *prefix = architectures[chosen].prefix;
   const size_t length = strlen(prefix);
@@ -121,7 +122,7 @@ static tws_code read_vocabulary(tws_network_builder *b, const char *architecture
   return TWS_OK;
 }
 
-/* Reads the type in which the weights are stored: training uses it unless the user chooses another. */
+/* Reads the type in which the weights are stored: training uses this type unless the user chooses another. */
 static tws_code read_dtype(tws_network_builder *b, tws_error *err) {
   static const char *const keys[] = {"dtype", "torch_dtype"};
   static const struct {
@@ -238,7 +239,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     int folder = 0;
     if (strcmp(spec, "-") != 0) {
       if (stat(spec, &status) != 0) {
-        const size_t size = strlen(spec); /* a missing path, or an unknown name */
+        const size_t size = strlen(spec); /* spec does not exist: it is a missing path or an unknown name */
         if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
           return tws_fail(err, TWS_IO,
                           spec[0] != '/' && spec[0] != '.' && strchr(spec, '/')
@@ -279,7 +280,7 @@ static int64_t padding_of(const tws_network *network, uint32_t index) {
   const int64_t padding = network->padded_vocabulary - network->vocabulary;
   if (m->type == TWS_MODULE_EMBEDDING ? m->param[0] != index : !tws_linear_scores_words(network, m)) return 0;
   if (param->rows == network->padded_vocabulary) return padding * param->columns;
-  return param->columns == network->padded_vocabulary ? padding : 0; /* a bias of the vocabulary's scores */
+  return param->columns == network->padded_vocabulary ? padding : 0; /* a bias with one element per vocabulary score */
 }
 
 int64_t tws_network_params(const tws_network *network, int without_padding) {

@@ -12,8 +12,9 @@
 
 #define TWS_NONE UINT32_MAX
 
-/* Types of modules; models/network/modules.def defines what each computes. An output "in place" is a value of its own
- * (each value has one producer) that overwrites the memory of its input, whose last reader is that module. */
+/* Types of modules; models/network/modules.def defines what each computes. An output "in place" is a separate value
+ * (each value has one producer) that overwrites the memory of an input; the module has to be the last reader of this
+ * input. */
 typedef enum tws_module_type {
 #define MODULE(id, ...) TWS_MODULE_##id,
 #include "models/network/modules.def"
@@ -22,7 +23,7 @@ typedef enum tws_module_type {
 enum { TWS_ROPE_PARAMETERS = 6 };
 enum { TWS_MODULE_INS = 4, TWS_MODULE_OUTS = 5, TWS_MODULE_PARAMS = 4, TWS_MODULE_KERNELS = 4 };
 
-/* A dimension of a value or of an input, whose length follows from the job. */
+/* The kinds of dimensions of a value or of an input; the length of a dimension may depend on the job. */
 typedef enum tws_dim_kind {
   TWS_DIM_FIXED,    /* `size` */
   TWS_DIM_SAMPLES,  /* samples of a micro-batch */
@@ -56,7 +57,7 @@ typedef enum tws_objective {
 typedef struct tws_routing {
   int32_t experts, choices;                        /* experts of a layer; experts chosen per token */
   int32_t keeps, by_choice, renormalizes, sampled; /* keeps: routes that a full expert keeps (TWS_KEEPS_*) */
-  int32_t sigmoid, groups, kept_groups;            /* sigmoid: 1: scores are sigmoids; groups, and groups used */
+  int32_t sigmoid, groups, kept_groups;            /* sigmoid: 1: scores are sigmoids; groups of experts: all, used */
   double auxiliary;                                /* coefficient of the load-balancing loss */
   double z;                                        /* coefficient of the loss that keeps logits small; 0: none */
   int32_t biased;                                  /* 1: biases added to the scores balance the choice of experts */
@@ -80,15 +81,15 @@ typedef enum tws_value_kind {
  * come first; each row has per_row elements, the product of the fixed dimensions after them. */
 typedef struct tws_value {
   const char *name;  /* such as "h.3.ln_1.y" */
-  uint32_t producer; /* index of the module that computes it */
+  uint32_t producer; /* index of the module that computes the value */
   uint32_t per_row;
   tws_value_kind kind;
   uint8_t row_dims;
-  uint8_t constant; /* 1: it depends on no trained parameter and needs no gradient (tws_network_adapt()) */
+  uint8_t constant; /* 1: the value depends on no trained parameter and needs no gradient (tws_network_adapt()) */
   tws_dim row[3];   /* dimensions of the rows; samples and sequence for tokens */
 } tws_value;
 
-/* Inputs of a network for each micro-batch, in addition to its parameters. */
+/* The contents of a network's inputs, which are given for each micro-batch. */
 typedef enum tws_input_content {
   TWS_INPUT_TOKENS,    /* token ids of a text, int32 */
   TWS_INPUT_SOURCE,    /* token ids of the text that the encoder of an encoder-decoder reads, int32 */
@@ -97,7 +98,7 @@ typedef enum tws_input_content {
   TWS_INPUT_LENGTHS,   /* number of keys of each sample that are no padding, int32 */
   TWS_INPUT_STARTS,    /* inference: position of each sample's first token, int32 */
   TWS_INPUT_TYPES,     /* the segment of each token, int32 */
-  TWS_INPUT_DOCUMENTS, /* for each token the first and the end position of its document, int32 */
+  TWS_INPUT_DOCUMENTS, /* for each token positions of the first token of its document and after its last token, int32 */
   TWS_INPUT_POSITIONS, /* the position of each token in its document, int32 */
   TWS_INPUT_ROWS,      /* numbers of rows of a value to select in the micro-batch, or -1; int32 */
   TWS_INPUT_NUMBERS    /* pictures, in the type of activations */
@@ -113,29 +114,29 @@ enum { TWS_NETWORK_INPUTS = 8 };
 typedef struct tws_param {
   const char *name;      /* Hugging Face's name if there is one: "transformer.h.0.attn.c_attn.weight" */
   int64_t rows, columns; /* vectors have one row */
-  float init_std;        /* normal(0, init_std); or, if 0, the constant init_value */
+  float init_std;        /* initial values: normal(0, init_std) or, if init_std is 0, the constant init_value */
   float init_value;
-  float first_std;     /* deviation of the first part of a joined parameter if it differs; 0: equal */
+  float first_std;     /* initial deviation of the first fused part, if it differs from init_std; 0: equal */
   int64_t fused[3];    /* rows of each Hugging Face tensor that is joined here: q, k, v or gate, up; 0: none */
   int64_t groups;      /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
                    * are separate tensors */
-  int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
-  uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
-  int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
+  int64_t shape[4];    /* dimensions of the tensor in files; 0: they are rows and columns */
+  uint32_t module;     /* first module that uses the parameter; if it is tied, other modules use it too */
+  int32_t experts;     /* number of experts whose rows follow each other in it; 0: it has no experts */
   uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
   uint8_t param_group; /* its parameter group (config/ds_config.h) */
-  uint8_t code_type;   /* of a quantized frozen parameter (tws_code_type); 0: it is not quantized */
+  uint8_t code_type;   /* type of codes (tws_code_type) of a quantized frozen parameter; 0: not quantized */
   tws_axes own_along;  /* axes along which each rank has a different parameter of this shape (experts) */
 } tws_param;
 
-/* Running statistics: state of a module without gradients, namely means and variances that follow those of batches, or
+/* Running statistics: state of a module without gradients, namely moving averages of batches' means and variances, or
  * a constant table, which several modules may share. Every rank that has the module has the complete state, in
  * float32. */
 typedef struct tws_running {
   const char *name; /* such as "layer1.0.bn1.running" */
   int64_t rows, columns;
   float init_value[2]; /* initial value of each of the at most two rows */
-  const float *fixed;  /* the constant table; NULL: statistics with init_value that follow batches */
+  const float *fixed;  /* the constant table; NULL: moving averages, initially init_value */
 } tws_running;
 
 /* Windows of a convolution or pooling module over pictures: models/windows.h. */
@@ -180,13 +181,13 @@ typedef struct tws_module {
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
   double slope;                       /* ATTENTION: factor of linear biases; 0: 1 */
-  double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. Others: of x */
+  double scale, cap;                  /* factor, cap: of scores (ATTENTION; 0: 1 / sqrt(head_size), none), else of x */
   int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: probability of dropout */
-  double jitter;                      /* DROPOUT: multiply by random factors from 1 - jitter to 1 + jitter instead */
+  double jitter;                      /* DROPOUT: multiplies by factors from 1 - jitter to 1 + jitter instead */
   const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
-  int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or positions */
+  int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or of relative positions */
   int32_t parts, kinds;               /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: rotated elements per head, 0: all; 1: dynamic theta */
@@ -195,7 +196,7 @@ typedef struct tws_module {
 /* Sets the module's type, name and layer, without values, parameters, inputs and running statistics. */
 void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer);
 
-/* PICTURES: height and width in pixels of a picture and of its patches. */
+/* The size of square pictures: `side` of a picture and `patch` of a patch in pixels, and the number of channels. */
 typedef struct tws_picture {
   int64_t side, patch, channels;
 } tws_picture;
@@ -204,8 +205,9 @@ typedef struct tws_network {
   tws_arena *arena;
   const char *name;                                    /* a built-in name such as "gpt2", or the path of its file */
   const char *architecture;                            /* such as "gpt2", "llama" */
-  const char *class_name, *class_prefix, *class_block; /* "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: no file */
-  const char *notes; /* remarks on keys that change nothing here, one per line; "": none */
+  /* class names of the file, such as "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: there is no file */
+  const char *class_name, *class_prefix, *class_block;
+  const char *notes; /* notes on keys of the file that have no effect, one per line; "": none */
   int64_t layers, hidden, heads, kv_heads, head_size, intermediate, vocabulary, padded_vocabulary, positions;
   int open_positions; /* 1: rotary positions without scaling, so that longer sequences than `positions` are possible */
   tws_dtype dtype;    /* type of the weights in the file (torch_dtype or dtype); F32 by default */
@@ -217,7 +219,7 @@ typedef struct tws_network {
   int64_t start_token; /* PAIRS: id that the decoder reads before the target */
   int64_t end_token;   /* PAIRS: id at the end of a source and of a target */
   int64_t classes; /* CLASSES, TAGS: number of classes; SPANS: of scores per token; 0: the vocabulary */
-  int64_t predictions; /* MASKED: most predicted tokens per sample; 0: no limit */
+  int64_t predictions; /* MASKED: largest number of predicted tokens per sample; 0: no limit */
   tws_picture picture;
   tws_module *modules;
   tws_value *values;
@@ -226,7 +228,7 @@ typedef struct tws_network {
   tws_network_input input[TWS_NETWORK_INPUTS];
   uint32_t module_count, value_count, param_count, input_count, running_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
-  uint32_t logits;                    /* value of the scores; with several losses, of the last one */
+  uint32_t logits;                    /* value with the logits; if there are several losses, of the last one */
 } tws_network;
 
 /* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).
@@ -241,14 +243,15 @@ void tws_network_destroy(tws_network *network);
 const char *const *tws_network_builtin_names(void); /* NULL-terminated */
 const char *tws_network_architecture_nth(int i);    /* "gpt2", ...: each model_type once; NULL after the last */
 
-/* Return numbers of parameters. They are exact, and tied parameters count once; without_padding = 1 leaves out rows
- * that pad the vocabulary. */
+/* The following functions return exact numbers of parameters (elements). Tied parameters count once; without_padding 1
+ * excludes the rows that pad the vocabulary. */
 static inline int64_t tws_param_numel(const tws_param *param) {
   return param->rows * param->columns;
 }
 int64_t tws_network_params(const tws_network *network, int without_padding);
 int tws_network_has_experts(const tws_network *network);
-/* Returns the number of parameters that one token uses: of experts, only the share that the token chooses. */
+/* Returns the number of parameters that one token uses: all parameters, but only those experts that the token
+ * chooses. */
 int64_t tws_network_active_params(const tws_network *network, int without_padding);
 /* Returns DeepSpeed's L: the largest number of a module's own parameters, over the modules of Hugging Face's model (in
  * which the parts of fused projections and the two embedding tables are separate modules). */
@@ -256,21 +259,21 @@ int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* such as "Linear" */
 /* Returns the index of the first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
-/* Return the number of losses; the index among the metrics of a loss's mean, which its share of ignored targets
- * follows, if there are several losses (TWS_METRIC_HEADS); and 1 if the classes of loss module m are the vocabulary's
- * tokens. */
+/* The first returns the number of losses. The second returns the index of a loss's mean among the metrics
+ * (TWS_METRIC_HEADS), if there are several losses; the share of ignored targets is at the next index. The third returns
+ * 1 if the classes of loss module m are the vocabulary's tokens. */
 uint32_t tws_network_losses(const tws_network *network);
 uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
 int tws_module_scores_words(const tws_network *network, uint32_t m);
-/* Returns 1 if the module computes the scores of the vocabulary, with a weight of its own or the embedding's table. */
+/* Returns 1 if the module computes the scores of the vocabulary, with its own weight or with the embedding's table. */
 int tws_linear_scores_words(const tws_network *network, const tws_module *m);
 /* Returns the product of the dimensions for a micro-batch of `samples` sequences of `sequence` tokens. */
 int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t sequence);
 
-/* Returns the model flops of one token's forward pass at sequence length `seq` (1: of a picture), with `target` tokens
- * that a decoder writes (0: as many as seq). Matrix products count 2 per multiply-add, without the padded vocabulary;
- * attention counts the full causal square, as in PaLM's appendix B (Chowdhery et al., 2022), or half of it with
- * causal_halved = 1. */
+/* Returns the model FLOPs of one token's forward pass at sequence length `seq` (1: of a picture's), if a decoder has
+ * `target` target tokens (0: seq). Matrix products count 2 per multiply-add, without the padded vocabulary; attention
+ * counts the full causal square, as in PaLM's appendix B (Chowdhery et al., 2022), or half of it with causal_halved =
+ * 1. */
 double tws_network_flops_per_token(const tws_network *network, int64_t seq, int64_t target, int causal_halved);
 /* Returns the model flops of one token's training without recomputation: of the forward pass, and of the gradients that
  * are needed. If all parameters are trained, there are two gradient products for each product of the forward pass, so

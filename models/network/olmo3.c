@@ -1,5 +1,5 @@
-/* OLMo 3 (OLMo Team, 2025; keys as in Hugging Face's Olmo3Config): OLMo 2 with a window in three of four layers, where
- * rotary positions are not scaled. */
+/* OLMo 3 (OLMo Team, 2025; keys as in Hugging Face's Olmo3Config): OLMo 2 with a sliding window in three of four
+ * layers; in these layers rotary positions are not scaled. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_olmo3(tws_network_builder *b, tws_error *err) {

@@ -12,7 +12,7 @@ static const char *crosses(const tws_module *m) {
       return "attention to another sequence";
     case TWS_MODULE_TOKEN_UNFOLD:
       return "a convolution over tokens";
-    case TWS_MODULE_ROPE: /* refused: parameters of RoPE may depend on the sequence length, which differs by document */
+    case TWS_MODULE_ROPE: /* refused if RoPE's parameters depend on a sequence's length, which differs by document */
       if (m->dynamic_rope) return "rotary positions that follow the length of a text (dynamic)";
       return m->flags & TWS_RUNNING ? "rotary positions that follow the length of a text (longrope)" : NULL;
     default:

@@ -3,19 +3,19 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_VALUES = 1 << 23 /* values, and their occurrences in lists */, MOST_TEXT = 1 << 20 };
+enum { MOST_VALUES = 1 << 23 /* limit; occurrences in lists count too */, MOST_TEXT = 1 << 20 };
 
 /* ---- names that a pickle may use ---- */
 
 typedef enum name_use {
-  KEPT,    /* an object that records its arguments */
-  DICT,    /* a dictionary, empty or from pairs */
-  LISTED,  /* a list of its argument's items */
+  KEPT,    /* the result is an object that records the name and its arguments */
+  DICT,    /* the result is a dictionary, empty or made from pairs */
+  LISTED,  /* the result is a list of the argument's items */
   ITSELF,  /* its argument */
   TENSOR,  /* a tensor, from a storage */
   STORAGE, /* the type of a storage */
   WRAPPED, /* its first argument */
-  REBUILT  /* the function in the first argument, applied to the third */
+  REBUILT  /* the result of the function in the first argument for the arguments in the third */
 } name_use;
 
 static const struct {
@@ -148,14 +148,15 @@ static tws_code copy_text(machine *m, const unsigned char *from, size_t count, c
   return TWS_OK;
 }
 
-/* Reserves room for `more` items; lists grow by doubling, in the arena. */
+/* Reserves room in a list for `more` items. The capacity of a list doubles when it is full; the arrays are in the
+ * arena. */
 static tws_code make_room(machine *m, tws_pickle_value *list, size_t more) {
   const size_t have = list->count, need = have + more;
   size_t room = 4;
   m->values += more;
   if (m->values > MOST_VALUES) return bad(m, NULL, "more values than any file of weights has");
   if (have > 0) {
-    while (room < have) room *= 2; /* the capacity that follows from doubling */
+    while (room < have) room *= 2; /* computes the present capacity, which is not stored */
     if (room >= need) return TWS_OK;
   }
   while (room < need) room *= 2;
@@ -190,7 +191,7 @@ static tws_code pop_mark(machine *m, size_t *count) {
   return TWS_OK;
 }
 
-/* Adds the topmost `count` values to the list or dictionary below them. */
+/* Pops the topmost `count` values and appends them to the list or dictionary below them on the stack. */
 static tws_code add_to(machine *m, tws_pickle_kind kind, size_t count) {
   tws_pickle_value **from = top(m, count + 1);
   if (!from || from[0]->kind != kind || (kind == TWS_PICKLE_DICT && count % 2 != 0))
@@ -306,7 +307,8 @@ static int is_list(const tws_pickle_value *value) {
   return value && (value->kind == TWS_PICKLE_LIST || value->kind == TWS_PICKLE_TUPLE);
 }
 
-/* Makes a dictionary, which is empty or has the given pairs, the form in which OrderedDict was once pickled. */
+/* Makes a dictionary, which is empty (pairs NULL) or has the given pairs; old versions of Python pickled an OrderedDict
+ * in this form. */
 static tws_code make_dict(machine *m, const tws_pickle_value *pairs, tws_pickle_value **out) {
   TWS_TRY(new_value(m, TWS_PICKLE_DICT, out));
   for (uint32_t i = 0; is_list(pairs) && i < pairs->count; i++) {
@@ -349,7 +351,8 @@ static tws_code call(machine *m, const tws_pickle_value *name, const tws_pickle_
   return append(m, *out, arguments->items, arguments->count);
 }
 
-/* Replaces a name and its arguments on the stack by the result of applying the name. */
+/* Implements the opcode REDUCE: replaces a name and its arguments on the stack by the result of calling the name
+ * (name_use). */
 static tws_code reduce(machine *m) {
   tws_pickle_value **from = top(m, 2), *made = NULL;
   if (!from || from[0]->kind != TWS_PICKLE_NAME || from[1]->kind != TWS_PICKLE_TUPLE)
@@ -360,7 +363,7 @@ static tws_code reduce(machine *m) {
   return TWS_OK;
 }
 
-/* Ignores the state of an object. */
+/* Implements the opcode BUILD, which sets the state of an object: removes the state from the stack and ignores it. */
 static tws_code build(machine *m) {
   tws_pickle_value **from = top(m, 2);
   if (!from ||
@@ -411,7 +414,7 @@ static tws_code push_text(machine *m) {
   return push(m, value);
 }
 
-/* ---- the memo, numbered in the order of the values ---- */
+/* ---- the memo, whose entries are numbered in the order in which values were stored ---- */
 
 static tws_code memo_put(machine *m, size_t bytes) {
   uint64_t number;

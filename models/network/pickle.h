@@ -1,6 +1,6 @@
 /* Reads a pickle of torch.save (protocol 2) without executing anything: lists, dictionaries, numbers, texts, tensors,
  * and the storages of which tensors are views. Classes and functions must be names of a fixed list. Some of these are
- * understood (OrderedDict, torch.Size, _rebuild_tensor_v2, ...), the others are recorded as names with their arguments.
+ * evaluated (OrderedDict, torch.Size, _rebuild_tensor_v2, ...), the others are only recorded with their arguments.
  * Every other name, and every opcode that such files do not have, is an error with its position. Opcodes:
  * https://github.com/python/cpython/blob/main/Lib/pickletools.py. */
 #ifndef TWS_MODELS_NETWORK_PICKLE_H
@@ -28,12 +28,13 @@ typedef enum tws_pickle_kind {
   TWS_PICKLE_TENSOR
 } tws_pickle_kind;
 
-/* A value. Values may contain each other, and themselves, so code that walks through values must bound the depth. */
+/* A value of a pickle. Values may contain each other, and themselves, so code that traverses values must limit the
+ * depth. */
 typedef struct tws_pickle_value tws_pickle_value;
 struct tws_pickle_value {
   tws_pickle_kind kind;
   uint32_t count;   /* number of items, or of a tensor's dimensions */
-  const char *text; /* text of a string, ended by a zero byte and with none inside; of a storage: its key */
+  const char *text; /* zero-terminated text of a string, without zero bytes inside; STORAGE: its key */
   union {
     int64_t integer; /* value of an INTEGER or BOOL (0 or 1); number of elements of a storage */
     double number;
@@ -56,12 +57,13 @@ typedef struct tws_pickle {
   uint32_t storage_count;
 } tws_pickle;
 
-/* Parses a pickle into *out, which is in the arena. Fails with TWS_INVALID, naming offset and opcode, if the pickle is
- * damaged or has a name or opcode that is not accepted; TWS_UNSUPPORTED for another protocol. Tensors are checked to
- * lie inside their storages. */
+/* Parses a pickle into *out, whose values are in the arena, and checks that tensors lie inside their storages. Fails
+ * with TWS_INVALID, naming offset and opcode, if the pickle is damaged or has a name or opcode that is not accepted,
+ * and with TWS_UNSUPPORTED for another protocol. */
 tws_code tws_pickle_parse(const unsigned char *bytes, size_t count, const char *name, tws_arena *arena, tws_pickle *out,
                           tws_error *err);
-/* Returns the value that was set last for a dictionary's key; NULL: there is none, or `dict` is no dictionary. */
+/* Returns the last value of a key in a dictionary, which may have a key several times; NULL: there is none, or `dict`
+ * is no dictionary. */
 const tws_pickle_value *tws_pickle_get(const tws_pickle_value *dict, const char *key);
 /* Returns 1 and sets *out if the value is an INTEGER, else 0; NULL is allowed. */
 int tws_pickle_integer(const tws_pickle_value *value, int64_t *out);

@@ -24,9 +24,10 @@ static void set_windows(tws_network_builder *b, uint32_t module, tws_module_wind
   b->net->modules[module].windows = own;
 }
 
-/* Adds an output with a row for each window, or for each sample if the window is the whole picture. */
+/* Adds the output of a module with windows: a value with a row for each window of a picture, or for each picture if the
+ * window is the whole picture. */
 static uint32_t add_output(tws_network_builder *b, uint32_t module, int64_t channels) {
-  static const tws_module_windows none; /* memory is exhausted, which is reported at the end */
+  static const tws_module_windows none; /* used if memory is exhausted, which is reported when the graph is complete */
   const tws_module_windows *own = b->net->modules[module].windows, *w = own ? own : &none;
   const tws_dim dims[] = {{.kind = TWS_DIM_SAMPLES},
                           {.kind = TWS_DIM_PIXELS, .size = count_windows(w->height, w->side, w->stride, w->padding)},

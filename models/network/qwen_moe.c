@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Reads which layers have no experts: those of mlp_only_layers, and all layers but every decoder_sparse_step-th. */
+/* Reads which layers have no experts: those of mlp_only_layers, and all layers except every decoder_sparse_step-th. */
 static tws_code read_dense_layers(tws_network_builder *b, tws_decoder *d, tws_error *err) {
   const tws_json *json = b->json;
   int64_t step = 1, layers = 0;
@@ -61,7 +61,7 @@ tws_code tws_build_qwen2_moe(tws_network_builder *b, tws_error *err) {
   return tws_decoder_build(b, &d, err);
 }
 
-/* Builds Qwen3-MoE: heads have norms and a size of their own, and there is no shared expert. */
+/* Builds Qwen3-MoE: queries and keys have norms, the file gives the head size, and there is no shared expert. */
 tws_code tws_build_qwen3_moe(tws_network_builder *b, tws_error *err) {
   static const char *const known[] = {MOE_KEYS, "attention_bias", NULL};
   tws_decoder d = {.positions = 32768, .kv_heads = 4, .head_norms = TWS_HEADS_APART};

@@ -1,5 +1,5 @@
-/* RoBERTa and XLM-RoBERTa (Liu et al., 2019; keys as in Hugging Face's RobertaConfig): BERT's layers; the first rows of
- * the table of positions belong to no token; the head of masked tokens always uses GELU. */
+/* RoBERTa and XLM-RoBERTa (Liu et al., 2019; keys as in Hugging Face's RobertaConfig): BERT's layers; no token uses the
+ * first rows of the table of positions; the head of masked tokens always uses GELU. */
 #include "models/network/encoder.h"
 
 static tws_code read_keys(tws_network_builder *b, tws_encoder *e, int64_t *segments, int64_t *padding, double *dropout,

@@ -18,12 +18,14 @@ static tws_code read_llama3(tws_network_builder *b, const cJSON *object, double 
                        "high_freq_factor %g must be larger than low_freq_factor %g", rope[HIGH], rope[LOW]);
 }
 
-/* Returns the index of the pair of elements that makes `turns` rotations over the original length. */
+/* Returns the index (a fraction) of the pair of elements whose rotary angle makes `turns` full rotations over the
+ * original context length. */
 static double pair_of(const double *rope, double rotary, double original, double turns) {
   return rotary * log(original / (turns * 2 * M_PI)) / (2 * log(rope[THETA]));
 }
 
-/* Returns the factor of attention scores for an extended context: Peng et al. 2023, equation 22. */
+/* Returns the factor by which rotated queries and keys are multiplied if a context is extended: Peng et al. 2023,
+ * equation 22. */
 static double stretched(double factor, double share) {
   return factor > 1 ? 0.1 * share * log(factor) + 1 : 1;
 }
@@ -67,8 +69,8 @@ static tws_code read_factors(tws_network_builder *b, const cJSON *object, const 
   return TWS_OK;
 }
 
-/* Reads the divisors of frequencies for sequences up to the original length and for longer ones. The factor of
- * attention follows from the ratio of context lengths (Ding et al. 2024, as in Phi-3). */
+/* Reads LongRoPE's divisors of frequencies: for sequences up to the original context length, and for longer ones. The
+ * factor of attention follows from the ratio of context lengths (Ding et al. 2024, as in Phi-3). */
 static tws_code read_longrope(tws_network_builder *b, const cJSON *object, double rotary, tws_decoder_rope *rope,
                               tws_error *err) {
   const tws_json *json = b->json;
@@ -151,7 +153,7 @@ static int is_given(const cJSON *item) {
   return item != NULL && !cJSON_IsNull(item);
 }
 
-/* Returns 1 if the object scales positions. */
+/* Returns 1 if an object with rotary parameters scales positions: its rope_type is not "default". */
 static int is_scaled(const cJSON *object) {
   const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "rope_type");
   if (!is_given(type)) type = cJSON_GetObjectItemCaseSensitive(object, "type");
@@ -172,7 +174,7 @@ tws_code tws_decoder_read_rope(tws_network_builder *b, tws_decoder *d, tws_error
     return tws_json_fail(json, scaling, err, "leave it out, or give an object with rope_type",
                          "\"%s\" must be an object or null", scaling->string);
   }
-  /* Newer files have an object for each type of layer. */
+  /* newer files have one object with parameters for each type of layer: with and without a sliding window */
   const cJSON *full = cJSON_GetObjectItemCaseSensitive(scaling, "full_attention");
   const cJSON *sliding = cJSON_GetObjectItemCaseSensitive(scaling, "sliding_attention");
   b->net->open_positions &= !is_scaled(full) && !is_scaled(sliding);

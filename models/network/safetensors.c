@@ -12,7 +12,7 @@
 enum { HEADER_LIMIT = 100 * 1000 * 1000 /* the format's own limit */, MOST_FILES = 4096 };
 
 typedef struct tensor {
-  tws_safetensor found; /* the tensor; its range counts from the first byte of the data, not of the file */
+  tws_safetensor found; /* the tensor; begin and end are counted from the first byte of the data, not of the file */
   const cJSON *item;
 } tensor;
 
@@ -257,7 +257,7 @@ static tws_code read_file(tws_safetensors *list, const char *path, tws_error *er
 }
 
 /* Reads the shards that an index names, which are in the index's folder. A name with a slash is refused, because it
- * could lead to any file. */
+ * could name any file. */
 static tws_code read_shards(tws_safetensors *list, const char *path, const tws_json *json, const char **shards,
                             tws_error *err) {
   const cJSON *map = cJSON_GetObjectItemCaseSensitive(json->root, "weight_map"), *item = NULL;
@@ -437,8 +437,8 @@ void tws_safetensors_end(tws_safetensors_header *h) {
 
 /* ---- counts ---- */
 
-/* Returns 1 if tensor i has the same data as an earlier one: torch.save stores tied weights once, under several
- * names. */
+/* Returns 1 if tensor i has the same data in the file as an earlier tensor of the list: torch.save stores tied weights
+ * once, under several names. */
 static int is_alias(const tws_safetensors *list, uint32_t i) {
   const tws_safetensor *one = &list->tensors[i];
   for (uint32_t k = 0; k < i && one->elements > 0; k++)

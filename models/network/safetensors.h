@@ -1,5 +1,5 @@
-/* Tensors of safetensors files: their headers, without the data. Files of torch.save are read in the same way. Format:
- * https://github.com/huggingface/safetensors#format. */
+/* Lists the tensors of safetensors files from their headers, without reading the data. Files of torch.save are listed
+ * in the same form. Format: https://github.com/huggingface/safetensors#format. */
 #ifndef TWS_MODELS_NETWORK_SAFETENSORS_H
 #define TWS_MODELS_NETWORK_SAFETENSORS_H
 
@@ -23,23 +23,23 @@ typedef struct tws_safetensors {
 } tws_safetensors;
 
 /* Opens a file, an index or a folder, with the checks of tws_safetensors_count(). The file, or those that an index
- * names, may be of torch.save (pytorch_model.bin): the tensors are those of its dictionary, or of the dictionary's
- * "module" or "state_dict". */
+ * names, may be files of torch.save (pytorch_model.bin), whose tensors are in a dictionary or in its member "module" or
+ * "state_dict". */
 tws_code tws_safetensors_open(const char *path, tws_safetensors **out, tws_error *err);
 /* Parses the header in the first `count` bytes of a file of `size` bytes. `name` is used in messages. */
 tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count, int64_t size, tws_safetensors **out,
                                tws_error *err);
 void tws_safetensors_close(tws_safetensors *list);                                         /* NULL is allowed */
 const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name); /* or NULL */
-/* Returns the tws_dtype that a type name in a header means, or -1 if there is none; the second function returns the
- * name, such as "BF16". */
+/* The first returns the tws_dtype of a type name in a header such as "BF16", or -1 if there is none; the second returns
+ * the name of a tws_dtype. */
 int tws_safetensors_dtype(const char *dtype);
 const char *tws_safetensors_dtype_name(tws_dtype dtype);
-int tws_safetensors_bytes(const char *dtype); /* bytes of an element; 0: unknown type */
+int tws_safetensors_bytes(const char *dtype); /* returns the bytes of an element; 0: unknown type */
 
-/* Builds a file's first bytes: call begin, then add the tensors in the order of their data, then end. `header` then has
- * the length, the JSON text and blanks up to a multiple of eight bytes. `format` is metadata that readers expect
- * ("pt"). */
+/* Builds a file's first bytes: call tws_safetensors_begin(), add the tensors in the order of their data, then call
+ * tws_safetensors_end(). The header then consists of its length, the JSON text and spaces up to a multiple of eight
+ * bytes. `format` is metadata that readers expect ("pt"). */
 typedef struct tws_safetensors_header {
   tws_text text;
   uint64_t data; /* bytes of the tensors added until now */

@@ -1,5 +1,5 @@
 /* Seed-OSS (ByteDance, 2025; keys as in Hugging Face's SeedOssConfig): Llama with biases of queries, keys and values,
- * and a bias of the output projection that has a key of its own. */
+ * and a bias of the output projection that a separate key switches. */
 #include "models/network/decoder.h"
 
 tws_code tws_build_seed_oss(tws_network_builder *b, tws_error *err) {

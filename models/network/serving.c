@@ -24,8 +24,8 @@ const char *tws_network_unserved(const tws_network *network, const char **module
 
 static const tws_dim SAMPLES = {.kind = TWS_DIM_SAMPLES}, SEQUENCE = {.kind = TWS_DIM_SEQUENCE};
 
-/* Adds an input with `numbers` int32 per sample, or per token. Returns its index; networks that predict the next token
- * have few inputs, so that there is always room. */
+/* Adds a network input with `numbers` int32 numbers per sample, or, if per_token is 1, per token. Returns its index.
+ * The array always has room, since networks that predict the next token have few inputs. */
 static uint32_t add_input(tws_network *n, const char *name, tws_input_content content, int per_token, int numbers) {
   tws_network_input *input = &n->input[n->input_count];
   *input = (tws_network_input){.name = name, .content = content, .dim = {SAMPLES}, .dims = 1};
@@ -34,7 +34,7 @@ static uint32_t add_input(tws_network *n, const char *name, tws_input_content co
   return n->input_count++;
 }
 
-/* Lets modules read the positions of tokens from inputs, instead of counting them from a sequence's first token. */
+/* Makes modules read the positions of tokens from inputs, instead of counting them from a sequence's first token. */
 static void place_tokens(tws_network *n) {
   uint32_t documents = TWS_NONE, positions = tws_network_input_of(n, TWS_INPUT_POSITIONS);
   for (uint32_t i = 0; i < n->module_count; i++) {
@@ -48,7 +48,7 @@ static void place_tokens(tws_network *n) {
   }
 }
 
-/* Returns the index of the value that the head reads: that of the last layer before the loss. */
+/* Returns the index of the value that the head reads: the input of the last linear layer before the loss. */
 static uint32_t head_input(const tws_network *n, uint32_t loss) {
   uint32_t value = n->modules[loss].in[0];
   while (n->modules[n->values[value].producer].type != TWS_MODULE_LINEAR)
@@ -56,7 +56,8 @@ static uint32_t head_input(const tws_network *n, uint32_t loss) {
   return n->modules[n->values[value].producer].in[0];
 }
 
-/* Inserts a module after the producer of value x that picks one row of each sample, which all later modules read. */
+/* Inserts a module after the producer of value x that selects one row of each sample; all later modules then read only
+ * these rows. */
 static void pick_rows(tws_network *n, uint32_t x) {
   const uint32_t at = n->values[x].producer + 1, y = n->value_count++;
   const uint32_t rows = add_input(n, "rows of last tokens", TWS_INPUT_ROWS, 0, 1);
@@ -85,7 +86,8 @@ static void pick_rows(tws_network *n, uint32_t x) {
   n->values[y].row[0] = SAMPLES;
 }
 
-/* Copies the tables that differ between the networks, with room for one more module and value. */
+/* Creates a network for inference that shares all tables with `from` except those of modules, values and parameters,
+ * which are copied, with room for one more module and value. */
 static tws_code copy_network(const tws_network *from, tws_network **out, tws_error *err) {
   TWS_TRY(tws_network_create(from->name, out, err));
   tws_network *n = *out;
@@ -102,7 +104,7 @@ static tws_code copy_network(const tws_network *from, tws_network **out, tws_err
   return TWS_OK;
 }
 
-/* Gives the weights that only linear layers of the network's layers have codes of this type. */
+/* Marks the weights that only linear layers inside the network's layers use as quantized with this type of codes. */
 static void code_weights(tws_network *n, uint8_t type) {
   for (uint32_t i = 0; i < n->module_count; i++) {
     const tws_module *m = &n->modules[i];
@@ -134,7 +136,7 @@ tws_code tws_network_serve(const tws_network *network, tws_serving_part part, in
   }
   tws_network *n = *out;
   while (n->modules[loss].type != TWS_MODULE_LOSS) loss++;
-  /* scores have no targets: the input of these becomes that of lengths */
+  /* inference has no targets, so their input becomes the input of sequence lengths */
   tws_network_input *targets = &n->input[n->modules[loss].input[0]];
   *targets = (tws_network_input){.name = "lengths", .content = TWS_INPUT_LENGTHS, .dim = {SAMPLES}, .dims = 1};
   n->modules[loss].input[0] = TWS_NONE;

@@ -19,7 +19,7 @@ tws_code tws_build_smollm3(tws_network_builder *b, tws_error *err) {
   TWS_TRY(tws_decoder_read_turned(b, INTERVAL, &d, err));
   TWS_TRY(tws_decoder_read_layer_types(b, 0, &d, err));
   TWS_TRY(tws_decoder_read(b, known, &d, err));
-  if (d.window > 0 && !cJSON_IsArray(types)) /* layers without rotary positions have the window */
+  if (d.window > 0 && !cJSON_IsArray(types)) /* the layers without rotary positions have the sliding window */
     for (int64_t i = 0; i < b->net->layers; i++) d.slides[i] = !d.turned[i];
   return tws_decoder_build(b, &d, err);
 }

@@ -23,7 +23,7 @@ tws_code tws_build_stablelm(tws_network_builder *b, tws_error *err) {
                    .norm_bias = 1,
                    .epsilon = 1e-5};
   int side_by_side = 0;
-  double stretched; /* keys of the first version of its class, which repeat other keys */
+  double stretched; /* unused: keys of the class's first version repeat others */
   keys.epsilon = "layer_norm_eps";
   TWS_TRY(tws_json_number(json, json->root, "rotary_scaling_factor", 0, 1, 1, 1, &stretched, err));
   TWS_TRY(tws_build_expect_bool(b, "qk_layernorm", 0, "set it to false", err));

@@ -3,7 +3,7 @@
 #include "models/network/decoder.h"
 
 tws_code tws_build_starcoder2(tws_network_builder *b, tws_error *err) {
-  /* Keys of StarCoder 1 in published files, which the class does not read. */
+  /* Keys of StarCoder 1 in published files, which Hugging Face's class for StarCoder 2 does not read. */
   static const char *const known[] = {"use_bias",
                                       "sliding_window",
                                       "norm_type",

@@ -17,11 +17,11 @@ typedef struct t5 {
   tws_module_type activation;
   int gated;
   int64_t encoder_layers, decoder_layers, buckets, max_distance;
-  uint32_t source, lengths, words; /* indices of inputs, and of the embedding's table */
-  /* The following describe the part that is being built, encoder or decoder. */
+  uint32_t source, lengths, words; /* source, lengths: indices of inputs; words: parameter of the embedding */
+  /* The following members describe the half of the network that is being built, encoder or decoder. */
   const char *half;
   const tws_dim *rows;
-  int decodes, layer; /* decodes: 1: the decoder; layer: counts the layers of both parts */
+  int decodes, layer; /* decodes: 1: the decoder is built; layer: index among the layers of both halves */
   uint32_t table;     /* value of the bias table; TWS_NONE before the first layer */
 } t5;
 
@@ -63,7 +63,8 @@ static tws_code read_heads(t5 *t, tws_error *err) {
                        "query, key and value rows together exceed %d elements", TWS_MAX_WIDTH);
 }
 
-/* Reads the size of the bias table. Small tables have no rows for single distances, and are refused. */
+/* Reads the size of the bias table. Tables with fewer than 8 rows are refused, since they have no rows for single
+ * distances. */
 static tws_code read_biases(t5 *t, tws_error *err) {
   enum { LEAST = 8 };
   const tws_json *json = t->b->json;
@@ -95,7 +96,7 @@ static tws_code read_keys(t5 *t, tws_error *err) {
       "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "vocab_size",
       "relative_attention_num_buckets", "relative_attention_max_distance", "dropout_rate", "layer_norm_epsilon",
       "initializer_factor", "feed_forward_proj", "is_encoder_decoder", "tie_word_embeddings", "sentinel_token_id",
-      /* Keys that repeat others, or that only other heads use. */
+      /* keys without effect: they repeat others, or only other heads use them */
       "n_positions", "dense_act_fn", "is_gated_act", "classifier_dropout", "scale_decoder_outputs", NULL};
   const tws_json *json = t->b->json;
   tws_network *net = t->b->net;
@@ -136,7 +137,8 @@ static uint32_t join(const t5 *t, int sub, uint32_t x, uint32_t branch) {
   return tws_build_add(t->b, t->layer, named(t, sub, "add"), x, branch);
 }
 
-/* Sets the initial deviation of queries, which differs from that of keys and values. */
+/* Sets the standard deviation of the initial weights of queries in the joined projection that was added last; it
+ * differs from that of keys and values. */
 static void spread_queries(const t5 *t) {
   const tws_network *net = t->b->net;
   net->params[net->modules[net->module_count - 1].param[0]].first_std = deviation(t, net->hidden * net->head_size);
@@ -200,7 +202,7 @@ static uint32_t add_inner(const t5 *t, uint32_t x) {
   return join(t, sub, x, y);
 }
 
-/* Adds the embedding of encoder or decoder, which share one table. */
+/* Adds the embedding of the encoder or the decoder; both use one table. */
 static uint32_t add_embedding(t5 *t, uint32_t input) {
   tws_network *net = t->b->net;
   const char *name = t->decodes ? "decoder.embed_tokens" : "shared";

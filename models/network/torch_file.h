@@ -1,5 +1,5 @@
-/* Files of torch.save (since PyTorch 1.6): an archive with a pickle, data.pkl, and one member with the bytes of each
- * storage. Layout: https://docs.pytorch.org/docs/main/notes/serialization.html. */
+/* Reads files of torch.save (since PyTorch 1.6), which are archives with a pickle, data.pkl, and one member per storage
+ * with its bytes. Layout: https://docs.pytorch.org/docs/main/notes/serialization.html. */
 #ifndef TWS_MODELS_NETWORK_TORCH_FILE_H
 #define TWS_MODELS_NETWORK_TORCH_FILE_H
 

@@ -1,6 +1,7 @@
 /* ViT (Dosovitskiy et al., 2021; keys as in Hugging Face's ViTConfig): a picture is a class token followed by patches,
- * and the last layer's output at the class token is classified. A patch is one row of an input, so that the patch
- * embedding, a convolution with adjacent windows, is one with 1 x 1 windows and the same weights. */
+ * and the last layer's output at the class token is classified. The network's input has one row per patch, so that the
+ * patch embedding, a convolution whose windows do not overlap, becomes a convolution with 1 x 1 windows and the same
+ * weights. */
 #include <string.h>
 
 #include "models/kernel.h"
@@ -19,7 +20,7 @@ static tws_code read_keys(tws_network_builder *b, vit *v, tws_error *err) {
                                       "image_size", "patch_size", "num_channels", "num_labels", "qkv_bias",
                                       "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob",
                                       "layer_norm_eps", "initializer_range",
-                                      /* Keys of other heads than the classifier. */
+                                      /* keys without effect, which only other heads than the classifier use */
                                       "encoder_stride", "pooler_output_size", "pooler_act", NULL};
   tws_network *net = b->net;
   const tws_json *json = b->json;
@@ -43,7 +44,7 @@ static tws_code read_keys(tws_network_builder *b, vit *v, tws_error *err) {
                        (long long)v->image);
 }
 
-/* Builds the input of the first layer: the class token, then the patches, plus positions. */
+/* Builds the input of the first layer: the sum of tokens (the class token, then the patches) and positions. */
 static uint32_t add_embeddings(tws_network_builder *b, const vit *v, int64_t tokens) {
   tws_network *net = b->net;
   const int64_t side = v->image / v->patch;
@@ -113,7 +114,7 @@ tws_code tws_build_vit(tws_network_builder *b, tws_error *err) {
                        TWS_NONE);
   tws_build_input(b, "targets", TWS_INPUT_TARGETS, samples_alone, 1);
   tws_build_loss(b, x);
-  net->positions = 1; /* one position per sample, a picture */
+  net->positions = 1; /* a sample is a picture, which counts as one position */
   net->picture = (tws_picture){.side = v.image, .patch = v.patch, .channels = v.channels};
   net->objective = TWS_OBJECTIVE_PICTURES;
   return TWS_OK;
