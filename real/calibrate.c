@@ -31,7 +31,7 @@ enum {
   LEAST_CASES = 96,
   REFERENCE = 256,
   NEAR_TIMES = 8,
-  FILL_BYTE = 0x3f /* bytes 3f are 0.75 in float32 and bfloat16, and 5e-4 in float64 */
+  FILL_BYTE = 0x3f /* memory filled with bytes 0x3f reads as 0.75 in float32 and bfloat16, and as 5e-4 in float64 */
 };
 
 typedef struct bench_case {
@@ -275,16 +275,17 @@ static tws_code time_reductions(bench *b, timed *what, int times, double *second
 }
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
-  enum { LARGE = 1 << 16 }; /* reading a clock before smaller ones would take a share of the time */
+  enum { LARGE = 1 << 16 }; /* for smaller transfers, reading a clock before each one would take a large share of the
+                             * measured time */
   timed what = {.b = b, .transfer = t};
   const int written =
       !b->cuda && t->collective >= 0 && t->bytes >= LARGE && tws_collective_of((tws_collective)t->collective)->reduces;
-  /* all ranks begin at the same offset, after the buffers of the transfer before */
+  /* all ranks begin at the same offset of the pool, after the buffers of the previous transfer */
   b->shared_at = b->shared_next;
   b->shared_next = (b->shared_next + (uint64_t)times * padded(t->bytes)) % b->shared_bytes;
   TWS_TRY(written ? time_reductions(b, &what, times, seconds, err)
                   : tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
-  *seconds /= t->collective < 0 ? 2 : 1; /* a message is sent there and back */
+  *seconds /= t->collective < 0 ? 2 : 1; /* the measured time is that of a message sent there and back */
   return tws_comm_max(b->comm, seconds, err);
 }
 
@@ -308,7 +309,7 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-/* Returns the bytes of the operands of the kernel that needs most. */
+/* Returns the bytes of all operands of the kernel that needs the most memory. */
 static uint64_t largest_case(const bench *b) {
   uint64_t bytes = b->cuda ? 6ull << 30 : 1ull << 30;
   if (b->cuda && (double)bytes > b->device_bytes / 8) bytes = (uint64_t)(b->device_bytes / 8);

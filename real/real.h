@@ -107,11 +107,12 @@ typedef struct tws_train_options {
   int64_t steps;         /* total steps at the end of the training, those before a resumed checkpoint included */
   int evaluates;         /* 1: the plan of an evaluation is built even without eval_data */
   const char *eval_data; /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: only that one */
+  int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: no other
+                          * evaluation */
   /* number of global batches of one evaluation, which are the same in each evaluation; 0: all batches of the file */
   int64_t eval_steps;
   const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
-  int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: only that one */
+  int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: no other save */
   int64_t keep;           /* number of checkpoints that are kept; 0: all */
   const char *resume;     /* folder with checkpoints to resume from, or NULL: from initial weights */
   const char *tag;        /* tag of the checkpoint to resume; NULL: the latest */
@@ -185,7 +186,8 @@ typedef struct tws_generate_options {
   /* 1: keys and values of earlier tokens are kept; 0: each token is computed from the last sequence_length tokens of
    * its text, which is the only way for texts that are longer than that */
   int cache;
-  int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: they have none */
+  int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: weights are not
+                     * quantized */
   int cache_bits;   /* 8: keys and values are cached in 8 bits (e4m3); 0: in the type of activations */
   /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
    * second one on. Only with a cache; `count` and `sampling` have no effect */

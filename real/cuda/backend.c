@@ -40,8 +40,8 @@ struct tws_backend {
   tws_code (*look)(void *user, tws_error *err); /* called while the host waits; NULL: no callback */
   void *look_user;
   cudaGraphExec_t step;    /* the recorded step; NULL: none */
-  char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: it did not, or it was
-                              requested */
+  char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: none ran without cuDNN, or
+                            * the user requested that */
   int recording;
   cudaEvent_t *marks, *signals;
   uint32_t mark_count, signal_count;

@@ -7,7 +7,7 @@ extern "C" {
 
 namespace {
 
-// The part of a matrix that an operation has: elements [first, first + count) of rows of `columns` elements.
+// The range of a matrix that one operation processes: elements [first, first + count) of a matrix of rows x columns.
 struct Part {
   int64_t rows, columns, first, count;
 };

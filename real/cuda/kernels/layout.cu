@@ -63,7 +63,7 @@ __global__ void transpose(const U *x, U *y, int64_t a, int64_t b, int64_t width)
   }
 }
 
-// Rows of one unit: tiles of 32 by 32 through shared memory, so that both sides are whole.
+// Rows of one unit: tiles of 32 by 32 are transposed in shared memory, so that reads and writes are both coalesced.
 enum { TILE = 32, TILE_ROWS = BLOCK / TILE };
 
 template <typename U>
@@ -189,9 +189,9 @@ tws_code run_unpack(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- queries apart from keys and values ----
+// ---- heads_split and heads_join: queries in one tensor, keys and values in another ----
 
-// Columns in units: q of queries, all in a row of x.
+// Columns are counted in units: a row of x has `row` units, the first q of which are queries.
 template <typename U>
 __global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64_t q, int64_t row) {
   const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;
@@ -202,7 +202,7 @@ __global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64
   }
 }
 
-// The same in packs of V elements.
+// Adds the queries and the keys and values to x; columns are counted in packs of V elements.
 template <typename T, int V>
 __global__ void heads_join(const T *from_q, const T *from_kv, T *x, int64_t tokens, int64_t q, int64_t row) {
   const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;

@@ -301,7 +301,8 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* Returns the index of the first bias by distance for row i. */
+/* Returns the position of a key relative to the query of row i, which is the index of their bias; `column`: the key's
+ * column in the tile. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
   return t->key + column - t->query - i;
 }
@@ -730,7 +731,7 @@ HOST_KERNEL(attention_grad) {
   return attention_either(call, 1, backward_item, err);
 }
 
-/* ---- parts of one softmax ---- */
+/* ---- merging attention results of two ranges of keys ---- */
 
 static void merge_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
