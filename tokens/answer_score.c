@@ -118,7 +118,8 @@ static int same_words(const answer *a, const answer *b) {
   return 1;
 }
 
-/* Returns how many words both have; sorts the words of both. */
+/* Returns the number of words that two answers have in common, each counted as often as in the answer that has it less
+ * often; sorts the words of both answers. */
 static size_t common_words(answer *a, answer *b) {
   size_t common = 0, i = 0, j = 0;
   if (a->count) qsort(a->words, a->count, sizeof *a->words, by_text);
