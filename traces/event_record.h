@@ -16,8 +16,8 @@
 /* Returns the CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `count` bytes; that of "123456789" is e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
-/* The checksum as TFRecord stores it, rotated and shifted, so that one of bytes with checksums in them is no special
- * one. */
+/* Returns the checksum as TFRecord stores it: rotated, plus a constant, as in LevelDB, so that data which contain such
+ * checksums can be checked too. */
 uint32_t tws_crc32c_masked(const void *bytes, size_t count);
 
 /* Each function appends one whole record. `out` grows where it has too little room; out->failed is set if there is
