@@ -73,7 +73,8 @@ START_TEST(adam_golden) {
 }
 END_TEST
 
-/* PyTorch's Adagrad; DeepSpeed's on the CPU is the same without weight decay, which is not in its numerator. */
+/* PyTorch's Adagrad. DeepSpeed's on the CPU computes the same without weight decay: it leaves the decay out of the
+ * numerator. */
 static int adagrad_updates(const char *path, int decayed) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -159,7 +160,7 @@ START_TEST(sgd_golden) {
 END_TEST
 
 /* DeepSpeed's Lion on the CPU. Where the gradient is 0 throughout (the first weight), it moves the weight by the
- * learning rate; here as in the paper only decay does. */
+ * learning rate; here, as in the paper, only weight decay moves it. */
 START_TEST(lion_golden) {
   tws_json *json = NULL;
   tws_error err = {0};
