@@ -184,8 +184,8 @@ START_TEST(inference_configuration) {
 }
 END_TEST
 
-/* Published runs of inference are compared by group and by the two parts of a text (prompt, tokens); runs that cannot
- * be predicted are skipped with the reason. */
+/* Published runs of inference are predicted and compared group by group; runs that cannot be predicted are skipped with
+ * the reason. */
 START_TEST(published_runs) {
   command_result r = twinspeed(
       "validate --cases %s/../scenarios/published/inference_runs.json --json --quiet --group gpt-fast", TWS_TEST_DIR);
