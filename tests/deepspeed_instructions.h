@@ -121,7 +121,7 @@ static inline void train_step(const tws_instruction_schedule *schedule, int64_t 
   int64_t now = tws_instruction_micro_batch(schedule, step, &forward);
   int64_t before = step > 0 ? tws_instruction_micro_batch(schedule, step - 1, &ignored) : -1;
   int has_now = now >= 0 && now < micro_batches, has_before = before >= 0 && before < micro_batches;
-  /* Of two neighbouring stages one sends first while the other receives first, so that blocking messages pair up. */
+  /* One of two neighbouring stages sends first while the other receives first, so that blocking messages pair up. */
   if (forward) {
     if (has_before && !first) emit(e, TWS_INSTRUCTION_SEND_GRAD, before % buffers);
     if (has_now && !first) emit(e, TWS_INSTRUCTION_RECV_ACTIVATION, now % buffers);

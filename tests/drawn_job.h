@@ -1,5 +1,5 @@
 /* Jobs for tests of bounds and estimates: legal jobs at random, and jobs of kinds that few random draws produce. The
- * seed of such a job is its kind's constant (BESIDE, CODED and so on) plus a number. */
+ * seed of such a job is its kind's constant (CODED and so on, see below) plus a number. */
 #ifndef TWS_TESTS_DRAWN_JOB_H
 #define TWS_TESTS_DRAWN_JOB_H
 
@@ -23,8 +23,8 @@ typedef struct drawn_job {
   tws_plan_request request;
 } drawn_job;
 
-/* Draws a job whose reductions overlap the last backward pass; the seed is BESIDE plus a number. Draws are repeated
- * until one fits. */
+/* Draws a job whose reductions overlap the last backward pass; the seed is this constant plus a number. Draws are
+ * repeated until one fits. */
 enum { BESIDE = 1 << 20 };
 static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   tws_config c;

@@ -222,7 +222,7 @@ START_TEST(measurements_file_round_trip) {
 }
 END_TEST
 
-/* Of three runs, two of them disturbed, the profile gets the undisturbed times. */
+/* From three runs, two of them disturbed, the profile gets the undisturbed times. */
 START_TEST(the_least_disturbed_makes_the_profile) {
   tws_measurements one[3], two[3], combined[2];
   const double factor[3] = {1.1, 7.0, 1.3};

@@ -247,8 +247,8 @@ static double at(const cJSON *object, const char *a, const char *b, const char *
   return object->valuedouble;
 }
 
-/* Seconds of a step and of its collectives between replicas, and the arena's bytes. Besides reductions these
- * collectives are gathers, which use the model's type in any case. */
+/* Seconds of a step and of its collectives between replicas, and the arena's bytes. The collectives other than
+ * reductions are gathers, which use the model's type in any case. */
 typedef struct seconds {
   double step, busy, arena;
 } seconds;

@@ -455,8 +455,8 @@ START_TEST(contradictions) {
 }
 END_TEST
 
-/* Of thousands of unknown keys only the first are compared with known ones, and the notes on the others say so; a key
- * that resembles a known one is still reported as a typing error. */
+/* Where a file has thousands of unknown keys, only the first are compared with known ones, and the notes on the others
+ * say so; a key that resembles a known one is still reported as a typing error. */
 START_TEST(thousands_of_unknown_keys) {
   enum { KEYS = 40000 };
   int count;

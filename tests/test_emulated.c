@@ -199,9 +199,9 @@ static void record(const product *p) {
   ck_assert_int_eq(p->ops->record(p->backend, 0, NULL), TWS_OK);
 }
 
-/* Of the algorithms that the emulated library proposes for a product, the first takes 4 ms and the fastest 1 ms, once
- * the device is warm and the kernels are loaded; loading takes longer than all the time for choosing. The choice for a
- * work stays, also in recordings. Nothing is timed while recording, nor where bits have to repeat. */
+/* The first algorithm that the emulated library proposes for a product takes 4 ms, and the fastest 1 ms, once the
+ * device is warm and the kernels are loaded; loading takes longer than all the time for choosing. The choice for a work
+ * stays, also in recordings. Nothing is timed while recording, nor where bits have to repeat. */
 START_TEST(chosen) {
   enum { BYTES = 64 * 64 * 2 };
   const double fastest = _i ? 4 : 1; /* that may be found */

@@ -206,7 +206,7 @@ static void batch_begin(batch *b, const family *f, const char *division, int ran
 }
 
 /* Divisions of the ranks. keys: members of the configuration; own: members of its section "twinspeed"; experts 1: only
- * for models with experts; fewest: at least so many models permit the division. */
+ * for models with experts; fewest: the least number of models that permit the division. */
 static const struct division {
   const char *name, *keys, *own;
   int ranks, experts, fewest;

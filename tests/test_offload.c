@@ -279,7 +279,7 @@ START_TEST(checkpoints_elsewhere) {
 }
 END_TEST
 
-/* Of 24 layers' checkpoints only those of two layers are on the device. */
+/* Only two of 24 layers have their checkpoints on the device. */
 START_TEST(deep_checkpoints) {
   static const char text[] =
       "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":1,\"bf16\":{\"enabled\":true},"

@@ -243,8 +243,6 @@ START_TEST(data_errors) {
 }
 END_TEST
 
-/* ---- initial weights ---- */
-
 /* ---- files that `convert tokens` writes ---- */
 
 static tws_data opened(const char *path, int64_t sequence, int64_t vocabulary) {
@@ -353,6 +351,8 @@ START_TEST(data_that_changes) {
   tws_data_close(&data);
 }
 END_TEST
+
+/* ---- initial weights ---- */
 
 START_TEST(init_by_parts) {
   enum { N = 10007, MANY = 200003 };
