@@ -1,14 +1,15 @@
-/* The virtual cluster under many failures.
+/* Runs jobs on the virtual cluster with many failures or orders of operations.
  *
- *   bench-faults deaths [N [SEED]]  N jobs in which a node dies at a random time, every third in a save: each has to
- * end with the loss of the undisturbed job, bit for bit where the node comes back, to 1e-6 where it does not
- *   bench-faults goodput [N [FILE]] 20 failure rates, N steps of each: goodput and Daly's formula;
- *                                   FILE: the figure
- *   bench-faults orders [N [SEED]]  N random small jobs of up to 12 ranks, each in the order of the
- *                                   clock and in one that is drawn: equal bits. One that is not is shrunk, and the
- *                                   command that shows it again is printed.
+ *   bench-faults deaths [N [SEED]]  N jobs in which a node dies at a random time, in every third job during a save. A
+ *                                   job has to end with the loss of the undisturbed job: with equal bits if the node
+ *                                   comes back, else with a difference of at most 1e-6.
+ *   bench-faults goodput [N [FILE]] goodput at 20 failure rates, in N steps each, compared with Daly's formula;
+ *                                   FILE: path of the figure
+ *   bench-faults orders [N [SEED]]  N random small jobs of up to 12 ranks, each in the order of virtual time and in a
+ *                                   random order: their bits have to be equal. A job whose bits differ is reduced to
+ *                                   a smaller one, and the command that reproduces the difference is printed.
  *
- * TWINSPEED_MODULES says where the modules are; run it from the root of the sources. */
+ * TWINSPEED_MODULES is the folder of the modules; run bench-faults in the root folder of the sources. */
 #include <ftw.h>
 #include <inttypes.h>
 #include <math.h>

@@ -284,7 +284,7 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
   return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Passes the data of this attempt to the monitors, which exist since the first attempt. */
+/* Creates the phase clocks of this attempt and, in the first attempt, the monitors, which all attempts share. */
 static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
   const tws_config *config = e->job->config;
   uint32_t most = 0;

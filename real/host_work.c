@@ -37,7 +37,7 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Calls a function on the thread, and returns when it has returned. */
+/* Calls a function on the worker thread, and returns when the function has returned. */
 static void run_there(tws_host_work *h, void (*function)(void *user), void *user) {
   pthread_mutex_lock(&h->turn);
   pthread_mutex_lock(&h->lock);

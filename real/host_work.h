@@ -52,7 +52,8 @@ typedef struct tws_host_task {
   const uint64_t *awaited_ticket;
 } tws_host_task;
 
-void tws_host_work_run(void *task); /* runs a tws_host_task; the function that call() gets */
+void tws_host_work_run(void *task); /* runs a tws_host_task; the executor passes this function, with the task, to the
+                                     * call() of the backend */
 
 /* Returns the code of the first task that failed since the module was created, and its error; TWS_OK: none has. */
 tws_code tws_host_work_failed(tws_host_work *host, tws_error *err);

@@ -220,8 +220,8 @@ static const float *scores_of(const server *s, int64_t b) {
   return s->one;
 }
 
-/* Chooses the next token of a text from its scores, or takes it from the text whose tokens are scored. Returns 1 if it
- * is the text's last one by the options. */
+/* Chooses the next token of a text from its scores; where given texts are scored, takes the next token of the given
+ * text. Returns 1 if the token is the last one that the options allow for the text. */
 static int choose_token(const server *s, text *x, const float *scores, double *log_probability) {
   const tws_generate_options *o = s->options;
   const int32_t vocabulary = (int32_t)s->plan[0]->network->vocabulary;

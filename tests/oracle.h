@@ -296,7 +296,8 @@ static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, d
   }
 }
 
-/* Adds the loss of a vocabulary in parts, from sums of sum e^maximum over the ranks: test data keeps these in range. */
+/* Computes loss and gradient where each rank has some columns of the vocabulary. Sums of e^x are added without
+ * subtracting a maximum: test data keeps them in range. */
 static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
   const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1), o[3]);

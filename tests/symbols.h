@@ -97,7 +97,7 @@ static inline void calls_free(calls *c) {
 /* Finds circles of calls as strongly connected components, by Tarjan's algorithm. */
 typedef struct circles {
   const calls *calls;
-  int circle[SYMBOLS_FILES]; /* number of the circle of each file; files of one circle have the same number */
+  int circle[SYMBOLS_FILES]; /* index of the circle of calls that each file belongs to */
   int count, seen[SYMBOLS_FILES], low[SYMBOLS_FILES], stack[SYMBOLS_FILES], depth, visited;
 } circles;
 

@@ -1,6 +1,7 @@
-/* Jobs with several axes of ranks in time: plans of pipelines with tensor, sequence and data parallel groups, made at
- * random from the schedules' programs. The longest path over one plan of each stage, the simulation of these and that
- * of all ranks agree; what a rank waits for adds up. */
+/* Times of jobs with several axes of ranks: random plans of pipelines with tensor, sequence and data parallel groups,
+ * made from the pipeline schedules. Three step times agree: the longest path over one plan of each stage, the
+ * simulation of these plans, and that of all ranks; the bubble and the exposed communication of the axes add up to the
+ * exposed time. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

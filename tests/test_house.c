@@ -324,8 +324,8 @@ END_TEST
 /* Members of the configuration that select a technique of training. */
 static const char *const techniques[] = {"zero.stage",    "zero->stage", "overlap_comm", "offload_optimizer",
                                          "offload_param", "zenflow",     "hpz",          "secondary_ranks"};
-/* The folders that may not read these members, and their exceptions: the FLOPs profile describes a configuration, and a
- * search's space varies it. */
+/* The folders whose files may not read `techniques`, and the files that may: the FLOPs profile describes a
+ * configuration, and a search's space varies it. */
 static const char *const readers[] = {"estimators/", "communication/", "sim/", "models/", "autotune/"};
 static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/points.",
                                       "autotune/deepspeed_space."};

@@ -1,4 +1,4 @@
-/* JSON with places: accepted and refused texts, the places of errors, and exhausted memory. */
+/* The JSON reader: accepted and refused texts, lines and columns of items and errors, and exhausted memory. */
 #include <check.h>
 #include <float.h>
 #include <math.h>

@@ -1,10 +1,10 @@
-/* The order that a plan leaves open does not matter; one that it should have laid down does, and is missed at once: a
- * dependency that is left out of a plan, or two collectives that one rank enters the other way round, end in other bits
- * or in an error. Dependencies that are left out are those that count: without them the plan has a race, and no other
- * chain, on this rank or over others, leads from the one operation to the other.
+/* The order of operations that a plan leaves open does not change the result, and a missing order is detected: if a
+ * dependency is removed from a plan, or one rank enters two collectives in reverse order, the result has other bits or
+ * the step fails. Only those dependencies are removed without which the plan has a race: no other chain of
+ * dependencies, on this rank or over others, leads from the one operation to the other.
  *
- * TWINSPEED_MUTANTS=N tries N of each job, in place of a few; bench-faults looks at the plans of thousands of random
- * jobs. */
+ * With TWINSPEED_MUTANTS=N the test removes N dependencies of each job instead of a few. `bench-faults orders`
+ * compares orders of the unchanged plans of many random jobs. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -454,7 +454,7 @@ START_TEST(error_feedback) {
     put(x, 0, 1, values, FEEDBACK);
     step(x, 0);
   }
-  for (int run = 0; run < 2; run++) { /* the first run uses the errors up, and the second finds none */
+  for (int run = 0; run < 2; run++) { /* the first run adds the error feedback and clears it; the second adds 0 */
     put(x, 1, 3, values, FEEDBACK);
     step(x, 1);
     get(x, 1, 0, got, FEEDBACK);

@@ -65,8 +65,8 @@ static cJSON *answer(const char *command) {
   return json;
 }
 
-/* Nine of ten steps of the reported half lie in their intervals, also for each runtime with at least twenty runs; the
- * intervals are not computed from reported runs. */
+/* Nine of ten runs that are reported, and not used to fit the intervals, have step times within their intervals, in all
+ * and for each runtime with at least twenty such runs. */
 START_TEST(nine_of_ten_lie_inside) {
   int count, runs = 0, inside = 0;
   const tws_evidence_run *known = tws_evidence_runs(&count);

@@ -161,7 +161,8 @@ typedef struct tws_case_half {
   int for_fitting, runs;
   /* numbers of right and wrong predictions of fitting, for runs that completed and for runs that ran out of memory */
   int ran_right, ran_wrong, oom_right, oom_wrong;
-  int ran_tight, oom_tight; /* number of those runs that are predicted to fit tightly, which counts as fitting */
+  int ran_tight, oom_tight; /* number of runs that completed, or ran out of memory, and were predicted to fit tightly,
+                             * which counts as fitting */
   /* Errors of memory peaks in percent, NaN if there are none: median over runs; median and mean over groups, each with
    * the mean error of its runs in this half. */
   int memory_runs, memory_groups;

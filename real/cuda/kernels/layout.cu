@@ -98,7 +98,8 @@ tws_code run_transpose(const tws_cuda_call *call, int64_t width, tws_error *err)
 
 // ---- heads to ranks and back ----
 
-// Columns in units. A rank has `query` columns of queries, then `share` of keys, then `share` of values.
+// Widths are counted in units, each of one or more elements or bytes. A rank has `query` units of queries, then `share`
+// of keys, then `share` of values.
 struct Heads {
   int64_t tokens, ranks, row, query, share, out;
   int64_t first_key, keys;  // first_key: first column of the keys in a row of x; keys: number of their columns

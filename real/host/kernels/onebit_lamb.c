@@ -92,7 +92,7 @@ HOST_KERNEL(fresh_moments) {
   return TWS_OK;
 }
 
-/* ---- lists of all parameters, which are short ---- */
+/* ---- kernels whose operands have a few numbers for each parameter of the model, and so are short ---- */
 
 HOST_KERNEL(lamb_factors) {
   (void)err;
