@@ -563,7 +563,7 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* After this process itself was stopped, ranks whose messages it could not read count neither as lost nor as silent. */
+/* If this process itself was stopped, sets the ranks' last messages to now, since it could not read newer ones. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();

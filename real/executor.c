@@ -68,7 +68,8 @@ struct tws_executor {
 
 /* ---- memory ---- */
 
-/* Swap files are numbered, so that the engines of one process have files of their own. */
+/* Creates the swap file of an arena on disk. Swap files are numbered, so that the engines of one process have files of
+ * their own. */
 static tws_code allocate_disk(tws_executor *x, arenas *a, tws_error *err) {
   static _Atomic unsigned files;
   char name[64];

@@ -64,8 +64,8 @@ static inline int is_weight(const char *name) {
   return length > 6 && strcmp(name + length - 6, "weight") == 0;
 }
 
-/* The value of a tensor's element, given the tensor's index in its golden list; weights of norms are around 1, all
- * others around 0. `width`: the difference of the largest and the smallest value. */
+/* Returns the value of a tensor's element, given the tensor's index in its golden list; weights of norms are around 1,
+ * all others around 0. `width`: the difference of the largest and the smallest value. */
 static inline float weight_of(const char *name, int dims, uint64_t element, uint64_t index, double width) {
   return (float)((word_of(element, index) / 0x1p24 - 0.5) * width + (dims == 1 && is_weight(name)));
 }

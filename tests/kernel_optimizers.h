@@ -73,8 +73,8 @@ START_TEST(adam_golden) {
 }
 END_TEST
 
-/* PyTorch's Adagrad. DeepSpeed's on the CPU computes the same without weight decay: it leaves the decay out of the
- * numerator. */
+/* Compares updates with a golden file, of PyTorch's Adagrad or of DeepSpeed's on the CPU, and returns their number.
+ * decayed 0: skips cases with weight decay, which DeepSpeed's leaves out of the numerator. */
 static int adagrad_updates(const char *path, int decayed) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -202,7 +202,7 @@ START_TEST(lion_golden) {
 }
 END_TEST
 
-/* A configuration with the optimizer and the schedule of a golden case. */
+/* Returns a configuration with the optimizer and the schedule of a golden case. */
 static tws_config *one_cycle_config(const cJSON *item) {
   tws_error err = {0};
   tws_json *json = NULL;

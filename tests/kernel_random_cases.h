@@ -9,8 +9,8 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
 static const int code_types[] = {TWS_CODES_NF4, TWS_CODES_INT8, TWS_CODES_INT4, TWS_CODES_INT4_ASYMMETRIC,
                                  TWS_CODES_INT8_ASYMMETRIC};
 
-/* The shapes of a kernel follow from its name and the number of the shape, so that a kernel that is added to the list
- * leaves the others' shapes as they are. */
+/* Returns random case `number`. Its shapes follow from the kernel's name and the number of the shape, so that a kernel
+ * that is added to the list leaves the others' shapes as they are. */
 static test_case random_case(int number) {
   test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
   const uint64_t s = sample_hash(1000 + (uint64_t)(number / TWS_KERNEL_COUNT), tws_kernel_name(c.kernel));

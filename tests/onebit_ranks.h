@@ -36,8 +36,8 @@ typedef struct onebit_job {
   uint64_t sent;      /* bytes that rank 0 has sent, as the segments of its collectives say */
 } onebit_job;
 
-/* A network whose parameters include a table [rows, columns], and biases of the other sizes. Without biases its only other
- * parameter is a table of 2 positions. */
+/* Makes a network whose parameters include a table [rows, columns] and biases of these sizes. Without biases its only
+ * other parameter is a table of 2 positions. */
 static inline tws_network *onebit_network(int64_t rows, int64_t columns, const int64_t *biases, int count) {
   tws_network *network;
   tws_network_builder b = {0};

@@ -68,7 +68,7 @@ static void read_text(const char *path) {
   fclose(file);
 }
 
-/* The batch that step `step`, counted from 0, takes of the text: real/data.h says in which order. */
+/* Writes the batch that step `step`, counted from 0, takes of the text, in the order of real/data.h. */
 static void fill_batch(int64_t seed, int64_t step, int32_t tokens[SAMPLES][SEQUENCE + 1]) {
   for (int64_t i = 0; i < SAMPLES; i++) {
     const uint64_t at = (uint64_t)(step * SAMPLES + i);

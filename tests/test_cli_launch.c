@@ -328,7 +328,7 @@ START_TEST(interrupting) {
 }
 END_TEST
 
-/* `text` with every `from` replaced by `to`; the caller frees it. */
+/* Returns `text` with every `from` replaced by `to`; the caller frees it. */
 static char *replaced(const char *text, const char *from, const char *to) {
   tws_text out = {0};
   for (const char *at = text, *next; *at; at = next + strlen(from)) {

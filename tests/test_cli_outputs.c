@@ -212,8 +212,7 @@ START_TEST(zero_is_a_number) {
 }
 END_TEST
 
-/* On a terminal, verbs that take long show their progress, except on one without control sequences, and with
- * --quiet. */
+/* Runs a command on a pseudo-terminal of this type and returns what it prints; free with free(). */
 static char *on_terminal(const char *terminal, const char *command) {
   char line[2048];
   snprintf(line, sizeof line, "TERM=%s exec script -qec '%s/twinspeed %s' %s", terminal, TWS_BUILD_DIR, command,
@@ -225,6 +224,7 @@ static char *on_terminal(const char *terminal, const char *command) {
   return contents(in_folder("typescript"));
 }
 
+/* On a terminal, verbs that take long show their progress, except on a dumb one, and with --quiet. */
 START_TEST(progress_on_a_terminal) {
   static const char *const verbs[] = {"train -m tiny-gpt2 --seq 32 --steps 3 --data @/text",
                                       "train -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",

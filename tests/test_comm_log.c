@@ -56,8 +56,8 @@ END_TEST
 
 enum { RANKS = 3 };
 
-/* Two steps of three ranks: an all-reduce of all, a message from the first to the second, and one kernel, which takes
- * the third rank three times as long. */
+/* Fills in two steps of three ranks: an all-reduce of all, a message from the first to the second, and one kernel,
+ * which takes the third rank three times as long. */
 static void fill(tws_comm_record records[RANKS], tws_comm_call calls[RANKS][2], float latency[RANKS][4],
                  tws_comm_work works[RANKS]) {
   static const float all[RANKS][2] = {{5, 6}, {3, 7}, {1, 2}}, message[RANKS][2] = {{4, 1}, {2, 3}, {0, 0}};

@@ -42,8 +42,8 @@ static int is_letter(char c) {
   return isalnum((unsigned char)c) || c == '_' || c == '\'';
 }
 
-/* The first refused word in a text, or -1. Words are compared letter by letter; white space and the asterisks that
- * begin the lines of a comment count as one space. */
+/* Returns the index of a refused word that the text contains, or -1. Words are compared letter by letter; white space
+ * and the asterisks that begin the lines of a comment count as one space. */
 static int refused_word(const char *text, int comment) {
   static char plain[LONGEST];
   size_t n = 0;

@@ -15,7 +15,8 @@
 #include "tests/members.h"
 #include "tests/suite.h"
 
-/* An assertion for inner loops: Check's own write a mark at every call, which would take most of the time. */
+/* Aborts the test with the message unless the condition holds; for inner loops: Check's own assertions write a mark at
+ * every call, which would take most of the time. */
 static inline void require(int holds, const char *what) {
   if (!holds) ck_abort_msg("%s", what);
 }
@@ -198,7 +199,7 @@ static uint32_t most_in_flight(const execution *e, int stage) {
   return most;
 }
 
-/* Gradients of a chunk are summed in ascending order of micro-batches. */
+/* Requires that gradients of a chunk are summed in ascending order of micro-batches. */
 static void check_ascending(const execution *e, int stage) {
   for (int chunk = 0; chunk < e->shape->virtual_stages; chunk++) {
     uint32_t next[TWS_ACTION_KIND_COUNT] = {0};

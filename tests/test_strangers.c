@@ -202,8 +202,8 @@ static int connect_stranger(const place *to, int number) {
   return s;
 }
 
-/* A process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until no process
- * listens any more. It runs as another user where the tests may do that. */
+/* Starts a process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until no
+ * process listens any more. It runs as another user where the tests may do that. Returns its process ID. */
 static pid_t start_strangers(const place *to, int flood) {
   const pid_t pid = fork();
   if (pid != 0) return pid;

@@ -214,7 +214,8 @@ START_TEST(front) {
 }
 END_TEST
 
-/* A knob's worth equals the result of `estimate` for the configuration with that knob turned. */
+/* Returns the seconds that `estimate` predicts for a configuration with one knob turned, which a knob's worth has to
+ * equal. */
 static double estimated(const cJSON *knob) {
   const cJSON *axes = member(knob, "axes");
   command_result r = twinspeed(

@@ -20,7 +20,8 @@ static void free_answer(answer *a) {
   tws_free(a->words);
 }
 
-/* Python's str.split(), which the published scripts use, also splits at the separators of ASCII. */
+/* Returns 1 for characters at which Python's str.split() splits, which the published scripts use: white space, and the
+ * separators of ASCII. */
 static int separates(int32_t c) {
   return tws_is_space(c) || (c >= 0x1c && c <= 0x1f);
 }

@@ -67,7 +67,7 @@ enum { TWS_PLOT_OPTIMIZERS = 8 }; /* most optimizers of a figure */
 typedef struct tws_plot_speedup {
   double bits_per_s, speedup[TWS_PLOT_OPTIMIZERS];
 } tws_plot_speedup;
-/* names: of `optimizers` optimizers, each one word. */
+/* Draws the speedups over the bandwidth. names: of `optimizers` optimizers, each one word. */
 tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const *names,
                            int optimizers, const char *title, const char *out, tws_error *err);
 

@@ -138,7 +138,8 @@ static tws_code cuda_wait(tws_backend *backend, tws_stream stream, uint32_t even
   return TWS_OK;
 }
 
-/* The driver calls the function on a thread of its own. In a recorded step it is a host node of the graph. */
+/* Runs a host function in the order of a stream: the driver calls it on a thread of its own. In a recorded step it is a
+ * host node of the graph. */
 static tws_code cuda_call(tws_backend *backend, tws_stream stream, void (*function)(void *user), void *user,
                           tws_error *err) {
   cudaStream_t s = NULL;

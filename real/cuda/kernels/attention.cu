@@ -559,7 +559,7 @@ tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
 
 // ---- merging attention results of two ranges of keys ----
 
-// A warp processes one query of one head.
+// Merges o and lse of a second range of keys into those of the first. A warp processes one query of one head.
 template <typename T>
 __global__ void attention_merge(const T *o_part, const float *lse_part, T *o, float *lse, int64_t batch, int64_t seq,
                                 int64_t heads, int64_t head, int64_t rows) {

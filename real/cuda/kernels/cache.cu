@@ -46,8 +46,8 @@ __device__ float block_largest(float x, float *room) {
   return most;
 }
 
-// Keys are processed BLOCK at a time: each thread computes the score of one key, and then sums some elements of the
-// weighted values.
+// Computes attention of new tokens to the cache. Keys are processed BLOCK at a time: each thread computes the score of
+// one key, and then sums some elements of the weighted values.
 template <typename T>
 __global__ void attend(Cache s, tws_attention_form form, const T *qkv, const T *cache, const int32_t *starts,
                        const int32_t *lengths, T *o) {

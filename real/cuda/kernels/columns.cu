@@ -47,7 +47,8 @@ __device__ inline int64_t count_all(int64_t mine, int64_t *scratch) {
   return all;
 }
 
-// Each thread examines adjacent columns, and writes the chosen ones after those of the threads before it.
+// Writes the indices of the `kept` columns with the largest norms. Each thread examines adjacent columns, and writes
+// the chosen ones after those of the threads before it.
 __global__ void top_columns(const float *norms, int32_t *chosen, int64_t columns, int64_t kept) {
   __shared__ int64_t scratch[BLOCK], equals[BLOCK];
   const int64_t share = (columns + BLOCK - 1) / BLOCK, begin = share * threadIdx.x;

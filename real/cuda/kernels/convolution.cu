@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(BLOCK) group_input(const T *dy, const T *weigh
   }
 }
 
-// A block sums the windows of range blockIdx.y; adjacent threads compute adjacent output channels.
+// Computes partial sums of the weights' gradient. A block sums the windows of range blockIdx.y; adjacent threads
+// compute adjacent output channels.
 template <typename T>
 __global__ void __launch_bounds__(BLOCK, 1)  // one block per multiprocessor is enough: more registers are faster here
     group_weight_parts(const T *dy, const T *x, float *parts, Shape s) {

@@ -173,7 +173,8 @@ __global__ void gradient_of_key(Shape x, Given<T> g, const T *d_o, const float *
   }
 }
 
-// A block for a row of positions and a head: it sums, over all sequences, the pairs with this distance.
+// Computes the gradient of the position table: a block, for a row of positions and a head, sums over all sequences the
+// pairs with this distance.
 template <typename T>
 __global__ void gradient_of_position(Shape x, Given<T> g, const T *d_o, const float *lse, const float *delta, T *dp) {
   BLOCK_MEMORY(memory);

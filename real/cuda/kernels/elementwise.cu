@@ -7,7 +7,7 @@ namespace {
 
 // ---- activations ----
 
-// 0.5 x (1 + tanh(u)) = x / (1 + 2^-v), which keeps its accuracy for large negative x: v = 2 u / ln 2.
+// Returns v = 2 u / ln 2 for GELU: 0.5 x (1 + tanh(u)) = x / (1 + 2^-v), which keeps its accuracy for large negative x.
 __device__ float gelu_inner(float x) {
   return x * (2.302208198F + 0.1029432396F * x * x);
 }
@@ -363,7 +363,7 @@ tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return (run_gated<T, SiluGate>(call, true, err)));
 }
 
-// If the types are equal, all bits are copied.
+// Converts elements to another type. If the types are equal, all bits are copied.
 tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err) {
   const size_t count = (size_t)call->work->d[0];
   if (call->dtype[0] == call->dtype[1]) {

@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const int32_t *ids, int64_t 
   if (row < s.rows) l.counts[blockIdx.y * l.vocabulary + s.base + row] = counts[row];
 }
 
-// One thread per row reserves room for its list and its parts, and turns its counts into positions.
+// Lays out the lists of tokens: one thread per row reserves room for its list and its parts, and turns its counts into
+// positions.
 __global__ void __launch_bounds__(GROUP) place_rows(RowLists l) {
   __shared__ int32_t next[GROUP];
   const int64_t row = (int64_t)blockIdx.x * GROUP + threadIdx.x;

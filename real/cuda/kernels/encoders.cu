@@ -16,7 +16,8 @@ __global__ void part_bias(const T *bias, T *x, int64_t tokens, int64_t parts, in
   }
 }
 
-// A block sums some columns of one biased part of the rows; rows are added in an order that does not depend on timing.
+// Computes the gradient of the biases: a block sums some columns of one biased part of the rows; rows are added in an
+// order that does not depend on timing.
 template <typename T, typename G>
 __global__ void part_bias_grad(const T *dx, G *dbias, int64_t tokens, int64_t parts, int64_t width, bool accumulate) {
   __shared__ float sums[ROWS][COLUMNS + 1];

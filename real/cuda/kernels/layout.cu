@@ -144,7 +144,8 @@ __global__ void heads_pack(const U *x, U *y, Heads h) {
   }
 }
 
-// Sums run over the ranks in their order. Columns are counted in packs of V elements.
+// Copies queries, keys and values from the ranks' layout to x; copies of keys and values are summed in the order of
+// ranks. Columns are counted in packs of V elements.
 template <typename T, int V>
 __global__ void heads_unpack(const T *y, T *x, Heads h) {
   const int64_t all = h.tokens * h.row, step = (int64_t)gridDim.x * blockDim.x, stride = h.tokens * h.out;
@@ -192,7 +193,8 @@ tws_code run_unpack(const tws_cuda_call *call, tws_error *err) {
 
 // ---- heads_split and heads_join: queries in one tensor, keys and values in another ----
 
-// Columns are counted in units: a row of x has `row` units, the first q of which are queries.
+// Splits x into queries, and keys and values. Columns are counted in units: a row of x has `row` units, the first q of
+// which are queries.
 template <typename U>
 __global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64_t q, int64_t row) {
   const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;

@@ -200,7 +200,8 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
   stats[token * 3 + 2] = here ? to_float(logits[token * padded + target]) : 0.0F;
 }
 
-// Every thread of every rank combines the ranks' statistics in the order of ranks, so that all ranks get the same bits.
+// Computes losses, and gradients in place of the logits. Every thread of every rank combines the ranks' statistics in
+// the order of ranks, so that all ranks get the same bits.
 template <typename T, int V>
 __global__ void __launch_bounds__(LOSS_BLOCK)
     vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens, int columns,

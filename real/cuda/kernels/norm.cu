@@ -53,8 +53,8 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A block (WHOLE) or a warp processes a row and reads it once. Where V is 1 the compiler would rather spill than use
-// more than 32 registers, unless __launch_bounds__ says that one block suffices.
+// Normalizes rows: a block (WHOLE) or a warp processes a row and reads it once. Where V is 1 the compiler would rather
+// spill than use more than 32 registers, unless __launch_bounds__ says that one block suffices.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n)
   if (first == 0) keep_stats(n, row, mean, inverse);
 }
 
-// For rows that do not fit in the registers of a block: a warp processes a row and reads it again from the cache.
+// Normalizes rows that do not fit in the registers of a block: a warp processes a row and reads it again from the
+// cache.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
   const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
@@ -195,9 +196,9 @@ struct Written {
   }
 };
 
-// A block processes GRAD_PACKS / PER rows at a time, and a thread PER packs of each row; sums over columns stay in
-// registers until the end. sums: [blocks][2][width], the sums of dy z and of dy; with SUMS [blocks][3][width], whose
-// third row has the sums of dx.
+// Computes dx, and partial sums of the weight's and the bias's gradient. A block processes GRAD_PACKS / PER rows at a
+// time, and a thread PER packs of each row; sums over columns stay in registers until the end. sums:
+// [blocks][2][width], the sums of dy z and of dy; with SUMS [blocks][3][width], whose third row has the sums of dx.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
@@ -517,8 +518,8 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   return finish_params(call, (int)blocks, rows, err);
 }
 
-// The one-pass kernel sums dx by columns for LayerNorm only: layers after an RMSNorm seldom have biases, so their sums
-// are computed in a separate pass.
+// Computes the gradients in one pass and, if requested, the column sums of dx. The one-pass kernel has these sums for
+// LayerNorm only: layers after an RMSNorm seldom have biases, so their sums take a separate pass.
 template <typename T, int V, int PER, bool RMS>
 tws_code run_one_pass(const tws_cuda_call *call, tws_error *err) {
   if constexpr (!RMS)

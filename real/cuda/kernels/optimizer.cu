@@ -141,7 +141,8 @@ __device__ void update_one(const Rates &r, float g, float *p, float (&state)[Sta
   for (int k = 0; k < S; ++k) state[k][j] = one[k];
 }
 
-// A clip coefficient of 0 means that the gradients are not finite: weights and states stay unchanged.
+// Updates float32 weights and states. A clip coefficient of 0 means that the gradients are not finite: weights and
+// states stay unchanged.
 template <tws_kernel KERNEL, typename G, typename P>
 __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, const G *grad, const float *hyper,
                        const double *metrics, const double *norms, P *p16, Parameters c, int64_t packs, int64_t count) {
@@ -221,8 +222,8 @@ __device__ float cut(float x, const uint32_t (&block)[4], int j) {
   return isnan(x) ? x : bits_of<float>((bits_of<uint32_t>(x) + half) & 0xffff0000U);
 }
 
-// A thread processes, one after another, the groups of elements that share a block of random bits; the first and the
-// last group may extend beyond the operands.
+// Updates bfloat16 weights without a float32 copy. A thread processes, one after another, the groups of elements that
+// share a block of random bits; the first and the last group may extend beyond the operands.
 template <tws_kernel KERNEL, bool STOCHASTIC, typename T>
 __global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, const bf16 *grad, const float *hyper,
                             const double *metrics, const double *norms, Parameters c, Draw draw, int64_t groups,
@@ -469,8 +470,8 @@ __device__ bool join_heads(double *metrics, int heads) {
   return any;
 }
 
-// The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that count
-// and by the loss scale; 0 means that the gradients are not finite, or that there are none.
+// Computes the coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens
+// that count and by the loss scale; 0 means that the gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, const float *hyper, double max_norm, int heads) {
   const double kept = heads > 0 ? (double)join_heads(metrics, heads) : 1.0 - metrics[TWS_METRIC_IGNORED];
   const double scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;

@@ -26,8 +26,8 @@ __device__ inline uint32_t largest_of(uint32_t mine, uint32_t *scratch) {
   return all;
 }
 
-// A block of threads processes one quantization block, in two passes: one for the largest magnitude, and one that
-// writes the codes.
+// Quantizes x. A block of threads processes one quantization block, in two passes: one for the largest magnitude, and
+// one that writes the codes.
 template <typename T>
 __global__ void quantize_parts(const T *x, uint8_t *codes, float *scales, Sizes d) {
   __shared__ uint32_t scratch[BLOCK];

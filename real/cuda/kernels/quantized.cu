@@ -75,8 +75,9 @@ tws_code run(const tws_cuda_call *call, const S &scales, T *w, tws_error *err) {
   return launched(err);
 }
 
-// A block of threads computes one output of one token; its threads divide the columns. bits: of a code,
-// tws_code_bits(); each: number of floats for a block of weights, tws_code_scales().
+// Computes y = x W^T + bias for coded weights W. A block of threads computes one output of one token; its threads
+// divide the columns. bits: of a code, tws_code_bits(); each: number of floats for a block of weights,
+// tws_code_scales().
 template <typename T>
 __global__ void coded_linear(const T *x, const uint8_t *codes, const float *scales, const T *bias, T *y, int64_t tokens,
                              int64_t out, int64_t in, int64_t block, int type, int bits, int each, Levels level) {

@@ -113,8 +113,8 @@ __device__ void leave_groups_out(const Router &r, float *x, float *score, int la
   __syncwarp();
 }
 
-// While experts are chosen, the array of probabilities holds their scores: the logits, or, if a bias is added or
-// sigmoids are compared by groups, the probabilities plus the bias.
+// Chooses the experts of each token. Meanwhile the array of probabilities holds their scores: the logits, or, if a bias
+// is added or sigmoids are compared by groups, the probabilities plus the bias.
 template <typename T>
 __global__ void choose(Router r, const T *all) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -165,7 +165,7 @@ __global__ void choose(Router r, const T *all) {
 
 // ---- slots: a block for each expert ----
 
-// Sort key of the routes of an expert: non-negative floats are ordered as their bits are.
+// Returns the sort key of an expert's route: non-negative floats are ordered as their bits are.
 __device__ uint32_t score_of(const Router &r, int64_t at) {
   if (r.keeps == TWS_KEEPS_RANDOM) return random_word(r, TWS_ROUTING_KEEPS, at / r.choices, r.choices, at % r.choices);
   return bits_of<uint32_t>(r.weights[at]);
@@ -205,8 +205,8 @@ __global__ void count_routes(Router r) {
   if (threadIdx.x == 0) r.counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED] = routed;
 }
 
-// With packs an expert's slots begin after those of the previous experts in its pack, in the order of routes; routes
-// that exceed the pack are dropped, which the engine reports as an error.
+// Assigns each expert's routes to slots. With packs an expert's slots begin after those of the previous experts in its
+// pack, in the order of routes; routes that exceed the pack are dropped, which the engine reports as an error.
 __global__ void fill_slots(Router r, double *mean) {
   __shared__ int scratch[BLOCK / WARP];
   __shared__ double sums[BLOCK / WARP];
@@ -383,7 +383,8 @@ __device__ void clear_row(const Rows &r, T *row) {
   for (int64_t i = (int64_t)threadIdx.x * V; i < r.width; i += (int64_t)blockDim.x * V) store(row + i, zeros);
 }
 
-// A block below `routes` copies the row of one route; each following block clears one slot if no route fills it.
+// Copies tokens to the slots of their routes: a block below `routes` copies the row of one route; each following block
+// clears one slot if no route fills it.
 template <int V, typename T>
 __global__ void dispatch(Rows r, const T *x, T *slots) {
   const int64_t routes = r.tokens * r.choices, all = routes + r.experts * r.capacity;

@@ -176,7 +176,7 @@ typedef struct update_job {
   float lr, epsilon, decay, summed_lr;
 } update_job;
 
-/* hyper: index of the operand with the hyperparameters. */
+/* Reads the constants of an update. hyper: index of the operand with the hyperparameters. */
 static update_job job_of(const tws_host_call *call, int hyper) {
   const float *values = call->operand[hyper];
   return (update_job){.call = call,
