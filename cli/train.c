@@ -327,8 +327,7 @@ static tws_code read_schedule(const options *o, const tws_job *job, tws_trace_sc
 
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
-  if (job->ranks > 1) cli->color_out = 0; /* a rank writes to its launcher's pseudo-terminal, which does not show where
-                                           * the output is read */
+  if (job->ranks > 1) cli->color_out = 0; /* ranks write to pseudo-terminals of the launcher, not to the user's */
   tws_launch_set_threads(job->threads);
   TWS_TRY(tws_real_load(&api, err));
   char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;

@@ -80,8 +80,8 @@ static void try_header(const uint8_t *data, size_t size, int64_t of) {
   tws_safetensors_close(list);
 }
 
-/* Reads the bytes as a header behind its right length, and as a whole file: a length that is drawn would hardly ever be
- * right. */
+/* Reads the bytes as a header to which the right length is prepended, and as a whole file: a random length would hardly
+ * ever be right. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint8_t *file = malloc(size + 8);
   if (!file) return 0;
