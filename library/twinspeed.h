@@ -221,7 +221,7 @@ TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request
 typedef struct twinspeed_checkpoint twinspeed_checkpoint;
 typedef struct twinspeed_checkpoint_facts {
   int64_t steps, skipped, samples, ranks, train_batch, sequence_length;
-  int zero_stage, tensors; /* tensors: number of those that twinspeed_checkpoint_tensor() describes */
+  int zero_stage, tensors; /* tensors: number of tensors that twinspeed_checkpoint_tensor() describes */
   char path[4096], architecture[64], dtype[16];
 } twinspeed_checkpoint_facts;
 typedef struct twinspeed_tensor {

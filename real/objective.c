@@ -15,7 +15,7 @@ typedef struct filler {
   const tws_objective_source *from;
   /* inputs of this rank's share of the step; NULL: the network has no such input */
   int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes;
-  int32_t *documents, *positions; /* inputs of this rank's share, as above */
+  int32_t *documents, *positions; /* inputs of this rank's share of the step; NULL: the network has no such input */
   int32_t *row;                   /* all tokens of one sample */
   int32_t *other;                 /* all tokens of another sample */
   int32_t *spans;                 /* [token of `row`] its document, if documents are packed */

@@ -5,7 +5,7 @@
 
 namespace {
 
-// Sizes of the convolution of those pictures that one launch processes.
+// Sizes of a convolution, for the pictures that one kernel launch processes.
 struct Shape {
   tws_windows w;
   int64_t width;    // elements of a patch

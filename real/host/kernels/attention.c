@@ -270,7 +270,7 @@ typedef struct score_tile {
   float slope;                           /* slope of the linear bias of this head */
   const float *biases;   /* relative biases by distance, starting with that of the first query and the first key; or
                           * NULL */
-  float *bias_gradients; /* gradients of these biases, or NULL */
+  float *bias_gradients; /* gradients of `biases`, or NULL */
   int diagonal;          /* 1: causal attention on the diagonal, where a query sees keys up to its own position */
 } score_tile;
 
