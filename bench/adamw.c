@@ -82,7 +82,7 @@ static double plain_seconds(bench *b) {
   return tws_clock_s() - start;
 }
 
-/* A process of its own each time, which leaves its start out; NaN where it failed. */
+/* Returns the seconds of PyTorch's update, which a new process measures without its start; NaN if it fails. */
 static double peer_seconds(bench *b) {
   char script[1024], elements[32], threads[16], line[64];
   double seconds = NAN;

@@ -1,7 +1,7 @@
 /* Decoding on this machine, Llama 3.2 1B's shape with random weights in bfloat16: the bytes that a token reads over the
  * seconds that it takes, against the fastest of three loops that read as many bytes. 128 tokens after a prompt of 128;
- * rounds are interleaved and medians reported, as machines like this are shared. Both in seconds of the clock and in
- * CPU seconds of all threads, which other processes change less. */
+ * rounds are interleaved and medians reported, as machines like this are shared. Times are given in seconds of the
+ * clock and in CPU seconds of all threads, which depend less on other processes. */
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>

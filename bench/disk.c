@@ -13,8 +13,8 @@
 
 enum { MAX_ROUNDS = 99, OURS_READ = 0, OURS_WRITE, FIO_READ, FIO_WRITE, RATES };
 
-/* Bytes/s of fio's own engine for the same system calls, or NaN where it is not installed. Its file is there already.
- */
+/* Returns the bytes/s of fio with the same system calls, or NaN if fio is not installed or fails. fio reads and
+ * overwrites an existing file. */
 static double fio_rate(const char *folder, const tws_aio *aio, int64_t mib, const char *direction) {
   char file[4200], rw[32], block[48], depth[48], size[48];
   snprintf(file, sizeof file, "--filename=%s/fio.tmp", folder);

@@ -63,7 +63,7 @@ static void run(const tws_backend_ops *ops, tws_backend *backend, timed *t) {
   need(ops->synchronize(backend, &err), &err);
 }
 
-/* Routes, weights, counts and probabilities are those that the router makes. */
+/* Takes those operands of a kernel that the router has written: routes, weights, counts and probabilities. */
 static void take(timed *t, const timed *router) {
   for (int k = 0; k < t->count; ++k)
     for (int from = 1; from < 5; ++from)

@@ -1,14 +1,15 @@
-/* The virtual cluster under many failures.
+/* Runs jobs on the virtual cluster with many failures or orders of operations.
  *
- *   bench-faults deaths [N [SEED]]  N jobs in which a node dies at a random time, every third in a save: each has to
- * end with the loss of the undisturbed job, bit for bit where the node comes back, to 1e-6 where it does not
- *   bench-faults goodput [N [FILE]] 20 failure rates, N steps of each: goodput and Daly's formula;
- *                                   FILE: the figure
- *   bench-faults orders [N [SEED]]  N random small jobs of up to 12 ranks, each in the order of the
- *                                   clock and in one that is drawn: equal bits. One that is not is shrunk, and the
- *                                   command that shows it again is printed.
+ *   bench-faults deaths [N [SEED]]  N jobs in which a node dies at a random time, in every third job during a save. A
+ *                                   job has to end with the loss of the undisturbed job: with equal bits if the node
+ *                                   comes back, else with a difference of at most 1e-6.
+ *   bench-faults goodput [N [FILE]] goodput at 20 failure rates, in N steps each, compared with Daly's formula;
+ *                                   FILE: path of the figure
+ *   bench-faults orders [N [SEED]]  N random small jobs of up to 12 ranks, each in the order of virtual time and in a
+ *                                   random order: their bits have to be equal. A job whose bits differ is reduced to
+ *                                   a smaller one, and the command that reproduces the difference is printed.
  *
- * TWINSPEED_MODULES says where the modules are; run it from the root of the sources. */
+ * TWINSPEED_MODULES is the folder of the modules; run bench-faults in the root folder of the sources. */
 #include <ftw.h>
 #include <inttypes.h>
 #include <math.h>
@@ -250,7 +251,7 @@ static void draw_job(uint64_t seed, order_job *j) {
   s->cluster = "dgx-a100";
 }
 
-/* 1: equal bits; 0: not; -1: no such job. */
+/* Returns 1 if a job gives equal bits in both orders, 0 if it does not, and -1 if such a job is not possible. */
 static int orders_agree(const tws_job_spec *spec, uint64_t seed, tws_error *err) {
   tws_emulation a, b;
   tws_emulation_request request = request_for(spec, 2);
@@ -264,7 +265,8 @@ static int orders_agree(const tws_job_spec *spec, uint64_t seed, tws_error *err)
   return equal;
 }
 
-/* In the order of this seed or, where a smaller job has fewer streams to hurry, of another. */
+/* Returns 1 if the job's bits differ in the order of seed *user, or else of one of the seeds 1 to 24, and sets *user to
+ * that seed: a smaller job has fewer streams that a seed can favour. */
 static int orders_differ(void *user, const tws_job_spec *spec) {
   uint64_t *seed = user;
   for (uint64_t i = 0; i <= 24; i++) {
@@ -314,7 +316,7 @@ int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "";
   const int64_t asked = argc > 2 ? argument_number(argv[2]) : 20;
   const uint64_t count = asked > 0 ? (uint64_t)asked : 0, seed = argc > 3 ? (uint64_t)argument_number(argv[3]) : 1;
-  const char *temporary = getenv("TMPDIR"); /* saves wait for the disk: one in memory is faster */
+  const char *temporary = getenv("TMPDIR"); /* saves wait for the disk, so a folder in memory is faster */
   snprintf(folder, sizeof folder, "%.200s/twinspeed-faults-%d", temporary ? temporary : "/tmp", (int)getpid());
   need(tws_sim_load(&sim, &err), &err);
   need(tws_real_load(&real, &err), &err);

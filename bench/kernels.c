@@ -1,6 +1,6 @@
-/* Every kernel at the shapes of one training step of GPT-2 124M, and the rate of 2048-cubed float32 products
- * measured in the same run: the backend's own and, where the library is installed, OpenBLAS's. Medians, since machines
- * are shared.
+/* Measures every kernel at the shapes of one training step of GPT-2 124M and, in the same run, the rate of 2048-cubed
+ * float32 products: of the backend and, where the library is installed, of OpenBLAS. Medians, since machines are
+ * shared.
  *
  *   bench-kernels [--json] [--threads N] [--batch B] [--seq S] [--dtype fp32|bf16|fp16] [--only KERNEL] */
 #include <dlfcn.h>
@@ -46,7 +46,8 @@ static void fill(const operand_info *info, void *data) {
   }
 }
 
-/* CPU time where one thread does it all: other work on the machine counts less. */
+/* Returns the CPU time if one thread does all the work, because it depends less on other work of the machine; else the
+ * clock's time. */
 static double clock_s(int threads) {
   return threads == 1 ? cpu_s() : tws_clock_s();
 }
@@ -65,7 +66,7 @@ static double measure(const tws_backend_ops *host, tws_backend *backend, const t
   }
   double seconds[REPEATS];
   for (int i = -1; i < REPEATS; ++i) {
-    int turns = 0; /* until the clock is precise enough */
+    int turns = 0; /* the loop is repeated until it takes long enough for the clock */
     const double start = clock_s(threads);
     double elapsed;
     do {
@@ -80,7 +81,7 @@ static double measure(const tws_backend_ops *host, tws_backend *backend, const t
   return seconds[REPEATS / 2];
 }
 
-/* FLOP/s of cblas_sgemm, or 0 where OpenBLAS is not installed. */
+/* Returns the FLOP/s of cblas_sgemm, or 0 if OpenBLAS is not installed. */
 static double openblas_peak(int threads) {
   typedef void (*sgemm_function)(int, int, int, int, int, int, float, const float *, int, const float *, int, float,
                                  float *, int);
@@ -131,7 +132,8 @@ static void add_linear(case_list *list, const char *const names[3], int calls, u
   add(list, names[2], TWS_KERNEL_LINEAR_GRAD_WEIGHT, calls, bias | accumulate, m, n, k, 0, 0);
 }
 
-/* Attention with what models/attention.h has, at the work of the plain one: a window over the whole sequence. */
+/* Adds attention with features of models/attention.h. Each case does as much work as plain attention: its window is the
+ * whole sequence. */
 static void special_attention(case_list *list) {
   static const struct {
     const char *names[2];
@@ -162,11 +164,12 @@ static const struct {
   double dropout, cap;
   int window;
 } attention_kinds[KINDS] = {{"plain", 0, 0, 0, 0},
-                            {"window", 0, 0, 0, 1}, /* over the whole sequence: equal work */
+                            {"window", 0, 0, 0, 1}, /* the window is the whole sequence, so the work is equal */
                             {"alibi", TWS_ALIBI, 0, 0, 0},
                             {"cap", 0, 0, 50, 0},
                             {"dropout", TWS_DROPOUT, 0.1, 0, 0},
-                            {"documents", TWS_DOCUMENTS, 0, 0, 0}}; /* one in each sequence: equal work */
+                            {"documents", TWS_DOCUMENTS, 0, 0, 0}}; /* each sequence is one document, so the work is
+                                                                     * equal */
 
 static tws_work attention_work(const bench_options *o, int kind, int backward) {
   tws_work work = {.kind = TWS_OP_COMPUTE,
@@ -242,7 +245,7 @@ static void gpt2_step(case_list *list) {
   add(list, "accumulate", TWS_KERNEL_ACCUMULATE, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "cast", TWS_KERNEL_CAST, 0, 0, 1 << 24, 0, 0, 0, 0);
   add(list, "fill", TWS_KERNEL_FILL, 0, 0, 1 << 24, 0, 0, 0, 0);
-  /* of two ranks that share a layer */
+  /* shapes of one of two tensor-parallel ranks that share the vocabulary */
   add(list, "vocabulary stats", TWS_KERNEL_VOCABULARY_STATS, 0, 0, t, PADDED / 2, PADDED / 2, 0, 0);
   add(list, "vocabulary loss", TWS_KERNEL_VOCABULARY_LOSS, 0, 0, t, PADDED / 2, PADDED / 2, 2, 0);
   add(list, "transpose", TWS_KERNEL_TRANSPOSE, 0, 0, o->batch, o->seq, WIDTH, 0, 0);

@@ -3,7 +3,7 @@
  * to all of them - TensorBoard, csv_monitor, wandb, comet, JSON lines, Prometheus - with the times of its passes
  * (wall_clock_breakdown), and recorded by the communication log; within a pair the order is drawn. Prints the mean
  * difference of the pairs with its 95 % interval, in seconds of the clock and of the processor, as shares of a step
- * without.
+ * without monitors.
  *
  * bench-monitors [PAIRS]   default 400. Files go into a folder of TMPDIR that is removed. */
 #include <ftw.h>
@@ -35,7 +35,7 @@ static const char *in_folder(const char *name, char path[320]) {
 static void write_text(const char *path) {
   tws_text text = {0};
   tws_error err = {0};
-  for (uint64_t i = 0; text.length < 200000; i++) /* what it says does not change the time */
+  for (uint64_t i = 0; text.length < 200000; i++) /* the content of the text does not affect the time */
     tws_text_add(&text, "%c", (char)('a' + (int)(26 * tws_random_uniform(1, 2, i))));
   need(tws_write_file(path, text.data, text.length, &err), &err);
   tws_text_free(&text);
@@ -55,10 +55,11 @@ static void prepare(tws_training *t, tws_error *err) {
 }
 
 typedef struct cost {
-  double wall_s, cpu_s, calls_s; /* calls_s: of telling, without the clocks around operations */
+  double wall_s, cpu_s, calls_s; /* calls_s: seconds of the calls of monitors and communication log, without those of
+                                  * recording times of operations */
 } cost;
 
-/* One step, as real/train.c does it. */
+/* Runs one step as real/train.c does; told: 1 with monitors and communication log. */
 static cost step(tws_training *t, int64_t number, int told) {
   tws_error err = {0};
   tws_step_report report;
@@ -80,8 +81,9 @@ static cost step(tws_training *t, int64_t number, int told) {
   return (cost){end_s - wall_s, cpu_s() - processor_s, end_s - computed_s};
 }
 
-/* Mean and median of differences, each with its 95 % interval (that of the median by the order of the differences, so
- * that steps which others disturbed do not count more than the rest), over the mean of what they are added to. */
+/* Prints mean and median of differences, each with its 95 % interval, divided by the mean of the values without
+ * monitors. The median's interval follows from the order of the differences, so that disturbed steps do not count more
+ * than others. */
 static void print_share(const char *what, const double *more, const double *without, int pairs) {
   double sum = 0, squares = 0, base = 0;
   for (int i = 0; i < pairs; i++) {

@@ -15,7 +15,7 @@ typedef struct job {
   int ranks;
 } job;
 
-/* Plans of all stages, and the longest path through them; returns how many operations they have. */
+/* Builds the plans of all stages and computes the longest path through them; returns the number of their operations. */
 static uint64_t build(tws_plan_request request, const tws_machine *machine, int stages, double *plan_s,
                       double *path_s) {
   tws_error err = {0};
@@ -23,7 +23,8 @@ static uint64_t build(tws_plan_request request, const tws_machine *machine, int 
   uint64_t operations = 0;
   double step_s, start = cpu_s();
   for (int s = 0; s < stages; s++) {
-    request.rank = tws_pipeline_grid_stage(&request.topology, 0, s); /* its tensor ranks' differ in constants only */
+    request.rank = tws_pipeline_grid_stage(&request.topology, 0, s); /* plans of the tensor ranks of one stage differ in
+                                                                      * constants only */
     need(tws_plan_build(&request, &plans[s], &err), &err);
     operations += plans[s]->op_count;
   }

@@ -46,7 +46,7 @@ typedef struct bounding {
   double cpu_s;
 } bounding;
 
-/* One point of many, so that all kinds are among them, until ten seconds have gone. */
+/* Computes the bound of every ONE_OF-th point, so that all kinds of points are included, for ten CPU seconds. */
 static int bound_some(void *user, int64_t number, const tws_variant *variant) {
   enum { ONE_OF = 97 };
   bounding *b = user;
@@ -96,7 +96,7 @@ static double run_search(const tws_tune_request *request) {
   return rate;
 }
 
-/* Configurations a second of the peer, or 0. */
+/* Returns the configurations per second that the peer program searches, or 0 if it fails. */
 static double run_peer(const char *python) {
   char script[1024];
   snprintf(script, sizeof script, "%s/bench/peer/analytic_search.py", TWS_SOURCE_DIR);

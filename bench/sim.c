@@ -86,7 +86,7 @@ static void by_fidelity(const tws_sim_api *api) {
   tws_network_destroy(network);
 }
 
-/* ---- data parallelism written down by hand ---- */
+/* ---- data parallelism, whose plans are built here by hand ---- */
 
 static const char made_up[] =
     "{\"schema\": \"twinspeed-profile-1\", \"name\": \"made up\", \"provenance\": \"a kernel that fills n floats takes "
@@ -191,7 +191,8 @@ static double data_parallel_step(const tws_sim_api *api, const large *l) {
   return result.step_s;
 }
 
-/* One rank of each stage, tensor parallelism 8, 64 micro-batches, ZeRO-1. */
+/* Predicts the step of a pipeline in seconds: one rank for each stage, tensor parallelism 8, 64 micro-batches,
+ * ZeRO-1. */
 static double pipeline_step(const tws_sim_api *api, const large *l) {
   tws_error err = {0};
   tws_network *network;
@@ -232,7 +233,7 @@ typedef struct answer {
   double step_s, cpu_s;
 } answer;
 
-/* SimGrid has started when the clock starts. */
+/* Simulates a job; a small job before it starts SimGrid, which is thus not part of the measured time. */
 static answer run_alone(const large *l) {
   static const large small = {"", 8, 1, 1024, TWS_FIDELITY_FLOW, 1};
   const tws_sim_api *api = load();

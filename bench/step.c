@@ -28,7 +28,7 @@ static const tws_real_api *load(void) {
   return get();
 }
 
-/* FLOP/s of the matrix products that the kernels use, at their best size */
+/* Returns the FLOP/s of the matrix products that the kernels use, at the size at which they are fastest. */
 static double product_peak(const tws_real_api *api, int threads) {
   tws_error err = {0};
   const tws_backend_ops *ops = api->backend("host");
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
   need(api->start(&argc, &argv, &rank, &world, &err), &err);
   need(tws_network_load("gpt2", 1, &network, &err), &err);
   int file = mkstemp(data);
-  for (uint64_t i = 0; i < 65536; i++) { /* what the text says does not change the time */
+  for (uint64_t i = 0; i < 65536; i++) { /* the content of the text does not affect the time */
     uint32_t out[4];
     tws_philox(1, 2, i, out);
     unsigned char letter = (unsigned char)('a' + out[0] % 26);

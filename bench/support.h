@@ -17,7 +17,7 @@ static inline void need(tws_code code, const tws_error *err) {
   exit(tws_code_exit(code));
 }
 
-/* An argument that is a number from 0 to 2^53; -1, which no benchmark takes, for any other text. */
+/* Returns the number from 0 to 2^53 that an argument states, or -1, which no benchmark accepts, for any other text. */
 static inline int64_t argument_number(const char *text) {
   int64_t value = -1;
   tws_text_integer(text, NULL, 0, INT64_C(1) << 53, &value);
@@ -47,7 +47,7 @@ static inline double median(double *values, int count) {
   return values[count / 2];
 }
 
-/* Address of a symbol of a module; ends the program when it is not there. */
+/* Returns the address of a symbol of a module; ends the program if the module or the symbol does not exist. */
 static inline void *module_symbol(const char *path, const char *name) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   void *symbol = handle ? dlsym(handle, name) : NULL;

@@ -21,7 +21,7 @@
 #include "job/measured.h"
 #include "models/quantized.h"
 
-enum { defaults_of_texts = 512 }; /* tokens of prompts and of outputs */
+enum { defaults_of_texts = 512 }; /* default number of tokens of a prompt and of an output */
 
 typedef struct options {
   tws_job_spec job;
@@ -345,7 +345,7 @@ static tws_code estimate_job(tws_cli *cli, const options *o, const tws_job *job,
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   tws_code code = stages ? tws_job_estimate(job, &result, stages, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the estimate");
-  /* the number of ranks with the largest arena; in a pipeline, those of one stage */
+  /* number of micro-batches of the plan that is shown: those of the estimate or, for the ledger as CSV, all */
   const int64_t shown = o->ledger_csv ? job->config->accumulation_steps : result.built;
   if (code == TWS_OK) code = tws_job_part_plan(job, tws_job_stage_rank(job, result.stage), shown, &plan, err);
   if (code == TWS_OK) code = report_estimate(cli, o, job, &result, stages, plan, err);

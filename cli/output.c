@@ -184,7 +184,8 @@ static void clear_progress(void) {
   tws_progress_lines = 0;
 }
 
-/* Nothing but relative moves of the cursor: whenever the process ends, the terminal is as usable as before. */
+/* Draws progress lines in place of the previous ones, with relative moves of the cursor only: whenever the process
+ * ends, the terminal is as usable as before. */
 void tws_draw_lines(const char *const *lines, int count) {
   char text[4096];
   int columns, rows, length = 0;

@@ -48,7 +48,8 @@ static tws_code refuse_link(const tws_output *o, const char *path, tws_error *er
                   "%s: %.400s is a symbolic link", o->flag, path);
 }
 
-/* Checks a file that does not exist yet. */
+/* Checks that a file that does not exist yet can be created: its name is no folder and not too long, and its folder is
+ * writable. */
 static tws_code check_free(const tws_output *o, const char *path, tws_error *err) {
   char parent[PATH_MAX];
   const size_t length = strlen(path);

@@ -7,7 +7,8 @@
 #include "base/unfinished.h"
 #include "cli/cli.h"
 
-/* asked: SIGTERM has arrived; listens: it requests a stop. Both are global because handlers receive no arguments. */
+/* asked: SIGTERM has arrived; listens: SIGTERM requests a stop, and does not end the process. Both are global because
+ * handlers receive no arguments. */
 static volatile sig_atomic_t asked, listens;
 
 /* Prints a message and exits with the status that a shell reports for the signal. */

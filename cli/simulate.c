@@ -243,7 +243,8 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
                     "lists ask for a row for each job");
   TWS_TRY(tws_fidelity_parse(o->fidelity, &request.fidelity, err));
   TWS_TRY(check_outputs(o, err));
-  TWS_TRY(tws_sim_load(&request.sim, err)); /* before worker processes share it */
+  TWS_TRY(tws_sim_load(&request.sim, err)); /* the simulator is loaded before the worker processes are forked, so that
+                                             * they share it */
   return tws_lists_run(cli, &request, err);
 }
 

@@ -121,7 +121,7 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job *job,
   if (o->every) arguments[count++] = tws_arena_printf(arena, "--every=%" PRId64, o->every);
   tws_progress_mode mode;
   TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
-  tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* rank 0 draws them, on the same terminal */
+  tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* rank 0 draws the progress lines, on the same terminal */
   arguments[count++] = tws_arena_printf(arena, "--progress=%s", tws_progress_mode_name(mode));
   if (cli->json) arguments[count++] = "--json";
   if (cli->quiet) arguments[count++] = "--quiet";
@@ -327,7 +327,7 @@ static tws_code read_schedule(const options *o, const tws_job *job, tws_trace_sc
 
 static tws_code train(tws_cli *cli, const options *o, const tws_job *job, tws_error *err) {
   const tws_real_api *api;
-  if (job->ranks > 1) cli->color_out = 0; /* the launcher's pseudo-terminal is not where the output is read */
+  if (job->ranks > 1) cli->color_out = 0; /* ranks write to pseudo-terminals of the launcher, not to the user's */
   tws_launch_set_threads(job->threads);
   TWS_TRY(tws_real_load(&api, err));
   char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
@@ -600,7 +600,8 @@ static tws_code run_checked(tws_cli *cli, options *o, tws_error *err) {
   if (needs_guard(o)) {
     tws_progress_mode mode;
     TWS_TRY(tws_progress_mode_read(cli, o->progress, 0, &mode, err));
-    tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* the process that trains draws them, on the same terminal */
+    tws_progress_lines = mode == TWS_PROGRESS_LIVE; /* the process that trains draws the progress lines, on the same
+                                                     * terminal */
     TWS_TRY(tws_guard_start(o->deadline_s, &o->guard, err));
     if (o->guard.inside) tws_progress_lines = 0;
     if (!o->guard.inside) {

@@ -46,7 +46,8 @@ static tws_code print_json(const tws_validate_options *o, const tws_sweep *s, tw
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-accuracy-1");
   cJSON_AddStringToObject(json, "model", s->job->network->name);
-  tws_fingerprint fingerprint = {0}; /* each configuration has a plan of its own */
+  tws_fingerprint fingerprint = {0}; /* the plan's fingerprint stays empty, since each configuration has a plan of its
+                                      * own */
   snprintf(fingerprint.model, sizeof fingerprint.model, "%016llx",
            (unsigned long long)tws_network_fingerprint(s->job->network));
   tws_fingerprint_json(&fingerprint, json);

@@ -38,7 +38,8 @@ static int hits(const tws_emulator *e, const tws_occurrence *o) {
   return -1;
 }
 
-/* Marks the places of a death as unavailable: all places of a node that lost a process, as in `train`. */
+/* Marks the places that a death event affects as unavailable: all places of a node that lost a process, as in
+ * `train`. */
 static void take_places(tws_emulator *e, tws_occurrence *o) {
   for (int i = o->first; i <= o->last; i++) {
     const int node = o->event->target == TWS_TARGET_NODE ? i : i / e->slots;

@@ -9,7 +9,7 @@ tws_code tws_emulator_log_open(tws_emulator *e, tws_error *err) {
   tws_comm_filter filter;
   if (!e->request->logs_communication && !e->job->config->comms_logger.enabled) return TWS_OK;
   TWS_TRY(tws_comm_filter_read(e->job->config, &filter, err));
-  tws_comm_log_destroy(e->out->communication); /* of an earlier attempt, which may have had other ranks */
+  tws_comm_log_destroy(e->out->communication); /* the log of an earlier attempt, which may have had other ranks */
   TWS_TRY(tws_comm_log_create(e->count, e->count, &e->out->communication, err));
   e->recorders = tws_arena_alloc(e->arena, (size_t)e->count, sizeof *e->recorders);
   e->times_of_rank = tws_arena_alloc(e->arena, (size_t)e->count, sizeof *e->times_of_rank);
@@ -34,7 +34,7 @@ static tws_code merge(tws_emulator *e, tws_error *err) {
 
 tws_code tws_emulator_log_step(tws_emulator *e, tws_error *err) {
   const tws_emulation_request *request = e->request;
-  /* the log is of the program TRAIN, not of steps of later phases of an optimizer */
+  /* only the program TRAIN is logged, not the programs of an optimizer's later phases */
   if (!e->recorders || e->api->program(e->ranks) != TWS_PROGRAM_TRAIN) return TWS_OK;
   for (int r = 0; r < e->count; r++) tws_comm_recorder_add(e->recorders[r], e->times_of_rank[r]);
   if (e->job->config->comms_logger.verbose && request->on_calls)

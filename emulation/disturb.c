@@ -7,7 +7,8 @@ struct tws_perturbation {
   tws_arena *arena;
   tws_scenario *scenario;
   tws_faults faults;
-  tws_rank_slot *place, *together; /* place: [rank]; together: the places of the ranks of one operation */
+  tws_rank_slot *place, *together; /* place: [rank] location of each rank; together: locations of the ranks of one
+                                    * operation */
   int analytic;
   tws_sim_effects effects;
 };

@@ -24,7 +24,7 @@ void tws_emulator_span(tws_emulator *e, tws_span_kind kind, double from_s, doubl
   if (out->span_count == out->span_capacity) {
     const int capacity = out->span_capacity ? 2 * out->span_capacity : 64;
     tws_span *more = tws_realloc(out->spans, (size_t)capacity, sizeof *more);
-    if (!more) return; /* a network of pictures has fewer inputs */
+    if (!more) return; /* without memory the span is missing from the report */
     out->spans = more;
     out->span_capacity = capacity;
   }
@@ -40,7 +40,7 @@ tws_code tws_emulator_wait(tws_emulator *e, double until_s, tws_span_kind kind, 
   return code;
 }
 
-/* ---- what operations do when they end ---- */
+/* ---- the effects of operations that end ---- */
 
 /* Records the time at which an operation of rank 0's step began or ended, if times of passes are reported. */
 static void note_time(tws_emulator *e, uint32_t op, int is_end, double at_s) {
@@ -284,7 +284,7 @@ static tws_code make_room(tws_emulator *e, tws_error *err) {
   return e->together && e->doing ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Passes the data of this attempt to the monitors, which exist since the first attempt. */
+/* Creates the phase clocks of this attempt and, in the first attempt, the monitors, which all attempts share. */
 static tws_code start_telling(tws_emulator *e, const tws_train_options *options, tws_error *err) {
   const tws_config *config = e->job->config;
   uint32_t most = 0;

@@ -165,7 +165,8 @@ typedef struct question {
   int count;
 } question;
 
-/* Returns the remaining share of the speed during the occurrence; 1: it does not affect the work of the question. */
+/* Returns the share of the speed that remains during the occurrence for the kind of work and the places of the
+ * question; 1: that work is not affected. */
 static double share_of(const tws_occurrence *o, const question *q) {
   const tws_fault_event_kind kind = o->event->kind;
   if (kind != q->kind && kind != q->other) return 1;

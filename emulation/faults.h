@@ -48,7 +48,7 @@ double tws_faults_transfer(const tws_faults *faults, const tws_rank_slot *places
 /* Returns the remaining share of a place's link bandwidth at a time, and sets *until_s to the time at which the share
  * changes. With `network` it includes links to other nodes. */
 double tws_faults_share(const tws_faults *faults, tws_rank_slot place, int network, double at_s, double *until_s);
-/* Returns the first of these places whose link transfers nothing at this time, or -1. */
+/* Returns the index in `places` of the first one whose link transfers nothing at this time, or -1. */
 int tws_faults_cut_off(const tws_faults *faults, const tws_rank_slot *places, int count, double at_s);
 double tws_faults_disk(const tws_faults *faults, int node, double start_s, double seconds);
 int tws_faults_disk_is_full(const tws_faults *faults, int node, double now_s);

@@ -36,7 +36,8 @@ static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
   return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
 }
 
-/* Bytes of a rank on this machine, without and with shared storage; shared memory is divided among its ranks. */
+/* Bytes of a rank on this machine, without and with shared storage; shared memory is counted in equal shares for the
+ * ranks that share it. */
 typedef struct storage {
   double own, shared;
 } storage;
@@ -173,7 +174,8 @@ static tws_code choose_point(const tws_emulator *e, int64_t since, tws_recovery_
   return TWS_OK;
 }
 
-/* Advances the clock from a detected failure until the ranks have restarted. A death meanwhile starts this again. */
+/* Advances the clock from a detected failure until the ranks have restarted. After a further death in the meantime, the
+ * restart begins again. */
 static tws_code start_again(tws_emulator *e, tws_error *err) {
   const double start_s = e->request->start_s;
   if (!(start_s > 0)) return TWS_OK;

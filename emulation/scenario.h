@@ -17,7 +17,7 @@
   X(FLAP, "flap")                 /* down_s: seconds without link in every period_s seconds */      \
   X(DEATH, "death")               /* repair_s: seconds until the node is available again */         \
   X(STOP_IN_SAVE, "stop_in_save") /* save: its number, from 1 on; part: share that is written */    \
-  X(BIT, "bit")                   /* in: "buffer", "message" or "checkpoint" */                     \
+  X(BIT, "bit")                   /* in: data to flip: "buffer", "message" or "checkpoint" */       \
   X(DISK, "disk")                 /* factor: remaining share of the bandwidth; or full: the disk is full */
 typedef enum tws_fault_event_kind {
 #define X(name, text) TWS_HAPPENS_##name,

@@ -25,7 +25,7 @@ static inline int tws_features_have(tws_features set, tws_feature feature) {
 /* Returns the name of a runtime's family: "DeepSpeed", "Megatron-Core", "torchtitan"; for this program's own engine the
  * name of the backend. */
 const char *tws_runtime_family(const tws_runtime *runtime, tws_backend_kind backend);
-/* Returns the features that a runtime can run. A runtime that the table does not name gets a family by its figures. */
+/* Returns the features that a runtime can run. A runtime without a row in the table has a family by its figures. */
 tws_features tws_runtime_features(const tws_runtime *runtime, tws_backend_kind backend);
 
 /* Returns the features that a resolved configuration uses. sparse: 1 if the model has experts. */

@@ -16,7 +16,7 @@ typedef struct tws_capacity {
   double disk;        /* disks of one node; 0: not known, and not a limit */
   /* limits of one rank's arenas: on its device, and in its share of the node's memory; equal on hosts */
   double rank_device, rank_node;
-  double rank_disk; /* limit in its share of the node's disks */
+  double rank_disk; /* limit of one rank's arenas on disks: its share of the node's disks */
 } tws_capacity;
 /* Returns the capacity of a machine for `ranks` ranks. device_limit: bytes of one device (on hosts: of one rank) that
  * replace those of the cluster or the profile; 0: the cluster's or the profile's. */
@@ -32,8 +32,8 @@ typedef struct tws_fit {
   double node_need;     /* bytes of one node's memory that all its ranks need */
   double node_software; /* part of node_need: host buffers of the runtime, beyond the plan */
   double disk_need;     /* bytes of one node's disks */
-  /* the tier that decides, which is one that is too small, otherwise the device's; bytes that one rank needs and has
-   * there */
+  /* the tier that decides: one whose memory is too small, or else the device's; bytes that one rank needs on that tier
+   * and has there */
   tws_tier tier;
   double rank_need, rank_have;
 } tws_fit;

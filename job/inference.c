@@ -56,8 +56,8 @@ static int is_effective(const char *key) {
   return effective[i] != NULL;
 }
 
-/* Returns 1 if the file is such a configuration: it has one of the keys that only those have, and no section of a
- * training. */
+/* Returns 1 if the file configures DeepSpeed's inference engine: it has one of the keys that only such files have, and
+ * no section of a training configuration. */
 static int is_inference(const cJSON *root) {
   static const char *const own[] = {"kernel_inject",
                                     "replace_with_kernel_inject",
@@ -197,7 +197,9 @@ tws_code tws_inference_read(tws_job_spec *spec, tws_inference *out, tws_error *e
   tws_json *json = NULL;
   *out = (tws_inference){.given = 0};
   if (!spec->config || stat(spec->config, &status) != 0 || !S_ISREG(status.st_mode)) return TWS_OK;
-  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK) return TWS_OK; /* it is no JSON: others report it */
+  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK) return TWS_OK; /* the file is not JSON: the reader of
+                                                                                * training configurations reports
+                                                                                * that */
   tws_code code = TWS_OK;
   if (cJSON_IsObject(json->root) && is_inference(json->root)) {
     out->given = 1;

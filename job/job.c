@@ -172,7 +172,6 @@ static tws_code check_offload(const tws_job *job, tws_error *err) {
                   "the job offloads, and cluster %s says not how fast its host's memory is reached", c->name);
 }
 
-/* Resolves the configuration, topology and mapping of a job whose number of ranks is known. */
 /* Returns the parts of a micro-batch's tokens whose logits the runtime computes one after another: a power of two that
  * divides the sequence, 1 if it computes all at once. */
 static int64_t loss_tiles_of(const tws_job *job, tws_loss_chunks chunks) {
@@ -189,6 +188,7 @@ static int64_t loss_tiles_of(const tws_job *job, tws_loss_chunks chunks) {
   return tiles;
 }
 
+/* Resolves the configuration, topology and mapping of a job whose number of ranks is known. */
 static tws_code settle_job(tws_job *job, tws_error *err) {
   job->mapping = tws_machine_mapping(&job->machine, job->ranks);
   choose_threads(job);

@@ -109,7 +109,8 @@ tws_code tws_job_live(const tws_job *job, tws_ledger *out, tws_error *err);
 /* Verifies the plans of several ranks together (tws_ranks_to_verify()) and reports what was verified, so that a clean
  * result does not claim more. max_ranks 0: as many ranks as take a few seconds. */
 typedef struct tws_verification {
-  /* numbers of ranks: of the job, and of those verified; together: 1 if all ranks were verified together */
+  /* ranks: number of ranks of the job; checked: number of ranks that were verified; together: 1 if all ranks were
+   * verified together */
   int ranks, checked, together;
   int replicas;          /* number of whole replicas that were verified; 0: only one rank of each stage */
   int64_t micro_batches; /* number of verified micro-batches, which determine the whole step (plan/fold.h) */

@@ -11,7 +11,7 @@
 tws_code tws_sim_load(const tws_sim_api **api, tws_error *err);
 tws_code tws_real_load(const tws_real_api **api, tws_error *err);
 /* Returns the path from which a module's file would be loaded, which it writes to `buffer`; "" if the file is in none
- * of these folders. */
+ * of the folders of modules. */
 const char *tws_module_path(const char *file, char *buffer, int size);
 /* Returns the path of a file or folder of the program's data, such as "plots", which it writes to `buffer`: in
  * scenarios/ of the source tree of the build, or in the folder of the installation; "" if neither has it. */

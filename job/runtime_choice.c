@@ -17,7 +17,8 @@ static const char *own_engine_why(const tws_job_spec *spec, const tws_profile *p
   return NULL;
 }
 
-/* The runtime whose current version reads a format, and the one if ZeRO partitions nothing; NULL: the same. */
+/* The runtime whose current version reads a format; whole: the runtime if ZeRO partitions nothing, NULL: the same
+ * runtime. */
 static const struct {
   const char *runtime, *why, *whole;
 } readers[TWS_FORMAT_COUNT] = {

@@ -12,7 +12,7 @@ const char *tws_serve_cause_name(int cause) {
   return cause >= 0 && cause < TWS_SERVE_CAUSE_COUNT ? names[cause] : "?";
 }
 
-/* Returns the job that runs one of the programs, which shares everything else with `job`. */
+/* Returns a copy of `job` that runs one of the programs: its network, configuration and program are replaced. */
 static tws_job job_of(const tws_job *job, tws_serving *serving, int program) {
   tws_job one = *job;
   one.network = serving->network[program];

@@ -38,7 +38,7 @@ typedef struct tws_serve_answer {
   double cause_s[TWS_SERVE_CAUSE_COUNT]; /* their sum is token_s */
   /* per decoded token of one rank: bytes of weights and of the cache that kernels read, and flops */
   double weight_bytes, cache_bytes, flops;
-  tws_ledger ledger; /* of the rank that needs most: both programs over one state */
+  tws_ledger ledger; /* ledger of the rank that needs the most memory, for both programs over one state */
   tws_fit fit;
   int64_t largest; /* most texts at a time that fit, of all replicas; 0: none; -1: not searched */
 } tws_serve_answer;

@@ -215,7 +215,8 @@ static tws_code simulate_program(const tws_job *job, const tws_simulation_reques
   return code;
 }
 
-/* Leaves of the simulated steps the share in whose place no other program runs. */
+/* Scales the times of the simulated step by the share of steps that run the training program; other programs run in
+ * place of the remaining steps. */
 static void keep_share(double share, tws_simulation *out) {
   out->result.step_s *= share;
   out->result.rank_compute_s *= share;

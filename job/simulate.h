@@ -30,7 +30,7 @@ typedef struct tws_simulation {
   tws_path_result *paths;      /* time accounts of the simulated ranks for the whole step */
   tws_path_result *all_paths;  /* the allocation that contains `paths`, which is freed with the simulation */
   double wall_s;               /* wall time of the simulation */
-  tws_comm_log *communication; /* of the whole step; NULL: it was not requested */
+  tws_comm_log *communication; /* communication log of the whole step; NULL: it was not requested */
 } tws_simulation;
 /* Simulates a step. Of a step with many micro-batches only few are simulated, and the rest is extrapolated
  * (plan/fold.h), unless a timeline, a communication log or the effect of each resource on the step is requested. The

@@ -21,7 +21,7 @@ int tws_software_casts(const tws_job *job) {
          c->lora.r == 0;
 }
 
-/* The bytes of a module depend on these. */
+/* The properties of a job on which the bytes that a module keeps depend. */
 typedef struct keeper {
   const tws_network *network;
   const tws_runtime_keeps *keeps;

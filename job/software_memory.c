@@ -40,8 +40,8 @@ static double unread_bytes(const tws_job *job, const tws_runtime *runtime, const
  * and of no use. */
 static const double MOST_GAPS = 0.04;
 
-/* Returns the bytes that a plan holds at its peak. Where an allocator finds room for each buffer, gaps between those
- * that the plan placed count up to what allocators lose. */
+/* Returns the bytes that a plan holds at its peak: the whole arena if the runtime places buffers ahead; a caching
+ * allocator holds the live buffers and gaps of at most MOST_GAPS of their bytes. */
 static double held_bytes(const tws_job *job, double arena, double live) {
   return tws_profile_runtime(job->profile)->places_ahead ? arena : fmin(arena, (1 + MOST_GAPS) * live);
 }

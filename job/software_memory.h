@@ -48,9 +48,10 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 /* Returns the peak of the job's fullest stage: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
 
-/* Return these bytes if there are no estimates of the stages, with layers and parameters divided evenly: the first
- * returns tws_software_bytes() of the stage that needs the most, the second tws_software_stage_peak() for a plan of
- * `planned` bytes (tws_job_planned_bytes()), of which loss_bytes are alive while the loss is computed (0: unknown). */
+/* Return the bytes of the functions above for a job without estimates of its stages; layers and parameters count as
+ * divided evenly: the first returns tws_software_bytes() of the stage that needs the most, the second
+ * tws_software_stage_peak() for a plan of `planned` bytes (tws_job_planned_bytes()), of which loss_bytes are alive
+ * while the loss is computed (0: unknown). */
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes);
 /* Returns the bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places

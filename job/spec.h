@@ -30,9 +30,9 @@ typedef struct tws_job_spec {
 #define TWS_JOB_SPEC_PLANNED \
   { .stage = -1, .seed = -1, .planned = 1 }
 
-/* Changes the spec to that of a job that generates tokens: one sample on each replica. Ranks that no option divides are
- * tensor ranks; with expert ranks, stage 3 or both other numbers given they are replicas. Of a training configuration
- * the model's keys have an effect, and those of ZeRO if the spec has stage 3. */
+/* Changes the spec to that of a job that generates tokens: one sample on each replica. Ranks that no option divides
+ * become tensor ranks, or replicas if there are expert ranks, stage 3 or a given number of tensor ranks. Of a training
+ * configuration only the model's keys have an effect, and at stage 3 those of ZeRO. */
 void tws_job_spec_generate(tws_job_spec *spec);
 /* Reads only the configuration of a job, which is not resolved; the caller destroys it. Errors name a member by its
  * command-line flag. Fails with TWS_INVALID for keys without effect if spec->strict is 1, and with TWS_USAGE if several

@@ -300,7 +300,8 @@ tws_job_spec tws_variant_spec(const tws_job_spec *base, const tws_variant *varia
   if (variant->tensor > 0) spec.tensor_ranks = variant->tensor;
   if (variant->tensor > 1) spec.sequence_parallel = variant->sequence_parallel;
   if (variant->tensor > 1 && !variant->sequence_parallel &&
-      spec.set.count < TWS_MAX_STRINGS) /* the configuration file may switch them on */
+      spec.set.count < TWS_MAX_STRINGS) /* the configuration file may switch sequence parallelism on, so it is switched
+                                         * off here */
     spec.set.item[spec.set.count++] = "twinspeed.tensor_sequence_parallel=false";
   if (variant->sequence > 0) spec.sequence_ranks = variant->sequence;
   if (variant->expert > 0) spec.expert_ranks = variant->expert;

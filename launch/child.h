@@ -12,7 +12,7 @@ typedef struct tws_child_request {
 } tws_child_request;
 
 typedef struct tws_child_end {
-  int status;    /* exit status; -1 when a signal ended it */
+  int status;    /* exit status of the child; -1: a signal ended it */
   int signal;    /* signal that ended the child; 0: it exited */
   int timed_out; /* 1: the child was terminated because of limit_s */
   double seconds;

@@ -7,10 +7,11 @@
 
 /* Options of the command line for a command's ranks, in addition to those of their launcher. */
 typedef struct tws_command_job {
-  const tws_hosts *world; /* all hosts of the job, of which this launcher starts the ranks of one; NULL: its own */
+  const tws_hosts *world; /* all hosts of the job, if this launcher starts only the ranks of one of them; NULL: the
+                           * launcher's own hosts */
   int node; /* index of this host; -1: mpirun, mpiexec or srun started the rank, whose number is in the environment */
   const char *master_address; /* NULL: the first host */
-  int64_t master_port;        /* 0: that of the environment, else 29500 */
+  int64_t master_port;        /* port of the ranks' rendezvous; 0: that of the environment, else 29500 */
   int bind_cores;             /* each rank runs on cores of its own (launch/cores.h) */
   const char *core_list;      /* list of the cores that ranks are bound to; NULL: all that this process may use */
 } tws_command_job;

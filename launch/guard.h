@@ -12,10 +12,10 @@ typedef struct tws_guard {
   int signal;
 } tws_guard;
 
-/* Forks this process, which has one thread. The child returns at once and does the work. The parent forwards signals
- * to it (SIGTSTP too), and returns when it has ended: TWS_HANG if it was stopped until the deadline, and was killed.
- * The child is a process group of its own and ends when the parent is killed. If no process can be forked, this one
- * does the work unsupervised. */
+/* Forks this process, which has one thread. The child returns at once and does the work. The parent forwards signals to
+ * the child (SIGTSTP too), and returns when the child has ended: TWS_HANG if the child was stopped until the deadline,
+ * and was killed. The child is a process group of its own and ends when the parent is killed. If no process can be
+ * forked, this one does the work unsupervised. */
 tws_code tws_guard_start(double deadline_s, tws_guard *guard, tws_error *err);
 
 #endif

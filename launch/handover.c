@@ -344,8 +344,8 @@ static void become_launcher(const tws_handover *h, const char **command, const s
   _exit(127);
 }
 
-/* Waits for the launcher and returns its status; *asked becomes the first signal that arrives meanwhile, which is
- * forwarded. */
+/* Waits for the launcher and returns its status. Signals that arrive meanwhile are forwarded to it; *asked becomes the
+ * first of them. */
 static int wait_for_launcher(pid_t child, const sigset_t *signals, int *asked) {
   int status = 0;
   *asked = 0;

@@ -7,7 +7,7 @@
 
 typedef enum tws_health { TWS_HEALTH_OKAY, TWS_HEALTH_WARN, TWS_HEALTH_FAIL } tws_health;
 
-/* The texts are valid during the call alone. */
+/* The result of one examination. Its texts are valid only while the listener is called. */
 typedef struct tws_finding {
   tws_health health;
   const char *what;   /* the examined thing: "cores", the name of a host */

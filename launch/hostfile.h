@@ -38,7 +38,7 @@ int tws_hosts_ranks(const tws_hosts *hosts);
 /* Encodes the hosts as DeepSpeed's launcher does: URL-safe base64 of {"worker-0": [0, 1]}, in the arena; NULL: no
  * memory. */
 const char *tws_hosts_world_info(const tws_hosts *hosts, tws_arena *arena);
-/* Decodes that text. Fails with TWS_USAGE if it is no such list, or has no slot. */
+/* Decodes a text of tws_hosts_world_info(). Fails with TWS_USAGE if it is no such text, or has no slot. */
 tws_code tws_hosts_read_world_info(const char *text, tws_arena *arena, tws_hosts *out, tws_error *err);
 
 /* Parses a number of nodes: "2" sets *least to 2 and *most to -1; "1:4" sets 1 and 4 and is accepted only if `elastic`

@@ -36,10 +36,11 @@
 /* poll() entries for signals, connections and output; the entries of ranks follow */
 enum { OTHER_POLLS = 2 + TWS_PRINTED_POLLS };
 
-/* mpirun ends the other ranks by itself when one dies, and its status then says how: it has `notice_s` for that
- * before it is asked to, and `reaction_s` after a rank has reported a failure. Processes that were asked to end have
- * `patience_s`, and are then killed. The time is `hang_s` if they hang, or if all ranks have ended well and mpirun
- * has not after `patience_s`; `notice_s` if mpirun has daemons on other machines. */
+/* Time limits in seconds. When a rank dies, mpirun ends the other ranks by itself, and its exit status tells how the
+ * rank died: mpirun has `notice_s` for that before the launcher asks it to end, and `reaction_s` after a rank has
+ * reported a failure. Processes that were asked to end are killed after `patience_s`, or after `hang_s` if they hang.
+ * After all ranks have ended well, mpirun has `patience_s` to end (`notice_s` if it has daemons on other machines), and
+ * then `hang_s`. */
 static const double notice_s = 10.0, reaction_s = 2.0, patience_s = 5.0, hang_s = 1.5;
 
 typedef struct peer {
@@ -138,7 +139,7 @@ static tws_code open_files(job *j, tws_error *err) {
   j->files[1] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   j->files[2] = memfd_create("twinspeed-board", MFD_CLOEXEC);
   j->noise = memfd_create("twinspeed-mpirun", MFD_CLOEXEC);
-  /* this program was started with its output closed */
+  /* this program was started with a closed output: the ranks receive /dev/null */
   if (j->files[0] < 0) j->files[0] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[1] < 0) j->files[1] = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (j->files[0] < 0 || j->files[1] < 0 || j->files[2] < 0 || j->noise < 0 ||
@@ -331,7 +332,7 @@ static tws_rank_place place_of(const job *j, int rank) {
   return p;
 }
 
-/* Sends WELCOME and, to a local rank, the files. */
+/* Sends WELCOME and, to a local rank, the files of its output and of the board. */
 static int send_files(const tws_link *link, tws_launch_record *welcome, const int files[TWS_LAUNCH_FILES]) {
   union {
     struct cmsghdr header;
@@ -541,7 +542,7 @@ static int is_ending(const job *j) {
   return j->kill_at_s > 0.0 || j->ask_at_s > 0.0;
 }
 
-/* Milliseconds until the next action is due; -1: none is. */
+/* Returns the milliseconds until the next action is due; -1: none is due. */
 static int time_left(const job *j) {
   int silent = -1;
   double due = j->kill_at_s > 0.0 ? j->kill_at_s : j->ask_at_s;
@@ -562,7 +563,7 @@ static int give_up_lost(job *j) {
   return 1;
 }
 
-/* After this process itself was stopped, ranks whose messages it could not read count neither as lost nor as silent. */
+/* If this process itself was stopped, sets the ranks' last messages to now, since it could not read newer ones. */
 static void note_away(job *j) {
   if (tws_watch_look(j->watch) <= 0.0) return;
   for (int r = 0; r < j->options->ranks; r++) j->peers[r].heard_s = tws_clock_s();
@@ -590,7 +591,8 @@ static double finish_s(const job *j) {
   return j->remote ? notice_s : patience_s;
 }
 
-/* Called when all ranks have ended successfully and only mpirun still runs. */
+/* Called when all ranks have ended successfully and only mpirun is still running: ends mpirun if it misses its
+ * deadline. */
 static void finish(job *j) {
   int done = 0;
   for (int r = 0; r < j->options->ranks; r++) done += j->peers[r].said_end;

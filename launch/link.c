@@ -66,9 +66,10 @@ void tws_link_enable_keepalive(int socket, int seconds) {
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &often, sizeof often);
 }
 
-/* While bytes are queued for a closed receive window, the kernel sends window probes at intervals that grow, and
- * no keep-alive probes. Then the time of the last acknowledgement says nothing, and only two probes without an
- * answer count (one may be on its way). tws_link_flush() avoids this wherever the kernel tells the receive window. */
+/* Returns the seconds since the last acknowledgement. While bytes are queued for a closed receive window, the kernel
+ * sends window probes at intervals that grow, and no keep-alive probes. Then that time says nothing: the result is 0
+ * until two probes are without an answer (one may be on its way). tws_link_flush() avoids this wherever the kernel
+ * tells the receive window. */
 double tws_link_silence_s(int socket) {
   struct tcp_info info;
   socklen_t size = sizeof info;

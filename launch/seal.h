@@ -44,7 +44,8 @@ int tws_secret_read(const char *text, uint8_t secret[TWS_SECRET]); /* returns 0 
 void tws_secret_wipe(void *secret, size_t bytes);
 
 int tws_hello_make(int rank, tws_hello *hello);        /* local ranks do not use the random bytes */
-int tws_hello_rank(const tws_hello *hello, int ranks); /* returns the rank; -1 if it is no HELLO of such a rank */
+int tws_hello_rank(const tws_hello *hello, int ranks); /* returns the rank; -1 if `hello` is no HELLO of a rank below
+                                                        * `ranks` */
 /* Called by the launcher: answers a HELLO, and prepares the session, which is valid once the rank's proof has been
  * checked. */
 int tws_hello_answer(const uint8_t secret[TWS_SECRET], const tws_hello *hello, tws_answer *answer,

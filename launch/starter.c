@@ -89,7 +89,8 @@ static int is_passed_on(const char *variable) {
   return 0;
 }
 
-/* Settings of .deepspeed_env override those of this environment. */
+/* Adds mpirun's options that pass environment variables to the ranks; settings of .deepspeed_env override those of this
+ * environment. */
 static void add_environment(words *w, const tws_env_file *file) {
   static const char *const always[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY"};
   add(w, "-x");

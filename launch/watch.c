@@ -38,7 +38,7 @@ struct tws_watch {
   double looked_s, search_until_s;
   double began_s, worked_s; /* began_s: start of the job; worked_s: last time at which the processes of ranks that are
                              * starting had used more processor time */
-  unsigned long long ticks; /* processor time that they had used by then, clock ticks; 0: not read yet */
+  unsigned long long ticks; /* processor time that these processes had used by worked_s, clock ticks; 0: not read yet */
   pid_t *apart;             /* process IDs of the ranks that have connected */
 };
 

@@ -13,7 +13,7 @@ struct twinspeed_engine {
   void (*write)(void *user, int level, const char *line); /* the caller's function for lines of the log, or NULL */
   void *user;
   tws_log log;
-  double peak_flops; /* of all devices of the job; 0: not known */
+  double peak_flops; /* peak FLOP/s of all devices of the job; 0: not known */
 };
 
 void twinspeed_engine_report_(const twinspeed_engine *engine, const tws_step_report *report, twinspeed_step *out);

@@ -221,7 +221,7 @@ TWINSPEED_API char *twinspeed_zero_table(int stage, const twinspeed_zero_request
 typedef struct twinspeed_checkpoint twinspeed_checkpoint;
 typedef struct twinspeed_checkpoint_facts {
   int64_t steps, skipped, samples, ranks, train_batch, sequence_length;
-  int zero_stage, tensors; /* tensors: number of those that twinspeed_checkpoint_tensor() describes */
+  int zero_stage, tensors; /* tensors: number of tensors that twinspeed_checkpoint_tensor() describes */
   char path[4096], architecture[64], dtype[16];
 } twinspeed_checkpoint_facts;
 typedef struct twinspeed_tensor {
@@ -305,7 +305,7 @@ typedef struct twinspeed_batch {
 } twinspeed_batch;
 
 typedef struct twinspeed_step {
-  int64_t step, samples;                                  /* since the beginning of the training */
+  int64_t step, samples;                                  /* numbers since the beginning of the training */
   double loss, learning_rate, gradient_norm;              /* gradient_norm: before clipping */
   double auxiliary_loss;                                  /* of experts' routers */
   double loss_scale;                                      /* of this step; 1 without fp16 */
@@ -347,7 +347,7 @@ TWINSPEED_API twinspeed_status twinspeed_step_micro_batch(twinspeed_engine *engi
 typedef struct twinspeed_parameter {
   char name[256];
   int64_t rows, columns;
-  uint64_t elements; /* rows x columns; of experts of which each rank has other ones, those of all ranks */
+  uint64_t elements; /* rows x columns; if each rank has different experts, the elements of all of them */
   int frozen;        /* 1: it is not trained */
 } twinspeed_parameter;
 /* Describes the parameter with this index; returns 0 after the last one. Not collective. */
@@ -363,15 +363,16 @@ TWINSPEED_API const char *twinspeed_state_name(const twinspeed_engine *engine, i
  * twinspeed_backward() of the last micro-batch and twinspeed_step_micro_batch(). */
 TWINSPEED_API twinspeed_status twinspeed_get_full(twinspeed_engine *engine, const char *name, const char *state,
                                                   float *values, twinspeed_error *error);
-/* Replaces it on all ranks by the values of `rank`; other ranks may pass NULL. Weights in narrower types are rounded
- * from them. Not within a step in parts, except gradients. */
+/* Replaces a state of the whole parameter NAME on all ranks by the values of `rank`; other ranks may pass NULL. Weights
+ * in narrower types are rounded from these values. Not within a step in parts, except gradients. */
 TWINSPEED_API twinspeed_status twinspeed_set_full(twinspeed_engine *engine, const char *name, const char *state,
                                                   int rank, const float *values, twinspeed_error *error);
 /* Reads the elements that this rank itself holds, in the order of its memory. values NULL: only *count is set. Not
  * collective. */
 TWINSPEED_API twinspeed_status twinspeed_get_local(twinspeed_engine *engine, const char *name, const char *state,
                                                    float *values, uint64_t *count, twinspeed_error *error);
-/* Replaces these elements; every rank gives its own. Where several ranks hold an element, the highest rank's counts. */
+/* Replaces the elements that each rank holds by the values that this rank passes. Where several ranks hold an element,
+ * the value of the highest rank is used. */
 TWINSPEED_API twinspeed_status twinspeed_set_local(twinspeed_engine *engine, const char *name, const char *state,
                                                    const float *values, twinspeed_error *error);
 

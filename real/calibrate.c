@@ -31,7 +31,7 @@ enum {
   LEAST_CASES = 96,
   REFERENCE = 256,
   NEAR_TIMES = 8,
-  FILL_BYTE = 0x3f /* bytes 3f are 0.75 in float32 and bfloat16, and 5e-4 in float64 */
+  FILL_BYTE = 0x3f /* memory filled with bytes 0x3f reads as 0.75 in float32 and bfloat16, and as 5e-4 in float64 */
 };
 
 typedef struct bench_case {
@@ -284,18 +284,18 @@ static tws_code time_skewed(bench *b, timed *what, int times, double *seconds, t
 }
 
 static int is_skewed(const bench *b, const transfer_case *t) {
-  enum { LARGE = 1 << 16 }; /* smaller ones often follow each other without a pause */
+  enum { LARGE = 1 << 16 }; /* bytes; smaller collectives often follow each other without a pause */
   return !b->cuda && t->collective >= 0 && t->bytes >= LARGE;
 }
 
 static tws_code transfer_block(bench *b, transfer_case *t, int times, double *seconds, tws_error *err) {
   timed what = {.b = b, .transfer = t};
-  /* all ranks begin at the same offset, after the buffers of the transfer before */
+  /* all ranks begin at the same offset of the pool, after the buffers of the previous transfer */
   b->shared_at = b->shared_next;
   b->shared_next = (b->shared_next + (uint64_t)times * padded(t->bytes)) % b->shared_bytes;
   TWS_TRY(is_skewed(b, t) ? time_skewed(b, &what, times, seconds, err)
                           : tws_stopwatch_measure(&b->sets[0].watch, start_transfer, meet, &what, times, seconds, err));
-  *seconds /= t->collective < 0 ? 2 : 1; /* a message is sent there and back */
+  *seconds /= t->collective < 0 ? 2 : 1; /* the measured time is that of a message sent there and back */
   return tws_comm_max(b->comm, seconds, err);
 }
 
@@ -321,7 +321,7 @@ static tws_code measure_transfer(bench *b, transfer_case *t, tws_error *err) {
 
 /* ---- lists ---- */
 
-/* Returns the bytes of the operands of the kernel that needs most. */
+/* Returns the bytes of all operands of the kernel that needs the most memory. */
 static uint64_t largest_case(const bench *b) {
   uint64_t bytes = b->cuda ? 6ull << 30 : 1ull << 30;
   if (b->cuda && (double)bytes > b->device_bytes / 8) bytes = (uint64_t)(b->device_bytes / 8);

@@ -25,7 +25,7 @@ tws_code tws_calibrate_fill(const tws_backend_ops *ops, tws_backend *backend, vo
   uint64_t done = bytes < FIRST_BYTES ? bytes : FIRST_BYTES;
   tws_code code = ops->copy(backend, memory, values, done, TWS_STREAM_COMPUTE, err);
   tws_free(values);
-  while (code == TWS_OK && done < bytes) { /* doubles the filled range each time */
+  while (code == TWS_OK && done < bytes) { /* each pass doubles the filled range */
     const uint64_t part = bytes - done < done ? bytes - done : done;
     code = ops->copy(backend, (char *)memory + done, memory, part, TWS_STREAM_COMPUTE, err);
     done += part;
@@ -102,7 +102,7 @@ static tws_code note_starts(something *s, tws_measurements *m, tws_error *err) {
   TWS_TRY(host_seconds(s, tiny_kernel, TIMES, &apart, err));
   TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, TIMES, &together, err));
   if (watch.one_by_one) return TWS_OK;
-  /* keeps a recording of one execution */
+  /* records one execution as a CUDA graph, which is then replayed */
   TWS_TRY(tws_stopwatch_measure(&watch, tiny_kernel, NULL, s, 1, &recording, err));
   TWS_TRY(host_seconds(s, replay, TIMES, &recording, err));
   snprintf(text, sizeof text,

@@ -14,7 +14,7 @@ typedef struct tws_case_operand {
   int far;       /* 1: the operand is not in caches, as weights, gradients and optimizer states, which are not accessed
                   * for a whole micro-batch or step */
   int64_t below; /* > 0: elements are integers in [0, below), such as token ids */
-  int greatest; /* 1: every element is `below` - 1: counts of filled slots and lengths of texts, so that all are full */
+  int greatest; /* 1: every element is `below` - 1, so that all slots of experts and all texts are counted as full */
 } tws_case_operand;
 
 /* Lists the operands of a compute operation in order, and returns their number (0 for a collective). threads: number of

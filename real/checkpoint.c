@@ -445,7 +445,8 @@ static void note_saved(tws_training *t) {
   end_save(t->checkpoint);
 }
 
-/* Advances to PUBLISHING when every rank's file is on the disk; there it waits until the folder has its name. */
+/* Ends this rank's writing: the ranks' reports are gathered, and rank 0 publishes the checkpoint: in its thread, or at
+ * once if `waits`. A call in phase PUBLISHING waits until rank 0 has renamed the folder. */
 static tws_code advance(tws_training *t, int waits, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
   at(t, "waiting for its own file", TWS_PHASE_ALONE);
@@ -474,7 +475,7 @@ tws_code tws_checkpoint_poll(tws_training *t, tws_error *err) {
   double busy = !tws_task_ended(&c->task);
   at(t, "asking the others whether their files are written", TWS_PHASE_MEETS);
   tws_code code = TWS_OK;
-  /* if there is only one rank, no other one waits for it */
+  /* a failure of this rank's thread is returned at once; with several ranks the collective below also runs */
   if (!(busy > 0) && c->task.code != TWS_OK) code = tws_task_wait(&c->task, err);
   if (code == TWS_OK && c->phase == WRITING) code = tws_comm_max(t->comm, &busy, err);
   if (code == TWS_OK && !(busy > 0)) code = advance(t, 0, err);

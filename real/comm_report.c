@@ -48,7 +48,7 @@ static tws_code send_records(tws_training *t, tws_error *err) {
 }
 
 tws_code tws_comm_report_step(tws_training *t, const double *times, tws_error *err) {
-  /* the log is of the program TRAIN, not of steps of later phases of an optimizer */
+  /* only the program TRAIN is logged, not the programs of an optimizer's later phases */
   if (!t->calls || t->kind.program != TWS_PROGRAM_TRAIN) return TWS_OK;
   tws_comm_recorder_add(t->calls, times);
   if (t->rank == 0 && t->config->comms_logger.verbose && t->options->on_calls)

@@ -92,7 +92,8 @@ static tws_code read_index(tws_data *data, FILE *file, const char *path, tws_err
   return TWS_OK;
 }
 
-/* Megatron's data sets are two files: tokens alone in NAME.bin, and NAME.idx, which describes them. */
+/* Opens one of Megatron's data sets, which are two files: tokens alone in NAME.bin, and NAME.idx, which describes them.
+ * *found: 0 if data->path is not such a NAME.bin. */
 static tws_code read_megatron(tws_data *data, int *found, tws_error *err) {
   const size_t length = strlen(data->path);
   char path[PATH_MAX];

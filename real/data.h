@@ -66,7 +66,8 @@ typedef struct tws_batch_shape {
   int part, parts;       /* sequence parallelism: index and size of the group; parts divide the sequence */
   int64_t ignored; /* targets with this token id become -1 (they do not count in the loss); negative: no target does */
   int halves;      /* 1: a rank has two ranges of tokens of a sample, not one (zigzag) */
-  int64_t chunks;  /* above 1: a rank has a range of each of as many chunks of a sample (attention in chunks) */
+  int64_t chunks;  /* above 1: each sample is divided into that many chunks, and a rank has a range of tokens of each
+                    * (attention in chunks) */
 } tws_batch_shape;
 /* Returns the number of tokens of one rank in one step: accumulation x micro_batch x length. */
 int64_t tws_data_tokens(const tws_data *data, const tws_batch_shape *shape);

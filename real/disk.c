@@ -105,7 +105,7 @@ static tws_code begin_block(worker *w, const tws_disk_transfer *t, slot *s, tws_
   if (!s->buffer) s->buffer = aligned_alloc(ALIGNMENT, w->disk->block);
   if (!s->buffer) return tws_fail(err, TWS_MEMORY, NULL, "no memory for blocks of the disk");
   if (!t->writes) return TWS_OK;
-  if (s->count != s->bytes) { /* the rest of the block belongs to other data */
+  if (s->count != s->bytes) { /* reads the remaining bytes of the block first, because they belong to other data */
     const ssize_t moved = move_plainly(w->disk->file.fd, 0, s->buffer, s->bytes, s->at);
     TWS_TRY(check_moved(w, t, s, moved, err));
     w->moved.read += s->bytes;

@@ -88,8 +88,8 @@ static void engine_close(tws_engine *e) {
   tws_free(e);
 }
 
-/* Refuses optimizers whose steps run several programs: a step in parts, and what a save or a reader of the state finds
- * between steps, are those of one. */
+/* Refuses optimizers whose steps run several programs: steps in parts, saves, and reads of the state between steps are
+ * implemented for steps of one program. */
 static tws_code check_optimizer(const tws_engine_options *o, tws_error *err) {
   const tws_optimizer_row *row = tws_optimizer_of(o->plan.config->optimizer);
   if (row->phases == TWS_PHASES_ONE) return TWS_OK;

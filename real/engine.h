@@ -52,23 +52,24 @@ typedef struct tws_engine_api {
    * them ("first moments"); NULL after the last. PyTorch's names for these ("exp_avg") are understood, too. Not
    * collective. */
   const char *(*state_name)(const tws_engine *engine, int index);
-  /* Returns the number of elements of a whole parameter; of experts of which each rank has other ones, of all. */
+  /* Returns the number of elements of a whole parameter; if each rank has different experts, those of all experts. */
   uint64_t (*elements)(const tws_engine *engine, uint32_t param);
   /* Gathers a state of a whole parameter, in float32, on every rank. "parameter" is the widest copy, the master
    * weights. Gradients are those of the mean loss, without loss scale, and can be accessed between the last backward()
    * and step(). Fails with TWS_USAGE for a state that the parameter does not have. */
   tws_code (*get)(tws_engine *engine, uint32_t param, const char *state, float *values, tws_error *err);
-  /* Replaces it by the values of rank `root` in all copies, rounded to their types. */
+  /* Replaces a state of a whole parameter by the values of rank `root` in all copies, rounded to their types. */
   tws_code (*set)(tws_engine *engine, uint32_t param, const char *state, int root, const float *values, tws_error *err);
   /* Reads the elements that this rank holds, in the order in which it holds them; not collective. values NULL: only
    * *count, which may be 0, is set. */
   tws_code (*local)(tws_engine *engine, uint32_t param, const char *state, float *values, uint64_t *count,
                     tws_error *err);
-  /* Replaces these elements on every rank; collective. Where ranks hold the same element, the highest rank's counts. */
+  /* Replaces the elements that each rank holds by values of that rank; collective. Where several ranks hold the same
+   * element, the value of the highest rank is used. */
   tws_code (*set_local)(tws_engine *engine, uint32_t param, const char *state, const float *values, tws_error *err);
   /* Sets the learning rate of the following steps in place of the schedule's; negative: the schedule's again. */
   void (*set_lr)(tws_engine *engine, double lr);
-  double (*lr)(const tws_engine *engine); /* returns that of the next step; not collective */
+  double (*lr)(const tws_engine *engine); /* returns the learning rate of the next step; not collective */
   /* Saves a checkpoint into a folder of checkpoints (checkpoint/folder.h), which is complete when the call returns.
    * keep: number of checkpoints that are kept there; 0: all. client_state: a text to store in it, or NULL. */
   tws_code (*save)(tws_engine *engine, const char *folder, const char *client_state, int64_t keep,

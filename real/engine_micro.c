@@ -1,12 +1,12 @@
-/* A step in parts: the operations of the plan of a training step, cut where the first backward operation of a
- * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer are. They run in
- * the order of a whole step, so that all values are the same. */
+/* A step in parts: the operations of the plan of a training step, split before the first backward operation of a
+ * micro-batch, the first operation of the next micro-batch and the first operation of the optimizer. The operations run
+ * in the order of a whole step, so that all values are the same. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "real/engine_internal.h"
 
-/* ---- where the plan is cut ---- */
+/* ---- the operations before which the plan is split ---- */
 
 static int is_backward(const tws_op *o) {
   return o->phase == TWS_PHASE_BACKWARD || o->phase == TWS_PHASE_RECOMPUTE;
@@ -103,7 +103,7 @@ static tws_code check_order(const tws_engine *e, tws_micro_state wanted, tws_err
                   "%s was called, and %s is next", names[wanted], names[e->micro_state]);
 }
 
-/* Copies the tokens of a micro-batch to their place in the batch of the step. */
+/* Copies the tokens of a micro-batch to their position in the batch of the step. */
 static tws_code take_micro_batch(tws_engine *e, const tws_engine_batch *batch, tws_error *err) {
   const tws_config *c = e->t.config;
   const size_t samples = (size_t)c->train_batch_size, row = (size_t)c->sequence_length;
@@ -133,7 +133,7 @@ static tws_code run_part(tws_engine *e, uint32_t end, tws_error *err) {
   return code == TWS_OK ? code : tws_fail_in(err, code, "rank %d, step %lld", t->rank, (long long)step);
 }
 
-/* Sums what all ranks have added to the metrics since the last micro-batch. */
+/* Sums over all ranks the increases of the metrics since the last micro-batch. */
 static tws_code sum_metrics(tws_engine *e, double sum[TWS_METRIC_COUNT], tws_error *err) {
   tws_training *t = &e->t;
   double now[TWS_METRIC_COUNT], added[TWS_METRIC_COUNT];
@@ -159,7 +159,8 @@ static tws_code sum_metrics(tws_engine *e, double sum[TWS_METRIC_COUNT], tws_err
   return TWS_OK;
 }
 
-/* Computes the mean loss of the micro-batch that has just run forward, as the end of a step does for the whole step. */
+/* Computes the mean loss of the micro-batch whose forward pass has just run, by the formula that is used for a whole
+ * step. */
 static tws_code read_loss(tws_engine *e, double *loss, tws_error *err) {
   const uint32_t losses = tws_network_losses(e->t.plan->network);
   const double micro_batches = (double)e->t.plan->accumulation_steps;

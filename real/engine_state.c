@@ -10,7 +10,7 @@
 static const char parameter[] = "parameter", gradient[] = "gradient";
 enum { CHUNK = 1 << 18 };
 
-/* ---- what this rank holds ---- */
+/* ---- the ranges that this rank holds ---- */
 
 static int is_optimizer_state(const tws_state_entry *entry) {
   return entry->role == TWS_ELEMENTS_OWNED && entry->initial == TWS_INITIAL_ZERO && entry->checkpointed &&
@@ -32,7 +32,7 @@ uint64_t tws_engine_elements(const tws_engine *e, uint32_t param) {
   return (uint64_t)tws_param_numel(p) * (uint64_t)copies;
 }
 
-/* Adds the ranges of gradients that one operation updates with. */
+/* Adds the ranges of the gradients that one update operation reads. */
 static void add_gradients(tws_engine *e, const tws_plan_update *u) {
   const tws_plan *plan = e->t.plan;
   const tws_operand *from = &plan->operands[plan->ops[u->op].operand_first + u->gradient];
@@ -173,9 +173,9 @@ static tws_code check_access(tws_engine *e, const char *state, int writes, tws_e
   return tws_fail(err, TWS_USAGE, known, "\"%.60s\" is no state of a parameter", state);
 }
 
-/* Appends this rank's parts of a parameter's state to a message; each part is its tws_piece, which says what elements
- * of the parameter follow, and then their values. local: values to be sent in place of those in the buffers, one part
- * after the other, for the parts of the wider type alone if this rank keeps the state in two types; or NULL. */
+/* Appends this rank's parts of a parameter's state to a message; each part consists of its tws_piece, which identifies
+ * the elements, and of their values. local: NULL, or values to send in place of those in the buffers, one part after
+ * another; if this rank keeps the state in two types, only parts of the wider type are sent. */
 static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, const float *local, tws_text *message,
                           tws_error *err) {
   const size_t bytes = widest(e, param, state);
@@ -196,8 +196,8 @@ static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, cons
   return message->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-/* Writes the ranges in a message into a whole parameter, those of entries of one type alone. Returns the number of
- * elements. */
+/* Copies the ranges of a message whose elements have the size `element` into a whole parameter. Returns the number of
+ * elements that were copied. */
 static uint64_t assemble(const tws_engine *e, const unsigned char *at, const unsigned char *end, size_t element,
                          float *whole) {
   uint64_t written = 0;
@@ -233,7 +233,7 @@ static tws_code assemble_all(const tws_engine *e, const unsigned char *all, uint
   return TWS_OK;
 }
 
-/* Gathers the parts of all ranks and gives each the whole. */
+/* Gathers the parts of all ranks, and sends the whole parameter to every rank. */
 static tws_code gather_whole(tws_engine *e, uint32_t param, const char *state, const float *local, float *whole,
                              tws_error *err) {
   tws_training *t = &e->t;
@@ -268,7 +268,7 @@ tws_code tws_engine_get(tws_engine *e, uint32_t param, const char *state, float 
   return gather_whole(e, param, state, NULL, values, err);
 }
 
-/* Writes the whole into all parts of this rank. */
+/* Copies from the whole parameter into all parts that this rank holds. */
 static tws_code scatter_whole(tws_engine *e, uint32_t param, const char *state, const float *whole, tws_error *err) {
   tws_code code = TWS_OK;
   for (uint32_t i = 0; i < e->part_count && code == TWS_OK; i++)

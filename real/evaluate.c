@@ -52,7 +52,7 @@ tws_code tws_evaluation_mean(const tws_evaluation_sum *sum, double *loss, tws_er
                   "the evaluation's loss is %g", *loss);
 }
 
-/* While a batch runs: prefetches the inputs of the next one, or of the step that follows the evaluation. */
+/* Called while a batch runs: prefetches the inputs of the next batch, or of the step that follows the evaluation. */
 static tws_code put_following(tws_training *t, int64_t step, int64_t batch, tws_error *err) {
   if (batch + 1 < t->eval_batches) return tws_training_prefetch_inputs(t, &t->eval_data, batch + 1, err);
   return step < t->options->steps ? tws_training_prefetch_inputs(t, &t->data, step, err) : TWS_OK;

@@ -68,7 +68,8 @@ struct tws_executor {
 
 /* ---- memory ---- */
 
-/* Swap files are numbered, so that the engines of one process have files of their own. */
+/* Creates the swap file of an arena on disk. Swap files are numbered, so that the engines of one process have files of
+ * their own. */
 static tws_code allocate_disk(tws_executor *x, arenas *a, tws_error *err) {
   static _Atomic unsigned files;
   char name[64];
@@ -523,7 +524,7 @@ static tws_code wait_for_disks(tws_executor *x, tws_error *err) {
   return TWS_OK;
 }
 
-/* Starts a copy from or to the disk, on a backend without streams, whose operations have run to their end. */
+/* Starts a copy from or to the disk on a backend without streams, where all earlier operations have completed. */
 static tws_code start_on_disk(tws_executor *x, const program *p, uint32_t index, double *times, tws_error *err) {
   const step_op *s = &p->ops[index];
   tws_disk_transfer transfer = transfer_of(p, index);
@@ -631,7 +632,8 @@ static size_t begin_line(tws_executor *x, int64_t step) {
 }
 
 static tws_code mark(const tws_executor *x, const step_op *s, double *times, uint32_t index, tws_error *err) {
-  /* the disk itself records the times of its transfers, those of streams in their tasks */
+  /* a disk records the times of its transfers itself; with streams, tasks start transfers, and no time is recorded
+   * here */
   if (!times || (s->disk && !x->setup.ops->mark)) return TWS_OK;
   if (x->setup.ops->mark) return x->setup.ops->mark(x->setup.backend, (tws_stream)s->stream, index, err);
   times[index] = tws_clock_s();
@@ -661,7 +663,8 @@ static tws_code run_range(tws_executor *x, const program *p, range ops, size_t p
     if (code == TWS_OK && careful) code = x->setup.ops->synchronize(x->setup.backend, err);
     if (code != TWS_OK) return tws_fail_in(err, code, "operation %u (%s)%s", (unsigned)i, s->label, s->where);
   }
-  return x->setup.ops->wait ? TWS_OK : wait_for_disks(x, err); /* tasks of streams start their transfers later */
+  return x->setup.ops->wait ? TWS_OK : wait_for_disks(x, err); /* on a backend with streams, tasks start the transfers
+                                                                * later, so there is nothing to wait for yet */
 }
 
 static tws_code run_ops(tws_executor *x, const program *p, size_t prefix, double *times, tws_executor_probe probe,

@@ -58,7 +58,8 @@ static tws_code make_room(generator *g, tws_error *err) {
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
 
-/* Finds the documents of the window; without packed documents (document_end_token -1, which is no token) it is one. */
+/* Finds the documents of the window; without packed documents (document_end_token -1, which is no token) the whole
+ * window is one document. */
 static tws_code put_documents(generator *g, tws_error *err) {
   tws_training *t = &g->pass.t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
@@ -141,8 +142,8 @@ static tws_code generate(generator *g, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if the texts are generated with a cache of keys and values, and writes why not to the log, if the options
- * ask for one. */
+/* Returns 1 if texts are generated with a cache of keys and values. If the options request a cache that is not
+ * possible, logs the reason. */
 static int keeps_cache(const tws_generate_options *o) {
   const char *module, *reason = tws_network_unserved(o->plan.network, &module);
   int64_t longest = 0;

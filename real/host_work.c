@@ -37,7 +37,7 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Calls a function on the thread, and returns when it has returned. */
+/* Calls a function on the worker thread, and returns when the function has returned. */
 static void run_there(tws_host_work *h, void (*function)(void *user), void *user) {
   pthread_mutex_lock(&h->turn);
   pthread_mutex_lock(&h->lock);
@@ -97,7 +97,7 @@ static void bind_there(void *user) {
 tws_code tws_host_work_bind(tws_host_work *h, const tws_cpus *allowed, int index, int count, int *bound, int *near,
                             tws_error *err) {
   bind_call call = {.host = h, .allowed = allowed, .index = index, .count = count, .err = err};
-  run_there(h, bind_there, &call); /* the pool's first thread is the one that calls it */
+  run_there(h, bind_there, &call); /* runs on the thread that calls the pool, since that is the pool's first thread */
   *bound = call.bound;
   *near = call.near;
   return call.code;
@@ -140,7 +140,8 @@ static void compute(void *user) {
   keep(t, code, &err);
 }
 
-/* Starts the transfer. Those of one disk are a queue; one of another disk has to wait until that queue is empty. */
+/* Starts the transfer. The transfers of one disk form a queue; before a transfer of another disk starts, this queue
+ * must be empty. */
 static tws_code start_transfer(tws_host_task *t, tws_error *err) {
   tws_host_work *h = t->host;
   if (h->on_disk && h->on_disk != t->disk) TWS_TRY(tws_disk_wait(h->on_disk, tws_disk_started(h->on_disk), err));

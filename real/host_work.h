@@ -1,12 +1,12 @@
 /* Work on the host's cores for a rank whose backend has streams of its own (a GPU): the kernels of an offloaded
  * optimizer, copies within host memory, and transfers of an arena on a disk.
  *
- * The executor makes a task of each such operation. It gives tws_host_work_run() with the task to the backend's call(),
- * which calls it when all that the operation waits for has ended, on a thread of the driver, and again with each replay
- * of a recorded step. Kernels and copies run on one thread of this module, the first of the host backend's pool, so
- * that they are bound to the rank's cores and have a stack of the usual size; they are complete when the call returns.
- * A transfer is only started by its task. An operation that depends on it waits for its end in a task of its own, of
- * the kind TWS_HOST_WAIT if the operation is one of the device.
+ * The executor makes a task of each such operation. It passes tws_host_work_run() and the task to the backend's call(),
+ * which calls this function on a thread of the driver when everything that the operation waits for has ended, and again
+ * with each replay of a recorded step. Kernels and copies run on one thread of this module, the first of the host
+ * backend's pool, so that they are bound to the rank's cores and have a stack of the usual size; they are complete when
+ * the call returns. A transfer is only started by its task. An operation that depends on it waits for its end in a task
+ * of its own, of the kind TWS_HOST_WAIT if the operation is one of the device.
  *
  * A task cannot report an error to the thread that runs the step. The first error is kept, all later tasks do nothing,
  * and tws_host_work_failed() returns the error after the step. */
@@ -52,7 +52,8 @@ typedef struct tws_host_task {
   const uint64_t *awaited_ticket;
 } tws_host_task;
 
-void tws_host_work_run(void *task); /* runs a tws_host_task; the function that call() gets */
+void tws_host_work_run(void *task); /* runs a tws_host_task; the executor passes this function, with the task, to the
+                                     * call() of the backend */
 
 /* Returns the code of the first task that failed since the module was created, and its error; TWS_OK: none has. */
 tws_code tws_host_work_failed(tws_host_work *host, tws_error *err);

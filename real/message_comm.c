@@ -4,8 +4,9 @@
 #include "models/collective.h"
 #include "real/mpi_wait.h"
 
-/* PIECE: number of elements that a member sums at a time; PART: most bytes of a message, far below the limit of MPI's
- * int counts; LARGE: larger messages are sent when both sides are ready, where ranks sleep while they wait. */
+/* PIECE: number of elements that a member sums at a time; PART: maximum bytes of a message, far below the limit of
+ * MPI's int counts; LARGE: where ranks sleep while they wait, messages above this size are sent only when both sides
+ * are ready. */
 enum { PIECE = 1 << 16, PART = 1 << 28, LARGE = 1 << 16, TAG_MESSAGE = 1, TAG_READY = 2, TAG_GROUP = 3, TAGS = 16384 };
 
 struct tws_messages {
@@ -21,7 +22,7 @@ struct tws_messages {
 typedef struct call {
   tws_messages *m;
   const tws_shared_group *group;
-  int near_first, near_last; /* members whose pairs with this rank are left out */
+  int near_first, near_last; /* range of members with which this rank exchanges no data here */
   tws_dtype dtype;
   int tag;
   uint64_t size; /* bytes of an element */
@@ -67,9 +68,9 @@ static tws_code need_scratch(tws_messages *m, size_t bytes, tws_error *err) {
   return TWS_OK;
 }
 
-/* Waits until `target` and `source` wait for this rank, too, by an empty message to and from each. A large message is
- * transferred in many parts, each in a call of MPI, so that both sides have to poll without sleeping until it is there,
- * and this keeps them from polling before it can be. Returns MPI's code. */
+/* Exchanges an empty message with `target` and `source`, so that all three wait at the same time. A large message is
+ * transferred in many parts, each in a call of MPI, so both sides must poll without sleeping until it has arrived;
+ * after this exchange they poll only when the message can be sent. Returns MPI's code. */
 static int meet_peers(const tws_messages *m, int target, int source) {
   const int peers[] = {target, source};
   MPI_Request requests[4];

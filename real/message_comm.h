@@ -7,8 +7,8 @@
 #include "real/shared_comm.h"
 
 typedef struct tws_messages tws_messages;
-/* `busy`: threads of the ranks outnumber the cores of a machine, so that ranks sleep while they wait for others. It is
- * equal on all ranks. */
+/* Creates the transport; collective. `busy`: threads of the ranks outnumber the cores of a machine, so that ranks sleep
+ * while they wait for others; equal on all ranks. */
 tws_code tws_messages_create(MPI_Comm world, int world_size, int busy, tws_messages **out, tws_error *err);
 void tws_messages_destroy(tws_messages *messages);
 tws_code tws_messages_collective(tws_messages *messages, const tws_shared_group *group, tws_collective collective,

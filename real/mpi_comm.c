@@ -27,7 +27,7 @@ struct tws_comm {
   double sent;      /* bytes that this rank has sent in collectives and messages of plans */
 };
 
-/* Returns 1 if MPI is initialized; MPI's own process-wide state is the only one. */
+/* Returns 1 if MPI is initialized and not finalized, according to MPI itself. */
 static int mpi_is_on(void) {
   int on = 0, off = 0;
   MPI_Initialized(&on);
@@ -264,8 +264,8 @@ static void copy_segments(const tws_comm_segment *segments, int count) {
       memmove(segments[i].receive, segments[i].send, segments[i].count * tws_dtype_bytes(segments[i].dtype));
 }
 
-/* Marks this rank as waiting for messages, or as not waiting, for ranks that share memory with it: it does not compute
- * meanwhile. */
+/* Marks this rank as waiting for messages (`begins`), or as no longer waiting; a rank that waits does not compute.
+ * Other ranks of the node and the watchdog read the mark. */
 static void waits(tws_comm *comm, int begins) {
   atomic_store(&comm->waits, begins);
   if (comm->shared) tws_shared_waits(comm->shared, begins);

@@ -21,7 +21,8 @@ typedef struct tws_span {
   int nodes, mine;        /* nodes: number of nodes of the group; mine: index of this rank's node */
   int *first;             /* [nodes + 1] index in the group of the first member of each node */
   int *leaders;           /* [nodes] rank of the first member of each node */
-  int handlers;           /* members of each node that exchange data with other nodes: as many as the smallest has */
+  int handlers;           /* number of members of each node that exchange data with other nodes: the size of the
+                           * smallest node's share of the group */
   tws_shared_group local; /* the members of this node */
 } tws_span;
 

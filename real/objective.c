@@ -15,7 +15,7 @@ typedef struct filler {
   const tws_objective_source *from;
   /* inputs of this rank's share of the step; NULL: the network has no such input */
   int32_t *ids, *targets, *lengths, *source, *types, *rows, *classes;
-  int32_t *documents, *positions; /* inputs of this rank's share, as above */
+  int32_t *documents, *positions; /* inputs of this rank's share of the step; NULL: the network has no such input */
   int32_t *row;                   /* all tokens of one sample */
   int32_t *other;                 /* all tokens of another sample */
   int32_t *spans;                 /* [token of `row`] its document, if documents are packed */
@@ -67,7 +67,7 @@ static double drawn(const tws_data *data, uint64_t sample, int64_t token, int dr
   return tws_random_uniform(data->seed ^ masks, sample, (uint64_t)token * DRAWS + (uint64_t)draw);
 }
 
-/* Returns 1 for padding and for marks of texts, which are never masked. */
+/* Returns 1 for padding and for the special tokens of texts, [CLS] and [SEP], which are never masked. */
 static int is_never_masked(const filler *f, int32_t token) {
   const tws_network *network = f->from->network;
   const int marks = network->objective == TWS_OBJECTIVE_SENTENCES;
@@ -75,8 +75,8 @@ static int is_never_masked(const filler *f, int32_t token) {
          (marks && (token == network->class_token || token == network->separator_token));
 }
 
-/* Draws a number for each of the `length` tokens; the tokens to predict are those whose number is below the returned
- * one. */
+/* Draws a random number for each of the `length` tokens, and returns a limit: the tokens whose number is below it are
+ * to be predicted. */
 static double choose(const filler *f, uint64_t sample, int64_t length) {
   const int64_t most = f->from->network->predictions > 0 ? f->from->network->predictions : length;
   int64_t chosen = 0, least = -1;
@@ -128,7 +128,7 @@ static void mask_sample(const filler *f, uint64_t sample, int64_t length, int64_
 
 enum { FOLLOWS, IS_ANOTHER, FOLLOWS_CLASSES, LEAST_SENTENCES = 5 };
 
-/* Writes a sample of `length` tokens whose marks, segments and class are known. */
+/* Writes a sample of `length` tokens, whose special tokens, segments and class are known. */
 static void put_sentences(const filler *f, uint64_t number, int64_t length, const int32_t *types, int is_another,
                           int64_t row) {
   const tws_batch_shape *shape = f->from->shape;

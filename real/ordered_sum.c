@@ -80,7 +80,8 @@ void tws_ordered_sum(tws_dtype dtype, const void *const *from, int sources, void
   }
 }
 
-/* Halves are added to zero, as in tws_ordered_sum(): the sum of two negative zeros then is +0. */
+/* Adds sources to a partial sum (`carry`; NULL: none) in the wide type. 16-bit types start from zero, as in
+ * tws_ordered_sum(), so that the sum of two negative zeros is +0. */
 void tws_ordered_sum_part(tws_dtype dtype, const void *carry, const void *const *from, int sources, void *wide,
                           uint64_t count) {
   const size_t size = tws_dtype_bytes(dtype);

@@ -9,7 +9,7 @@ typedef struct predictor {
   tws_scored_pass pass;
   const tws_predict_options *options;
   int64_t rows, columns;
-  int64_t *batch_of; /* [sample] the batch that has it */
+  int64_t *batch_of; /* [sample] index of the batch that contains the sample */
 } predictor;
 
 static tws_code check_model(const tws_network *network, tws_error *err) {

@@ -93,7 +93,8 @@ typedef struct tws_comm_ops {
 /* Paths of files that are written step by step in addition to those of the configuration's sections (traces/monitor.h),
  * and the peak FLOP/s for computing MFU. */
 typedef struct tws_watching {
-  const char *lines_path, *prometheus_path; /* paths of the two files; NULL: the file is not written */
+  const char *lines_path, *prometheus_path; /* paths of the files of JSON lines and of Prometheus; NULL: the file is not
+                                             * written */
   const char *plots;                        /* folder of the scripts of TensorBoard's figures; NULL: not known */
   double peak_flops;                        /* peak FLOP/s of all devices of the job; 0: not known */
 } tws_watching;
@@ -107,11 +108,12 @@ typedef struct tws_train_options {
   int64_t steps;         /* total steps at the end of the training, those before a resumed checkpoint included */
   int evaluates;         /* 1: the plan of an evaluation is built even without eval_data */
   const char *eval_data; /* path of data whose loss is computed by forward passes alone; NULL: no evaluation */
-  int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: only that one */
+  int64_t eval_every;    /* evaluation interval in steps; there is also one after the last step; 0: no other
+                          * evaluation */
   /* number of global batches of one evaluation, which are the same in each evaluation; 0: all batches of the file */
   int64_t eval_steps;
   const char *save;       /* folder for checkpoints (checkpoint/folder.h), or NULL */
-  int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: only that one */
+  int64_t save_every;     /* save interval in steps; there is also a save after the last step; 0: no other save */
   int64_t keep;           /* number of checkpoints that are kept; 0: all */
   const char *resume;     /* folder with checkpoints to resume from, or NULL: from initial weights */
   const char *tag;        /* tag of the checkpoint to resume; NULL: the latest */
@@ -185,7 +187,8 @@ typedef struct tws_generate_options {
   /* 1: keys and values of earlier tokens are kept; 0: each token is computed from the last sequence_length tokens of
    * its text, which is the only way for texts that are longer than that */
   int cache;
-  int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: they have none */
+  int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: weights are not
+                     * quantized */
   int cache_bits;   /* 8: keys and values are cached in 8 bits (e4m3); 0: in the type of activations */
   /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
    * second one on. Only with a cache; `count` and `sampling` have no effect */
@@ -204,7 +207,7 @@ typedef struct tws_generate_result {
   /* tokens that went through the forward pass, without those that fill up a batch; and generated tokens */
   int64_t forward_tokens, generated_tokens;
   int64_t batches;
-  double prefill_s, decode_s; /* total seconds of passes over prompts (without a cache: 0), and of those over tokens */
+  double prefill_s, decode_s; /* total seconds of passes over prompts (0 without a cache), and of all other passes */
   double prefill_cpu_s, decode_cpu_s; /* with a cache: CPU seconds of this rank's process in these passes */
   uint64_t predicted_bytes, allocated_bytes; /* bytes of this rank's arenas: by the plans, and as allocated */
   uint64_t cache_bytes;                      /* bytes of keys and values among these */
@@ -270,7 +273,7 @@ typedef struct tws_virtual_api {
   tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
                    tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
-  /* After a step: returns 1 and sets *program if a delayed update of the host is due, which this program computes. Then
+  /* After a step: returns 1 if a delayed update of the host is due, and sets *program to the program of the update. Then
    * apply_begin(), every operation of that program, and apply_end() with the additional seconds. */
   int (*applies)(const tws_virtual *ranks, int64_t step, tws_program *program);
   tws_code (*apply_begin)(tws_virtual *ranks, tws_program program, tws_error *err);

@@ -26,7 +26,8 @@ static int has_experts(const tws_training *t) {
   return tws_network_has_experts(t->options->plan.network);
 }
 
-/* Finds the modules of several losses, in order; returns their number, or 0 if there is one loss. */
+/* Finds the loss modules of a network with several losses, in order; returns their number, or 0 if there is one
+ * loss. */
 static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEADS]) {
   const tws_network *network = t->options->plan.network;
   int count = 0;
@@ -36,7 +37,7 @@ static int losses_of(const tws_training *t, const tws_module *found[TWS_LOSS_HEA
   return count;
 }
 
-/* Writes the columns of several losses: their names or, with a report, their values. */
+/* Writes the columns of a network with several losses: the names of the losses or, with a report, their values. */
 static void write_losses(const tws_training *t, const tws_step_report *r, char *to, size_t size) {
   const tws_module *found[TWS_LOSS_HEADS];
   const int losses = losses_of(t, found);
@@ -140,7 +141,7 @@ static void add_provenance(const tws_training *t, cJSON *root) {
                                                         : "messages");
 }
 
-/* Adds the sizes of the four axes, and of those that only some configurations have. */
+/* Adds the sizes of the four axes that every configuration has, and of further axes if they have several ranks. */
 static void add_axes(const tws_training *t, cJSON *configuration) {
   const tws_config *c = t->config;
   const tws_plan *plan = t->plan;

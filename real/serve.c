@@ -16,7 +16,8 @@
 
 /* A text of the current batch. */
 typedef struct text {
-  int64_t prompt;    /* index in the options; -1: there is none, as there are fewer texts than the batch has room for */
+  int64_t prompt;    /* index of the prompt in the options; -1: none, because there are fewer texts than the batch has
+                      * room for */
   int64_t processed; /* tokens whose keys and values are in the cache */
   int64_t generated;
   int32_t last; /* the token that was generated last */
@@ -219,8 +220,8 @@ static const float *scores_of(const server *s, int64_t b) {
   return s->one;
 }
 
-/* Chooses the next token of a text from its scores, or takes it from the text whose tokens are scored. Returns 1 if it
- * is the text's last one by the options. */
+/* Chooses the next token of a text from its scores; where given texts are scored, takes the next token of the given
+ * text. Returns 1 if the token is the last one that the options allow for the text. */
 static int choose_token(const server *s, text *x, const float *scores, double *log_probability) {
   const tws_generate_options *o = s->options;
   const int32_t vocabulary = (int32_t)s->plan[0]->network->vocabulary;
@@ -310,8 +311,8 @@ static tws_code generate_batches(server *s, tws_error *err) {
   return TWS_OK;
 }
 
-/* Tells the launcher what this rank does outside of programs: it ends a job in which nothing changes for its
- * deadline. */
+/* Reports to the launcher what this rank does outside of programs: the launcher ends a job in which no report changes
+ * for its deadline. */
 static void begin_phase(const server *s, const char *what) {
   if (s->options->activity) snprintf(s->options->activity, s->options->activity_bytes, "%s", what);
 }
@@ -352,7 +353,8 @@ tws_code tws_real_serve(const tws_generate_options *options, tws_generate_result
                     .weights_only = 1,
                     .ops = tws_real_backend("host")}};
   const tws_code code = serve(&s, err);
-  tws_plan_destroy(s.plan[1]); /* before the first one, which owns the state, is released */
+  tws_plan_destroy(s.plan[1]); /* the second plan is destroyed before the first one, because the first one owns the
+                                * state */
   tws_training_release(&s.t);
   tws_serving_close(&s.serving);
   for (int64_t b = 0; s.texts && b < text_count(&s); b++) tws_free(s.texts[b].seen);

@@ -54,7 +54,7 @@ static tws_code reserve(tws_swap_file *file, uint64_t bytes, tws_error *err) {
   char need[32], left[32];
   struct statvfs fs;
   if (fallocate(file->fd, 0, 0, (off_t)bytes) == 0) return TWS_OK;
-  /* the file system allocates blocks when they are written */
+  /* this file system cannot allocate blocks in advance: it allocates them when they are written */
   if (errno == EOPNOTSUPP && ftruncate(file->fd, (off_t)bytes) == 0) return TWS_OK;
   if (errno != ENOSPC && errno != EFBIG && errno != EDQUOT) return fail(err, "reserve the swap file", file->path, NULL);
   const double room = fstatvfs(file->fd, &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize : 0;
@@ -69,7 +69,8 @@ static tws_code make(int folder, uint64_t bytes, tws_swap_file *file, tws_error 
   file->direct = 1;
   file->fd = openat(folder, name, flags | O_DIRECT, 0600);
   if (file->fd < 0 && errno == EINVAL) {
-    unlinkat(folder, name, 0); /* some file systems report this after they have created the file */
+    unlinkat(folder, name, 0); /* some file systems report that O_DIRECT is not supported after they have created the
+                                * file */
     file->direct = 0;
     file->fd = openat(folder, name, flags, 0600);
   }

@@ -54,7 +54,7 @@ typedef struct step_header {
   uint64_t records, changes;
 } step_header;
 
-/* The transport of a rank's communication, for the trace. */
+/* Returns the name of the transport of a rank's communication, for the trace. */
 static const char *algorithm_of(const tws_training *t) {
   if (t->cuda) return "nccl";
   return tws_comm_is_shared(t->comm) ? "shared memory" : "messages";

@@ -62,7 +62,7 @@ typedef struct tws_training {
   tws_saved_index *resumed;       /* the checkpoint that is resumed; NULL: initial weights */
   int fetches;                    /* 1: the files of `resumed` are only on rank 0's disk, and are requested from it
                              * (real/remote_files.h) */
-  uint64_t fetched;               /* bytes of these files that were received */
+  uint64_t fetched;               /* bytes of the files of `resumed` that were received */
   /* [rank] flags. far_writers: ranks that do not see the folder for saving; far_readers, on rank 0: ranks that fetch
    * the resumed checkpoint from it. NULL: all ranks see the folders */
   uint8_t *far_writers, *far_readers;

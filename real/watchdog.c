@@ -72,7 +72,7 @@ static int output_is_full(void) {
   return poll(outputs, 2, 0) >= 0 && (!outputs[0].revents || !outputs[1].revents);
 }
 
-/* Reports progress within a phase to others, at most once a second. */
+/* Reports progress within a phase to the other ranks and the launcher, at most once a second. */
 static void tell_moves(tws_watchdog *w, double now) {
   char text[256];
   const uint64_t moved = atomic_load(&w->moved);

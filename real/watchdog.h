@@ -32,7 +32,7 @@ typedef enum tws_phase_kind {
   TWS_PHASE_WRITES, /* depends on the process that reads this rank's output, which may read at any time */
 } tws_phase_kind;
 
-/* All functions accept NULL as a watchdog. */
+/* Creates a watchdog. All functions below accept NULL as a watchdog. */
 tws_code tws_watchdog_create(const tws_watchdog_setup *setup, tws_watchdog **out, tws_error *err);
 void tws_watchdog_destroy(tws_watchdog *watchdog);
 /* Sets the executor and communicator of the steps, which must outlive the watchdog. */

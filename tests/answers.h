@@ -7,7 +7,8 @@
 #include "base/json.h"
 #include "tests/command.h"
 
-/* One error line, at most one hint, nothing else on standard error, nothing on standard output. */
+/* Asserts that a command failed with exit code `status`, one error line and at most one hint on standard error, and an
+ * empty standard output. */
 static inline void assert_one_error(const command_result *r, int status, const char *what) {
   ck_assert_msg(r->status == status, "%s: exit %d instead of %d: %s", what, r->status, status, r->err);
   ck_assert_msg(count_lines_with(r->err, "twinspeed: ") == 1, "%s: %s", what, r->err);
@@ -26,7 +27,7 @@ static inline cJSON *assert_json(const command_result *r, const char *schema) {
   return json;
 }
 
-/* Exit code, and a part of what is printed. */
+/* Runs a line of the program and asserts its exit code and that one of its outputs contains the text `says`. */
 static inline void assert_says(const char *line, int status, const char *says) {
   command_result r = twinspeed("%s", line);
   ck_assert_msg(r.status == status && (strstr(r.err, says) || strstr(r.out, says)), "%s: %d, no \"%s\" in %s%s", line,

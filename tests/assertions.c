@@ -15,14 +15,14 @@ void __real__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line);
 
 enum { PLACES = 8192 };
-typedef struct counts { /* shared with the processes that Check starts */
+typedef struct counts { /* in memory that all processes of the suite share */
   _Atomic unsigned long long held;
   _Atomic unsigned places;
   _Atomic uint64_t place[PLACES]; /* a hash table; 0: free */
 } counts;
 static counts *counted;
 static pid_t suite;
-static _Atomic uint64_t last; /* that Check was told of in this process */
+static _Atomic uint64_t last; /* the place that this process last reported to Check */
 
 static void forget_last(void) {
   atomic_store(&last, 0);

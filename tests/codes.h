@@ -1,8 +1,8 @@
-/* References for ZeRO++'s quantized payloads: training steps of one rank.
+/* References for ZeRO++'s quantized payloads: trainings of one rank.
  *
- * Gathers: products use weights that were quantized as `ranks` ranks would quantize their shards, and the update is of
- * the exact ones. Reductions: gradients of each micro-batch are those of a rank, which has the same samples; they are
- * added up as the ranks do, in nodes first. */
+ * Quantized gathers: products use weights that were quantized as `ranks` ranks would quantize their shards, and the
+ * optimizer updates the exact weights. Quantized reductions: the gradients of each micro-batch stand for those of one
+ * rank that has the same samples; they are added up as the ranks would add them, within each node first. */
 #ifndef TWS_TESTS_CODES_H
 #define TWS_TESTS_CODES_H
 
@@ -15,9 +15,9 @@ typedef struct codes {
   tws_training t;
   uint32_t update; /* the first operation after clipping */
   int64_t ranks;
-  int64_t near;         /* of a node; 0: weights are codes, and not gradients */
+  int64_t near;         /* ranks of a node; 0: weights are quantized instead of gradients */
   float *exact, *coded; /* all parameters */
-  float *gradients;     /* of every micro-batch, one after the other; then their sum */
+  float *gradients;     /* gradients of every micro-batch, one after the other, then their sum */
 } codes;
 
 /* Computes the values of a block's 8-bit codes. */
@@ -28,7 +28,8 @@ static inline void codes_of_block(const float *x, int64_t count, float *y) {
     y[i] = largest < 1e-30f ? 0 : nearbyintf(x[i] * (127 / largest)) * (largest / 127);
 }
 
-/* Blocks of 2048 elements begin anew with every rank's part of a parameter. What stays whole has no codes. */
+/* Quantizes all weights: blocks of 2048 elements begin anew with every rank's shard of a parameter. Parameters that are
+ * not sharded keep their exact values. */
 static inline void codes_of_all(codes *s) {
   const tws_plan *p = s->t.plan;
   memcpy(s->coded, s->exact, p->buffers[p->parameters].bytes);
@@ -45,7 +46,7 @@ static inline void codes_of_all(codes *s) {
   }
 }
 
-/* y += what 4-bit codes mean of blocks of 512 elements of a part. */
+/* Adds to y the values that 4-bit codes of x stand for, in blocks of 512 elements. */
 static inline void add_few(const float *x, int64_t count, float *y) {
   for (int64_t at = 0; at < count; at += 512) {
     const int64_t end = count - at < 512 ? count : at + 512;
@@ -56,7 +57,7 @@ static inline void add_few(const float *x, int64_t count, float *y) {
   }
 }
 
-/* Reduces elements [first, first + count) of all micro-batches' gradients, which are the shard of one rank. */
+/* Reduces the shard of one rank, elements [first, first + count), of all micro-batches' gradients into sum. */
 static inline void reduce_part(const codes *s, uint64_t all, uint64_t first, int64_t count, float *sum) {
   const int64_t near = s->near, nodes = s->ranks / near;
   float *of_node = calloc((size_t)count + 1, sizeof *of_node);
@@ -89,7 +90,8 @@ static inline void reduce_all(codes *s) {
   }
 }
 
-/* Between micro-batches their gradients are saved, and after the last replaced by their sum. */
+/* Runs before each operation: saves a micro-batch's gradients after its last operation, and before the optimizer phase
+ * replaces the gradients by their reduced sum. */
 static inline tws_code hops_probe(codes *s, uint32_t op, tws_error *err) {
   const tws_plan *p = s->t.plan;
   const uint64_t all = p->buffers[p->gradients].elements;

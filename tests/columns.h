@@ -1,5 +1,5 @@
-/* A reference for updates in two parts (plan/zenflow.c): a training of one rank that offloads nothing gives gradients,
- * and the weights that it continues with are those of plain loops in float64 over each matrix. */
+/* A reference for updates in two parts (plan/zenflow.c): the gradients come from a training of one rank that offloads
+ * nothing, and its weights are replaced after each step by those of plain loops in float64 over each matrix. */
 #ifndef TWS_TESTS_COLUMNS_H
 #define TWS_TESTS_COLUMNS_H
 
@@ -17,11 +17,11 @@ typedef struct columns_reference {
   double *weight, *m, *v, *gradient, *sum, clip;
   uint8_t *fast; /* the device updates it */
   void *raw;
-  int64_t late, late_update; /* step and number of updates after which the host's update is left to the next step; late
-                              * 0: there is none */
+  int64_t late, late_update; /* the step and the number of updates whose host update runs only in the next step; late 0:
+                              * there is none */
 } columns_reference;
 
-/* AdamW of the elements that the device updates, or of the others. */
+/* Applies AdamW to the elements that the device updates (fast 1), or to all others (fast 0). */
 static inline void columns_adamw(columns_reference *r, int fast, const double *gradient, double scale, int64_t update,
                                  int64_t own) {
   const tws_config *c = r->config;
@@ -36,7 +36,7 @@ static inline void columns_adamw(columns_reference *r, int fast, const double *g
   }
 }
 
-/* Vectors, and of each matrix the columns with the largest sums. */
+/* Chooses the elements that the device updates: all vectors, and of each matrix the columns with the largest sums. */
 static inline void columns_choose(columns_reference *r) {
   const tws_state *state = r->t.plan->state;
   for (uint32_t s = 0; s < state->shard_count; s++) {
@@ -64,7 +64,7 @@ static inline tws_code columns_probe(void *user, uint32_t op, tws_error *err) {
   return tws_executor_get(r->t.executor, 0, p->metrics, TWS_METRIC_CLIP, &r->clip, 1, err);
 }
 
-/* The host's update after the interval that ended with `step`. */
+/* Applies the host's update after the interval that ended with `step`. */
 static inline void columns_apply(columns_reference *r, int64_t step, int64_t update) {
   const int64_t warm_up = tws_zenflow_warm_up(r->config), interval = tws_zenflow_update_interval(r->config);
   const int64_t behind = step - warm_up, steps = behind <= 0 ? 1 : interval;
@@ -74,8 +74,8 @@ static inline void columns_apply(columns_reference *r, int64_t step, int64_t upd
   memset(r->sum, 0, r->count * sizeof *r->sum);
 }
 
-/* The order of the real step: the device's columns are updated, then after an interval the other columns, then the
- * choice. With overlap_step these follow the device's update of the next step. */
+/* Updates in the order of the real step: the device's columns, after an interval also the host's columns, then the
+ * choice of columns. With overlap_step the last two run after the device's update of the next step. */
 static inline void columns_update(columns_reference *r, int64_t step) {
   const int64_t update = step - r->t.counters->skipped, behind = step - tws_zenflow_warm_up(r->config);
   if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
@@ -120,7 +120,8 @@ static inline tws_code columns_begin(columns_reference *r, tws_error *err) {
   return TWS_OK;
 }
 
-/* Trains as the options say, on one rank, but for what the section zenflow moves elsewhere. */
+/* Trains one rank as the options say, without offloading: the sections zenflow and offload_optimizer are switched
+ * off. */
 static inline tws_code columns_train(const tws_train_options *options, tws_error *err) {
   tws_train_options plain = *options;
   tws_config *config;

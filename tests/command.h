@@ -37,7 +37,8 @@ static inline int command_scratch(void) {
   return fd;
 }
 
-/* argv as execv takes it, reading from `in` and writing to `out`, which are closed. Free with command_free(). */
+/* Runs a program with argv as execv takes it, reading from `in` and writing to `out`, and closes both. Returns its exit
+ * code and outputs; free them with command_free(). */
 static inline command_result command_execute_between(int in, int out, char *const *argv) {
   int err = command_scratch();
   pid_t child = fork();
@@ -56,7 +57,7 @@ static inline command_result command_execute_between(int in, int out, char *cons
   return result;
 }
 
-/* The same with an empty standard input. */
+/* Runs a program with an empty standard input, writing to `out`. */
 static inline command_result command_execute_to(int out, char *const *argv) {
   return command_execute_between(open("/dev/null", O_RDONLY), out, argv);
 }
@@ -65,7 +66,8 @@ static inline command_result command_execute(char *const *argv) {
   return command_execute_to(command_scratch(), argv);
 }
 
-/* twinspeed with the words of a line, split at blanks ('...' keeps blanks). */
+/* Runs twinspeed with the words of a line, split at blanks ('...' keeps blanks), and returns its exit code and
+ * outputs. */
 static inline command_result twinspeed_between(int in, int out, char *line) {
   char *argv[128] = {(char *)TWS_BUILD_DIR "/twinspeed"};
   int argc = 1;
@@ -86,7 +88,7 @@ static inline command_result twinspeed_to(int out, char *line) {
   return twinspeed_between(open("/dev/null", O_RDONLY), out, line);
 }
 
-/* Likewise, with the words given as one printf text. */
+/* Runs twinspeed with the words of a printf text, and returns its exit code and outputs. */
 static inline command_result twinspeed(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline command_result twinspeed(const char *format, ...) {
   char line[8192];
@@ -97,7 +99,7 @@ static inline command_result twinspeed(const char *format, ...) {
   return twinspeed_to(command_scratch(), line);
 }
 
-/* The same with a text of at most 60 KiB in a pipe as standard input: it can be read once. */
+/* Runs twinspeed with a text of at most 60 KiB in a pipe as standard input, which can be read only once. */
 static inline command_result twinspeed_fed(const char *text, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static inline command_result twinspeed_fed(const char *text, const char *format, ...) {
@@ -112,7 +114,7 @@ static inline command_result twinspeed_fed(const char *text, const char *format,
   return twinspeed_between(ends[0], command_scratch(), line);
 }
 
-/* The same when whoever read its output has left. */
+/* Runs twinspeed with a pipe as standard output whose reading end is closed. */
 static inline command_result twinspeed_unread(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline command_result twinspeed_unread(const char *format, ...) {
   char line[8192];

@@ -1,4 +1,4 @@
-/* Configurations from texts, and the last error. */
+/* Reads configurations from texts for suites, and keeps the last error. */
 #ifndef TESTS_CONFIGS_H
 #define TESTS_CONFIGS_H
 

@@ -6,25 +6,28 @@
 #include <stddef.h>
 #include "plan/topology.h"
 
-/* Prime factors in ascending order; returns how many (at most 31). factors has room for 31. */
+/* Writes the prime factors of a number in ascending order and returns how many there are (at most 31). factors has room
+ * for 31. */
 static inline int tws_prime_factors(int number, int *factors);
-/* The topology when none was configured: prime factors of the world dealt in turn to "pipe" and "data". */
+/* Makes the topology of a job that configures none: the prime factors of the world, dealt alternately to "pipe" and
+ * "data". */
 static inline tws_code tws_pipeline_grid_default(int world, tws_topology *topology, tws_error *err);
-/* TWS_INVALID unless the axes "pipe" and "data" are there and the topology has `world` ranks. */
+/* Returns TWS_INVALID unless the topology has the axes "pipe" and "data" and `world` ranks. */
 static inline tws_code tws_pipeline_grid_check(const tws_topology *topology, int world, tws_error *err);
 
 typedef enum tws_grid_group {
   TWS_GRID_REPLICA, /* all stages and model shards of one data coordinate: norms and overflow ("model parallel") */
   TWS_GRID_DATA,
   TWS_GRID_PIPE,
-  TWS_GRID_SLICE, /* along "model"; the rank alone without that axis */
+  TWS_GRID_SLICE, /* the ranks along "model"; without that axis the rank alone */
   TWS_GRID_GROUP_COUNT
 } tws_grid_group;
 
-/* Ranks of the group of this kind that `rank` is in, ascending; returns how many. ranks has room for the world. */
+/* Writes the ranks of the group of this kind that `rank` is in, ascending; returns how many there are. ranks has room
+ * for the world. */
 static inline int tws_pipeline_grid_group(const tws_topology *topology, tws_grid_group kind, int rank, int *ranks);
-/* All groups of a kind in the order in which they are created (kinds follow each other as in the enumeration): group
- * number `index`, or 0 ranks past the last. */
+/* Writes the ranks of group number `index` of a kind, in the order in which groups are created; returns how many there
+ * are, or 0 where `index` is past the last group. Kinds follow each other as in the enumeration. */
 static inline int tws_pipeline_grid_nth(const tws_topology *topology, tws_grid_group kind, int index, int *ranks);
 
 /* ---- how ---- */

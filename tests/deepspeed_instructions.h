@@ -46,12 +46,14 @@ typedef struct tws_instruction_schedule {
 enum { TWS_STEP_INSTRUCTIONS = 8 }; /* no step has more */
 
 static inline tws_code tws_instruction_check(const tws_instruction_schedule *schedule, tws_error *err);
-/* Steps, numbered from 0, and activation buffers, of a schedule that passes the check. */
+/* Return the number of steps, numbered from 0, and the number of activation buffers of a schedule that passes the
+ * check. */
 static inline int64_t tws_instruction_steps(const tws_instruction_schedule *schedule);
 static inline int tws_instruction_buffers(const tws_instruction_schedule *schedule);
-/* TRAIN: the micro-batch that a step would work on, outside 0 .. micro_batches - 1 when it has none. */
+/* Returns the micro-batch of a step of TRAIN, outside 0 .. micro_batches - 1 when the step has none; *forward is 1 in a
+ * forward step. */
 static inline int64_t tws_instruction_micro_batch(const tws_instruction_schedule *schedule, int64_t step, int *forward);
-/* Instructions of a step in order; returns how many. */
+/* Writes the instructions of a step in order and returns how many there are. */
 static inline int tws_instruction_step(const tws_instruction_schedule *schedule, int64_t step,
                                        tws_instruction instructions[TWS_STEP_INSTRUCTIONS]);
 
@@ -119,7 +121,7 @@ static inline void train_step(const tws_instruction_schedule *schedule, int64_t 
   int64_t now = tws_instruction_micro_batch(schedule, step, &forward);
   int64_t before = step > 0 ? tws_instruction_micro_batch(schedule, step - 1, &ignored) : -1;
   int has_now = now >= 0 && now < micro_batches, has_before = before >= 0 && before < micro_batches;
-  /* One neighbour sends first while the other receives first, so that blocking messages pair up. */
+  /* One of two neighbouring stages sends first while the other receives first, so that blocking messages pair up. */
   if (forward) {
     if (has_before && !first) emit(e, TWS_INSTRUCTION_SEND_GRAD, before % buffers);
     if (has_now && !first) emit(e, TWS_INSTRUCTION_RECV_ACTIVATION, now % buffers);

@@ -1,5 +1,6 @@
-/* One kernel on a backend with memory of its own: operands go there between guard zones, are computed on, and come
- * back. Each keeps its place relative to 256 bytes, and operands at one address stay at one address. */
+/* Runs one kernel on a backend with memory of its own: copies the operands there between guard zones, runs the kernel,
+ * and copies them back. Addresses keep their remainder modulo 256 bytes, and operands at one address stay at one
+ * address. */
 #ifndef TWS_TESTS_DEVICE_RUN_H
 #define TWS_TESTS_DEVICE_RUN_H
 
@@ -32,7 +33,7 @@ static inline device_place device_places(const operand_info *info, int count, vo
   return p;
 }
 
-/* TWS_INTERNAL when the kernel wrote outside its operands. */
+/* Runs a kernel on copies of the operands. Returns TWS_INTERNAL when the kernel wrote outside its operands. */
 static inline tws_code device_run(const tws_backend_ops *ops, tws_backend *backend, const tws_work *w,
                                   const tws_arguments *a, const operand_info *info, void *const *data,
                                   const tws_dtype *types, int count, tws_error *err) {

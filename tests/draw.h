@@ -4,7 +4,7 @@
 
 #include "base/random.h"
 
-/* From low to high, both included. */
+/* Returns a pseudo-random number from low to high, both included, for a seed and an index. */
 static inline int draw(uint64_t seed, uint64_t index, int low, int high) {
   uint32_t bits[4];
   tws_philox(seed, 77, index, bits);

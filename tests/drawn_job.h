@@ -1,5 +1,5 @@
-/* Jobs for tests of bounds and estimates: legal ones at random, and those of kinds that few draws are. A job's seed says
- * which kind it is of: it is that kind's number and up. */
+/* Jobs for tests of bounds and estimates: legal jobs at random, and jobs of kinds that few random draws produce. The
+ * seed of such a job is its kind's constant (CODED and so on, see below) plus a number. */
 #ifndef TWS_TESTS_DRAWN_JOB_H
 #define TWS_TESTS_DRAWN_JOB_H
 
@@ -8,7 +8,7 @@
 #include "models/hardware/profile.h"
 #include "tests/legal_job.h"
 
-/* Jobs at random costs have one for all streams, or one for each. */
+/* Returns 1 if all streams of a job at random costs share one queue, and 0 if each stream has its own. */
 static inline int in_one_queue(uint64_t seed) {
   return seed % 8 == 5;
 }
@@ -23,7 +23,8 @@ typedef struct drawn_job {
   tws_plan_request request;
 } drawn_job;
 
-/* Draws jobs whose reductions overlap the last backward pass, which few draws do: one of those near this seed. */
+/* Draws a job whose reductions overlap the last backward pass; the seed is this constant plus a number. Draws are
+ * repeated until one fits. */
 enum { BESIDE = 1 << 20 };
 static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -39,7 +40,8 @@ static tws_config draw_beside(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise draws jobs of stage 3 with secondary partitions or quantized payloads, one operation after another. */
+/* Draws a job of stage 3 with secondary partitions or quantized payloads, whose operations do not overlap; the seed is
+ * CODED plus a number. */
 enum { CODED = 1 << 21 };
 static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -52,8 +54,8 @@ static tws_config draw_coded(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise draws jobs whose optimizer is on the host, or its states on the disk, of so few ranks that one of each stage
- * represents the others. */
+/* Draws for a job that the optimizer is on the host, or its states on the disk. draw_offloaded() gives such a job so
+ * few ranks that one rank of each stage represents the others; its seed is OFFLOADED plus a number. */
 enum { OFFLOADED = 1 << 22 };
 static void put_on_host(uint64_t seed, tws_config *c) {
   c->zero.offload_optimizer = draw(seed, 610, 4) ? 1 : 2;
@@ -63,7 +65,7 @@ static void put_on_host(uint64_t seed, tws_config *c) {
   c->zero.reduce_scatter = (int)draw(seed, 614, 2);
 }
 
-/* Parameters there, too, or alone; some of them beyond, on the disk. */
+/* Draws that the parameters are on the host, some of them on the disk, with the optimizer or without it. */
 static void put_parameters_on_host(uint64_t seed, tws_config *c) {
   c->zero.offload_param = draw(seed, 630, 3) ? 1 : 2;
   c->zero.offload_param_pinned = draw(seed, 631, 4) > 0;
@@ -108,7 +110,8 @@ static tws_config draw_offloaded(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs of stage 3 with tensor ranks, most of which have no biases that one of them adds. */
+/* Draws a job of stage 3 with tensor ranks, most of which have no bias that one of them adds alone; the seed is RANKED
+ * plus a number. */
 enum { RANKED = 1 << 23 };
 static tws_config draw_ranked(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -122,13 +125,13 @@ static tws_config draw_ranked(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise draws jobs of stages 2 and 3 whose gathers and reductions overlap the layers. */
+/* Draws a job of stage 2 or 3 whose gathers and reductions overlap the layers; the seed is IN_STEP plus a number. */
 enum { IN_STEP = 1 << 24 };
 static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   tws_config c;
   for (uint64_t near = 0;; near++) {
     c = legal_job(seed + (near << 32), s, world);
-    const int alone = c.sequence_ranks == 1 || draw(seed, 601, 8) == 0; /* else ranks lie unevenly on nodes */
+    const int alone = c.sequence_ranks == 1 || draw(seed, 601, 8) == 0; /* sequence ranks would lie unevenly on nodes */
     const int sharded = c.zero.stage == 3 && (c.tensor_ranks == 1 || draw(seed, 602, 8) == 0);
     if (c.pipeline_stages == 1 && *world > c.tensor_ranks && alone && (seed % 2 == 0 || sharded)) break;
   }
@@ -145,7 +148,8 @@ static tws_config draw_in_step(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise draws jobs whose tensor ranks exchange during compute, with all ZeRO collectives that may overlap it. */
+/* Draws a job whose tensor ranks exchange during compute, with all ZeRO collectives that may overlap that; the seed is
+ * EXCHANGED plus a number. */
 enum { EXCHANGED = 1 << 25 };
 static tws_config draw_exchanged(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -162,9 +166,9 @@ static tws_config draw_exchanged(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose sequences go round rings: every second with groups that may lie unevenly on nodes. Of few
- * samples, each of which is an operation of its own: plans add up the same time so often that they round it off as
- * often. */
+/* Draws a job whose sequences are divided by ring attention; the seed is RINGED plus a number, and where that is odd,
+ * groups may lie unevenly on nodes. The job has few samples, because each is an operation of its own, and a plan's
+ * seconds lose precision with every addition of an equal time. */
 enum { RINGED = 1 << 26, FEW_SAMPLES = 16 };
 static tws_config draw_ringed(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -181,9 +185,9 @@ static tws_config draw_ringed(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs whose optimizer is on the host, or its states on the disk, at all stages that may have it, some of it
- * on the device, late, or in two parts, and at stage 3 parameters: every second with groups that may lie unevenly on
- * nodes. */
+/* Draws a job whose optimizer is on the host, or its states on the disk, at all stages that allow it: also partly on
+ * the device, one step late, or in two parts, and at stage 3 with parameters there. The seed is HOSTED plus a number;
+ * where that is odd, groups may lie unevenly on nodes. */
 enum { HOSTED = 1 << 27 };
 static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   tws_config c;
@@ -203,7 +207,8 @@ static tws_config draw_hosted(uint64_t seed, shape *s, int *world) {
   return c;
 }
 
-/* Likewise jobs of all these kinds, whose activation checkpoints wait on the host. */
+/* Draws a job of any of these kinds whose activation checkpoints are kept on the host; the seed is CHECKPOINTED plus a
+ * number. */
 enum { CHECKPOINTED = 1 << 28 };
 static tws_config draw_checkpointed(uint64_t seed, shape *s, int *world) {
   static tws_config (*const kinds[])(uint64_t, shape *, int *) = {
@@ -221,7 +226,7 @@ static void draw_job(uint64_t seed, int64_t more_layers, int64_t longer, drawn_j
   ck_assert(tws_cluster_load("dgx-a100", &j->cluster, &err) == TWS_OK);
   j->cluster.nodes = 4;
   if (seed >= OFFLOADED && !(seed >= RINGED && seed % 2))
-    j->cluster.devices_per_node = 32; /* groups that do not lie unevenly on nodes */
+    j->cluster.devices_per_node = 32; /* all ranks of a group are on one node */
   j->machine = (tws_machine){&j->cluster, j->profile};
   shape s;
   int world;

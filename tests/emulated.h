@@ -39,8 +39,8 @@ static inline void write_files(void) {
   if (symlink(target, path) != 0) exit(1);
 }
 
-/* Reads the losses of a run, then those of its last evaluation; flags are the command's, without the device, and
- * without the text unless it is another one. Returns their number. */
+/* Trains and reads the losses of the steps, then those of the last evaluation, into `loss`; flags are the command's,
+ * without the device, and without the text unless another one is wanted. Returns the number of losses. */
 static inline int train(int on_device, int ranks, const char *flags, double *loss) {
   char csv[96], line[512];
   snprintf(csv, sizeof csv, "%s/steps.csv", folder);

@@ -8,7 +8,7 @@
 #include "base/status.h"
 
 typedef struct failing_allocator {
-  long countdown; /* this many more succeed; below 0: all do */
+  long countdown; /* number of further allocations that succeed; below 0: all do */
   long calls, held;
 } failing_allocator;
 
@@ -27,9 +27,9 @@ static void *failing_resize(void *user, void *pointer, size_t bytes) {
   return fresh;
 }
 
-/* Run body(user) with the n-th allocation failing, for n = 0, 1, ... until it runs through. The body returns a code and
- * frees all it made. Returns the number of failures that were tried; bad receives how many runs leaked or failed with
- * another code. Once allocation n has failed all later ones fail as well. */
+/* Runs body(user) with the n-th allocation failing, for n = 0, 1, ... until no allocation fails. The body returns a
+ * code and frees all that it allocated. Returns the number of failures that were tried; *bad receives how many runs
+ * leaked or failed with another code than TWS_MEMORY. Once allocation n has failed, all later ones fail as well. */
 static inline long fail_every_allocation(tws_code (*body)(void *user), void *user, long *bad) {
   long tried = 0;
   *bad = 0;

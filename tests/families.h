@@ -1,5 +1,5 @@
 /* Families of decoders as golden files list them (tests/golden/decoders.json): their networks, and weights by a formula
- * that the reference library had, too. */
+ * that the reference library was given, too. */
 #ifndef TESTS_FAMILIES_H
 #define TESTS_FAMILIES_H
 
@@ -8,8 +8,8 @@
 #include "tests/hand_network.h"
 #include "tests/members.h"
 
-/* Weights: tensors of one shape have nothing in common, so that a layer, an expert or a projection in another's place
- * is seen. */
+/* Returns a hash for an element of a tensor. Tensors of the same shape get different values, so that a test notices a
+ * layer, an expert or a projection in another's place. */
 static inline uint32_t word_of(uint64_t element, uint64_t tensor) {
   uint32_t x = (uint32_t)(element + tensor * UINT64_C(0x9e3779b9));
   x = (x ^ x >> 16) * 0x85ebca6bU;
@@ -46,13 +46,13 @@ static inline tensors tensors_of(const tws_network *network) {
   return t;
 }
 
-/* Element of the parameter for an element of the file's tensor. */
+/* Returns the index of a parameter's element for an element (row, column) of the file's tensor. */
 static inline uint64_t element_of(const tws_hf_tensor *t, const int64_t *row_in, int64_t row, int64_t column) {
   return (uint64_t)(t->transposed ? (t->first_row + column) * t->columns + row
                                   : (t->first_row + row_in[row]) * t->columns + column);
 }
 
-/* Rows of the parameter by rows of the file. */
+/* Returns, for each row of the file's tensor, its row of the parameter; the caller frees it. */
 static inline int64_t *rows_by_file(const tws_hf_tensor *t) {
   int64_t *row_in = calloc((size_t)t->rows + 1, sizeof *row_in);
   for (int64_t row = 0; row < t->rows; row++) row_in[tws_hf_row(t, row)] = row;
@@ -64,13 +64,14 @@ static inline int is_weight(const char *name) {
   return length > 6 && strcmp(name + length - 6, "weight") == 0;
 }
 
-/* The value of a tensor's element, given the tensor's index in its golden list; weights of norms are around 1, all
- * others around 0. `width`: the difference of the largest and the smallest value. */
+/* Returns the value of a tensor's element, given the tensor's index in its golden list; weights of norms are around 1,
+ * all others around 0. `width`: the difference of the largest and the smallest value. */
 static inline float weight_of(const char *name, int dims, uint64_t element, uint64_t index, double width) {
   return (float)((word_of(element, index) / 0x1p24 - 0.5) * width + (dims == 1 && is_weight(name)));
 }
 
-/* Number `index` of the golden tensors, of this name and shape. */
+/* Fills the weights of a tensor by formula; its position in the golden list of tensors is the formula's index, and its
+ * shape there is checked. */
 static inline void fill_tensor(hand_job *job, const tws_hf_tensor *t, const cJSON *golden, double width) {
   const cJSON *shape;
   uint64_t index = 0;
@@ -104,8 +105,8 @@ static inline uint32_t buffer_named(const tws_plan *plan, const char *name) {
   return b;
 }
 
-/* Writes the segments of the job's weights that the rank of the plan has to its executor, in whatever precision they
- * are, and the running statistics that a job begins with. */
+/* Writes the segments of the job's weights that the rank of the plan has to its executor, in the precision of its
+ * buffers, and the running statistics that a job begins with. */
 static inline tws_code put_rank_weights(const hand_job *job, const tws_plan *plan, tws_executor *x, tws_error *why) {
   tws_arena *arena = tws_arena_create();
   tws_piece *held = NULL;

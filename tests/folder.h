@@ -22,7 +22,7 @@ static inline void remove_folder(void) {
   if (system(command) != 0) exit(1);
 }
 
-/* A path in it; the text is forgotten after eight more. */
+/* Returns the path of a name in the test's folder; the text is overwritten by the eighth call after this one. */
 static inline const char *in_folder(const char *name) {
   static char paths[8][320];
   static int next;

@@ -1,4 +1,4 @@
-/* A small checkpoint by hand: one rank, one matrix; and saving it as a job does. */
+/* A small checkpoint by hand of one rank and one matrix, which is saved as a job saves its checkpoint. */
 #ifndef TESTS_HAND_CHECKPOINT_H
 #define TESTS_HAND_CHECKPOINT_H
 

@@ -42,8 +42,8 @@ typedef struct hand_job {
   const tws_plan *programs[2];
   tws_backend *backend;
   tws_executor *executor;
-  float *weights, *gradients; /* as the parameters lie one after another */
-  int64_t step;               /* before this one: random bits follow it */
+  float *weights, *gradients; /* one parameter after another */
+  int64_t step;               /* number of steps before the current one, from which its random bits follow */
   uint64_t *first;            /* per parameter */
   const void *input[TWS_NETWORK_INPUTS];
 } hand_job;
@@ -58,7 +58,8 @@ static inline tws_plan *hand_plan_of(const tws_network *network, const tws_confi
   return plan;
 }
 
-/* All readers agree on the plan: bytes of the ledger are those of the arena, and path and simulation are equal. */
+/* Checks that all readers agree on the plan: the ledger has the bytes of the arena, and the longest path takes as long
+ * as the simulation. */
 static inline void hand_plan_read(const tws_plan *plan) {
   tws_ledger ledger;
   HAND_OK(tws_ledger_read(plan, &ledger, &err));
@@ -66,7 +67,8 @@ static inline void hand_plan_read(const tws_plan *plan) {
   job_seconds(&plan, 1);
 }
 
-/* Moves an entry of the state out of the executor (put 0) or into it, parameter by parameter. */
+/* Copies an entry of the state, parameter by parameter, from the executor's buffer to values (put 0) or from values to
+ * the buffer (put 1). */
 static inline void hand_move(hand_job *job, uint32_t buffer, const char *entry, float *values, int put) {
   const tws_state *state = job->train->state;
   const uint32_t at = tws_state_find(state, entry);
@@ -85,7 +87,7 @@ static inline const char *hand_entry_name(const hand_job *job, uint32_t buffer) 
   return job->train->buffers[buffer].name;
 }
 
-/* Running statistics as a job's begin. */
+/* Resets the running statistics to their values at the beginning of a job. */
 static inline void hand_reset_running(hand_job *job) {
   const uint32_t buffer = job->train->running;
   if (buffer == TWS_NONE) return;
@@ -95,7 +97,8 @@ static inline void hand_reset_running(hand_job *job) {
   free(values);
 }
 
-/* Weights at random from the network's rules, or near one where a rule says so. */
+/* Plans a job of one rank for the network and draws its weights by the network's initialisation rules, or near 1 where
+ * a rule says so. */
 static inline void hand_job_begin(hand_job *job, const tws_network *network, const char *config) {
   memset(job, 0, sizeof *job);
   ck_assert_msg(resolve(config, 1, network->hidden, &job->config) == TWS_OK, "%s: %s", config, err.message);
@@ -135,12 +138,13 @@ static inline void hand_job_end(hand_job *job) {
   free(job->first);
 }
 
-/* `data` is read at each step: programs use one memory in turn. */
+/* Sets the data of an input. Each step copies it anew, because the programs share the memory of inputs. */
 static inline void hand_input(hand_job *job, uint32_t input, const void *data) {
   job->input[input] = data;
 }
 
-/* The loss of these weights, with that of routers. Training also leaves the gradients. */
+/* Returns the loss with these weights, including the auxiliary loss of routers. With train 1 the job's gradients are
+ * set, too. */
 static inline double hand_loss(hand_job *job, const float *weights, int train) {
   const tws_plan *plan = train ? job->train : job->evaluate;
   const int program = train ? TWS_PROGRAM_TRAIN : TWS_PROGRAM_EVALUATE;
@@ -157,7 +161,7 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
   }
   HAND_OK(tws_executor_put(job->executor, program, plan->hyper, 0, hyper, TWS_HYPER_COUNT, &err));
   HAND_OK(tws_executor_put(job->executor, program, plan->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
-  if (train) { /* the first moment begins at 0 and ends as (1 - beta1) x the gradient */
+  if (train) { /* AdamW's first moment begins at 0 and is (1 - beta1) x the gradient after the step */
     const uint32_t moment = plan->optimizer_state[0];
     float *zeros = calloc(plan->buffers[moment].elements, sizeof *zeros);
     HAND_OK(tws_executor_put(job->executor, 0, moment, 0, zeros, plan->buffers[moment].elements, &err));
@@ -174,7 +178,7 @@ static inline double hand_loss(hand_job *job, const float *weights, int train) {
   return metrics[TWS_METRIC_LOSS] + metrics[TWS_METRIC_AUXILIARY];
 }
 
-/* Returns 1 if training differs from an evaluation: it normalises by its batches, or drops numbers. */
+/* Returns 1 if training differs from an evaluation: training normalises by batch statistics, or has dropout. */
 static inline int hand_trains_apart(const hand_job *job) {
   const tws_network *network = job->train->network;
   int apart = job->train->running != TWS_NONE;
@@ -182,9 +186,9 @@ static inline int hand_trains_apart(const hand_job *job) {
   return apart;
 }
 
-/* The loss along a random direction of each parameter, against its gradient: central differences of a step h in float32
- * are off by about h^2 and 1e-7 / h, which `noise` allows for where gradients are small. The loss is that of an
- * evaluation where training has the same. */
+/* Compares the change of the loss along a random direction of each parameter with its gradient: central differences of
+ * a step h in float32 have errors of about h^2 and 1e-7 / h, which `noise` allows for where gradients are small. The
+ * loss is that of an evaluation where training computes the same. */
 static inline void hand_differentiate_by(hand_job *job, double tolerance, double h, double noise) {
   const tws_network *network = job->train->network;
   const uint64_t total = job->first[network->param_count];

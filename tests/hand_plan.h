@@ -1,10 +1,11 @@
-/* Builds plans that a test writes down itself, as the plan's builder does. */
+/* Helpers for tests that write down a plan operation by operation, as the plan's builder does. */
 #ifndef TWS_TESTS_HAND_PLAN_H
 #define TWS_TESTS_HAND_PLAN_H
 
 #include "plan/plan.h"
 
-/* Returns the number of earlier operations of the communicator of the plan's last operation. */
+/* Sets the match number of the plan's last operation: the number of earlier operations of the same communicator (for a
+ * message: of the same kind and peer). */
 static inline void number_last_op(tws_plan *plan) {
   tws_op *op = &plan->ops[plan->op_count - 1];
   op->match = 0;
@@ -15,7 +16,7 @@ static inline void number_last_op(tws_plan *plan) {
                                                 : before->peer == op->peer);
 }
 
-/* The last operation waits for `op`. */
+/* Makes the plan's last operation wait for operation `op`. */
 static inline void last_op_waits(tws_plan *plan, uint32_t op) {
   plan->deps[plan->dep_count++] = op;
   plan->ops[plan->op_count - 1].dep_count++;

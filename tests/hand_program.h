@@ -9,7 +9,7 @@
 #include "models/operator.h"
 #include "plan/builder.h"
 
-/* Also for programs that are not suites of Check. */
+/* Aborts with the message `what` unless the condition holds. Programs that are not suites of Check call it, too. */
 static inline void hand_need(int holds, const char *what) {
   if (holds) return;
   fprintf(stderr, "a program by hand: %s\n", what);
@@ -21,7 +21,8 @@ typedef struct hand_program {
   tws_error err;
 } hand_program;
 
-/* `state` is the caller's, with the entries that it has by then; NULL: the program has none. */
+/* Begins a program over a state that the caller owns, with the entries that it has by then; NULL: the program has no
+ * state. */
 static inline void hand_begin(hand_program *h, tws_state *state, int rank, int world) {
   const tws_axis axis = TWS_AXIS_DATA;
   memset(h, 0, sizeof *h);
@@ -58,7 +59,7 @@ static inline uint32_t hand_add_state(tws_state *state, const char *name, tws_ti
   return index;
 }
 
-/* The program's buffer for an entry of its state. */
+/* Returns the program's buffer of the state entry of this name. */
 static inline uint32_t hand_state(hand_program *h, const char *name) {
   const uint32_t index = tws_state_find(h->b.plan->state, name);
   hand_need(index != TWS_NONE, name);
@@ -72,7 +73,8 @@ static inline uint32_t hand_buffer(hand_program *h, const char *name, tws_tier t
   return buffer;
 }
 
-/* `constant`: the first parameter of the kernel or, where it has none, its first argument. */
+/* Adds a kernel to the program. `constant`: the first parameter of the kernel or, where it has none, its first
+ * argument. */
 static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel kernel, int64_t count, double constant,
                                 const tws_operand *operands, int operand_count) {
   tws_work work;
@@ -88,11 +90,12 @@ static inline void hand_compute(hand_program *h, tws_stream stream, tws_kernel k
                            operand_count);
 }
 
-/* ---- an all-to-all whose counts are known when it runs: what experts' tokens do ---- */
+/* ---- an all-to-all whose counts are known only when it runs, as for experts' tokens ---- */
 
 enum { UNEVEN_CAPACITY = 96 };
 
-/* Counts, slots that are sent and slots that are received; expected: half of the capacity. */
+/* Makes a plan whose buffers are the counts, the slots that are sent and the slots that are received; the expected
+ * traffic is half of the capacity. */
 static inline tws_plan *uneven_plan(int rank, int world) {
   const uint64_t slots = (uint64_t)world * UNEVEN_CAPACITY;
   hand_program h;
@@ -111,7 +114,8 @@ static inline tws_plan *uneven_plan(int rank, int world) {
   return hand_end(&h);
 }
 
-/* Data and count that rank `from` sends to rank `to`: no two pairs alike, some empty. */
+/* Return the number of elements that rank `from` sends to rank `to`, and the value of the i-th: no two pairs are alike,
+ * and some counts are 0. */
 static inline int uneven_count(int from, int to) {
   return (from * 37 + to * 23) % (UNEVEN_CAPACITY + 1) * (from != to + 1);
 }
@@ -119,11 +123,12 @@ static inline float uneven_value(int from, int to, int i) {
   return (float)(from * 10000 + to * 1000 + i);
 }
 
-/* ---- a gather to one rank, which adds something, and the scatter back ---- */
+/* ---- a gather to one rank, which doubles the values, and a scatter to all ---- */
 
 enum { GATHERED = 1000, GATHER_ROOT = 1 };
 
-/* Buffers 0 and 1 of every rank: what it gives, and what it gets back: twice that. The root alone has room for all. */
+/* Makes a rank's plan. Buffer 0 is what the rank sends to the root, and buffer 1 what it receives: twice the values of
+ * buffer 0. Only the root has buffers for the values of all ranks. */
 static inline tws_plan *gather_plan(int rank, int world) {
   const uint64_t count = GATHERED, all = count * (uint64_t)world;
   const int root = GATHER_ROOT % world, is_root = rank == root;

@@ -1,4 +1,4 @@
-/* Checks the readers of time: the longest path, with which a simulation of the same ranks has to agree. */
+/* Checks the estimates of time: a simulation of the same ranks has to agree with the longest path. */
 #ifndef TESTS_JOB_SECONDS_H
 #define TESTS_JOB_SECONDS_H
 
@@ -8,7 +8,7 @@
 #include "estimators/estimators.h"
 #include "tests/sim_module.h"
 
-/* With a disk. Kept as long as the suite runs. */
+/* Returns a machine with a disk, which exists as long as the suite runs. */
 static inline const tws_machine *job_machine(void) {
   static tws_profile *profile;
   static tws_cluster cluster;

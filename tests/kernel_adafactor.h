@@ -31,7 +31,7 @@ static double factored_argument(const cJSON *arguments, const char *name, int in
   return cJSON_IsNumber(item) ? item->valuedouble : fallback;
 }
 
-/* Computes the sums of two parts of a tensor, as two ranks would, adds them and updates the tensor. */
+/* Computes the sums of two parts of a tensor, as two ranks would do, adds these sums and updates the tensor. */
 static void factored_update(tws_backend *backend, const cJSON *arguments, factored_tensor *t, float *hyper) {
   const double epsilon = factored_argument(arguments, "eps", 0, 1.1920928955078125e-7);
   const tws_work moments = {.code = TWS_KERNEL_FACTOR_MOMENTS,

@@ -1,4 +1,4 @@
-/* The backend under test, and its kernels on operands wherever the backend's memory is. */
+/* The backend under test; its kernels run on operands in the memory of the backend. */
 #ifndef TESTS_KERNEL_BACKEND_H
 #define TESTS_KERNEL_BACKEND_H
 
@@ -13,13 +13,14 @@ static tws_backend_kind backend_kind = TWS_BACKEND_HOST;
 #include "tests/device_run.h"
 #include "tests/kernel_operands.h"
 
-/* The tested backend: the host, or the one that TWINSPEED_TEST_BACKEND names, in memory of its own ("host-staged": the
- * host by way of staging, which tests the copies). */
+/* The tested backend: the host, or the backend that TWINSPEED_TEST_BACKEND names, with memory of its own
+ * ("host-staged": the host with staged copies of operands, which tests the copies). */
 static const tws_backend_ops *host;
 static int staged;
 static int most_threads = 3;
 
-/* Check records every assertion in a file: too slow for each element. */
+/* Check records every assertion in a file, which is too slow for an assertion per element: REQUIRE() reports failures
+ * only. */
 #define REQUIRE(condition, ...)                  \
   do {                                           \
     if (!(condition)) ck_abort_msg(__VA_ARGS__); \
@@ -33,8 +34,8 @@ static inline tws_code run_kernel(tws_backend *backend, const tws_work *w, const
   return device_run(host, backend, w, a, info, data, types, count, err);
 }
 
-/* One for each instruction set and number of threads, kept: making one means compiling kernels in the library.
- * NULL: this instruction set is not there. */
+/* Returns the backend for an instruction set and a number of threads; backends are kept, because creating one compiles
+ * kernels in the library. NULL: the machine lacks this instruction set. */
 static tws_backend *kept_backends[4][4];
 static inline tws_backend *use_backend(int device, int threads) {
   tws_error err = {0};
@@ -68,7 +69,8 @@ static inline void drop_backends(void) {
 /* The status of the program. */
 static inline int run_kernel_suite(Suite *suite) {
   SRunner *runner = srunner_create(suite);
-  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a fork would lose the kept backends */
+  if (!getenv("CK_FORK")) srunner_set_fork_status(runner, CK_NOFORK); /* a forked process would have to create its
+                                                                       * backends again */
   srunner_run_all(runner, CK_NORMAL);
   const int failed = srunner_ntests_failed(runner);
   srunner_free(runner);

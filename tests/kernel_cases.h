@@ -73,7 +73,7 @@ static const test_case table[] = {
     CASE(NORM, {5, 33}, {1e-6}, TWS_RMS | TWS_RESIDUAL, F),
     CASE(NORM, {40, 768}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B),
     CASE(NORM, {9, 130}, {1e-6}, TWS_RMS | TWS_RESIDUAL, H),
-    CASE(NORM, {3, 1600}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B), /* a block's rows, and those beyond its registers */
+    CASE(NORM, {3, 1600}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, B), /* rows within a thread block's registers, and longer */
     CASE(NORM, {3, 5000}, {1e-6}, TWS_RMS, F),
     CASE(NORM, {2, 16400}, {1e-5}, TWS_BIAS | TWS_RESIDUAL, F),
     CASE(NORM, {9, 48}, {1e-5}, TWS_PLAIN, F),
@@ -93,11 +93,11 @@ static const test_case table[] = {
     CASE(NORM_GRAD, {20, 100}, {1e-5}, TWS_RMS, B),
     CASE(NORM_GRAD, {40, 300}, {1e-5}, TWS_BIAS | ACC_PARAM, H),
     CASE(NORM_GRAD, {40, 301}, {1e-5}, TWS_RMS | ACC, HM),
-    CASE(NORM_GRAD, {55, 768}, {1e-5}, TWS_BIAS | ACC, B), /* a pack of a row for each thread, two, too many */
+    CASE(NORM_GRAD, {55, 768}, {1e-5}, TWS_BIAS | ACC, B), /* rows of one pack per thread, of two, of too many */
     CASE(NORM_GRAD, {20, 1600}, {1e-5}, TWS_RMS | ACC_PARAM, F),
     CASE(NORM_GRAD, {15, 4096}, {1e-5}, TWS_BIAS, M),
     CASE(NORM_GRAD, {3, 5200}, {1e-5}, TWS_BIAS | ACC, F),
-    CASE(NORM_GRAD, {55, 768}, {1e-5}, TWS_BIAS | ACC | TWS_SUMS, B), /* with a bias' gradient, in each of these ways */
+    CASE(NORM_GRAD, {55, 768}, {1e-5}, TWS_BIAS | ACC | TWS_SUMS, B), /* the sizes above, with a bias' gradient */
     CASE(NORM_GRAD, {300, 1600}, {1e-5}, TWS_BIAS | ACC | ACC_PARAM | TWS_SUMS, F),
     CASE(NORM_GRAD, {15, 4096}, {1e-5}, TWS_BIAS | TWS_SUMS, M),
     CASE(NORM_GRAD, {3, 5200}, {1e-5}, TWS_BIAS | ACC | TWS_SUMS, F),
@@ -108,11 +108,11 @@ static const test_case table[] = {
     CASE(CACHE_WRITE, {5, 1, 4, 1, 17, 40}, {0}, 0, B),
     CASE(CACHE_WRITE, {3, 30, 6, 6, 64, 7}, {0}, 0, H), /* fewer rows than tokens */
     CASE(CACHED_ATTENTION, {4, 1, 4, 2, 24, 16}, {0}, 0, F),
-    CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* groups of more heads than fit at once */
+    CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* more heads in a group than fit at once */
     CASE(CACHED_ATTENTION, {3, 3, 6, 6, 33, 90}, {0.2, 15, 0, 6, 12}, TWS_ALIBI, F),
     CASE(CACHED_ATTENTION, {2, 1, 8, 8, 128, 700, 0, 600}, {0, 20}, 0, H),
     CASE(CODED_LINEAR, {1, 96, 128, 64, 8}, {0}, 0, F),
-    CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than are computed at once */
+    CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than the kernel computes at once */
     CASE(CODED_LINEAR, {3, 70, 1400, 140, 4}, {0}, 0, B),
     CASE(CODED_LINEAR, {2, 33, 192, 64, TWS_CODES_INT4}, {0}, TWS_BIAS, F),
     CASE(CODED_LINEAR, {5, 17, 130, 26, TWS_CODES_INT4_ASYMMETRIC}, {0}, 0, B),
@@ -202,7 +202,7 @@ static const test_case table[] = {
     CASE(ATTENTION, {1, 70, 3, 3, 16}, {0, 0, 0, 0, 0, 0, 0, 0, 5, 12}, TWS_ALIBI | BOTH, F), /* heads 5 to 7 of 12 */
     CASE(ATTENTION, {2, 37, 4, 4, 16, 90}, {0.2}, MASKED | TWS_Q_KV, F),
     CASE(ATTENTION, {2, 90, 4, 2, 16, 37}, {0}, BOTH | TWS_Q_K_V, F),
-    CASE(ATTENTION, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F), /* the last queries of the sequence */
+    CASE(ATTENTION, {2, 37, 4, 2, 16, 90}, {0}, TWS_Q_K_V, F), /* the queries are the last of the sequence */
     CASE(ATTENTION, {1, 90, 2, 2, 16, 37}, {0}, TWS_Q_KV, F),  /* the first see nothing */
     CASE(ATTENTION, {3, 70, 4, 2, 16}, {0, 0.3, 0, 0, 0, 0, 1e15, 7, 2, 9}, DROPPED, F),
     CASE(ATTENTION, {2, 65, 4, 2, 24}, {0, 0.1, 0, 0, 0, 0, 5}, TWS_DROPOUT, F),
@@ -416,9 +416,9 @@ static const test_case table[] = {
     CASE(AVERAGE_POOL_GRAD, {2, 7, 9, 37, 3, 2}, {1}, ACC, H),
     CASE(AVERAGE_POOL_GRAD, {2, 9, 9, 16, 3, 2}, {0}, ACC, B),
     CASE(DROPOUT, {1}, {0.5, 0, 7}, 0, F),
-    CASE(DROPOUT, {20011}, {0.1, 0, 1e15, 1000000000003}, 0, F), /* from within a block of bits on */
+    CASE(DROPOUT, {20011}, {0.1, 0, 1e15, 1000000000003}, 0, F), /* the first element is not a block's first */
     CASE(DROPOUT, {515}, {0, 0, 3}, 0, F),
-    CASE(DROPOUT, {600}, {0.3, 0, 3, 1001, 150, 611}, 0, F), /* runs that begin and end within blocks */
+    CASE(DROPOUT, {600}, {0.3, 0, 3, 1001, 150, 611}, 0, F), /* ranges that begin and end within blocks of bits */
     CASE(DROPOUT, {4000}, {0.3, 0, 3, 10, 1000, 3003}, 0, B),
     CASE(DROPOUT, {4001}, {0.25, 0, 3, 6}, 0, B),
     CASE(DROPOUT, {4001}, {0.9, 0, 3}, 0, H),
@@ -428,7 +428,7 @@ static const test_case table[] = {
     CASE(CROSS_ENTROPY, {9, 5001, 5056}, {0.125, 0.5}, 0, F),
     CASE(CROSS_ENTROPY, {9, 50, 50}, {0.125, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, 0, B),
-    CASE(CROSS_ENTROPY, {2, 59003, 59008}, {0.5, 0.5}, 0, F), /* rows beyond a block's shared memory */
+    CASE(CROSS_ENTROPY, {2, 59003, 59008}, {0.5, 0.5}, 0, F), /* rows larger than a thread block's shared memory */
     CASE(CROSS_ENTROPY, {3, 30011, 30016}, {0.5, 0.5}, 0, B),
     CASE(CROSS_ENTROPY, {40, 2049, 2112}, {0.025, 1}, TWS_SCALED, H),
     CASE(CROSS_ENTROPY, {9, 501, 512}, {1e-6, 0.5}, TWS_SCALED, F),
@@ -463,7 +463,7 @@ static const test_case table[] = {
     CASE(ADAMW, {20011}, {1e-8, 0.1, 1234}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC, B),
     CASE(ADAMW, {4001}, {1e-8, 0.1, 1234, 77}, TWS_HALF_WEIGHTS | TWS_STOCHASTIC | TWS_L2, B),
     CASE(ADAMW, {4001}, {1e-8, 0.1, 1e15, 4096}, HALF_ALL, B),
-    CASE(ADAMW, {5}, {1e-8, 0.1, 3, 13}, HALF_ALL, B), /* in two groups of bits, neither of them whole */
+    CASE(ADAMW, {5}, {1e-8, 0.1, 3, 13}, HALF_ALL, B), /* the 5 elements are in two groups of random bits */
     CASE(ADAMW, {3003}, {1e-8, 0.1, 0, 1000000000001}, HALF_ALL, B),
     CASE(LION, {1}, {0.1}, 0, F),
     CASE(LION, {20011}, {0.1}, 0, F),
@@ -512,7 +512,7 @@ static const test_case table[] = {
     CASE(NEWTON_SCHULZ, {7, 90}, {1}, 0, F),
     CASE(LAMB, {1}, {1e-6, 0.1, 10, 0.01}, 0, F),
     CASE(LAMB, {20011}, {1e-6, 0.1, 10, 0.01}, 0, F),
-    CASE(LAMB, {4001}, {1e-6, 0, 1.5, 1.25}, 0, F), /* cut at both ends, as the norms are drawn */
+    CASE(LAMB, {4001}, {1e-6, 0, 1.5, 1.25}, 0, F), /* the trust ratio meets both of its limits */
     CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, B),
     CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, TWS_F32, TWS_BF16),
     CASE(LAMB, {4001}, {1e-6, 0.1, 10, 0.01}, 0, H),
@@ -532,7 +532,7 @@ static const test_case table[] = {
     CASE(SQUARED_NORM, {40011}, {0.25}, 0, F),
     CASE(SQUARED_NORM, {4011}, {1}, 0, B),
     CASE(SQUARED_NORM, {4011}, {1}, 0, H),
-    CASE(CLIP, {0}, {1, 0, 0.25}, 0, F), /* the argument, in tests only: the share of ignored tokens */
+    CASE(CLIP, {0}, {1, 0, 0.25}, 0, F), /* the last number, in tests only: the share of ignored tokens */
     CASE(CLIP, {0}, {4, 0, 0.75}, 0, F),
     CASE(CLIP, {0}, {0, 0, 0.5}, 0, F),
     CASE(CLIP, {0}, {1, 0, 1}, 0, F),
@@ -558,7 +558,7 @@ static const test_case table[] = {
     CASE(ACCUMULATE_CLIPPED, {20011}, {0}, 0, F),
     CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, M),
     CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, HM),
-    /* count, columns[, kept, rows]; first */
+    /* columns of the numbers below: count, columns[, kept, rows]; first */
     CASE(COLUMN_NORMS, {20011, 37}, {5}, 0, F),
     CASE(COLUMN_NORMS, {300, 1}, {0}, 0, B),
     CASE(COLUMN_NORMS, {17, 300}, {290}, 0, F),
@@ -609,8 +609,8 @@ static const test_case table[] = {
     CASE(HEADS_UNPACK, {33, 4, 4, 1, 5}, {0}, 0, F),
     CASE(HEADS_UNPACK, {33, 3, 6, 0, 7}, {0}, 0, B),
     CASE(HEADS_UNPACK, {9, 2, 12, 6, 64}, {0}, 0, F),
-    /* tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed, first token, auxiliary, share
-     */
+    /* columns of the numbers below: tokens, experts, choices, capacity; keeps, by choice, renormalizes, sampled; seed,
+     * first token, auxiliary, share */
     CASE(ROUTER, {1, 1, 1, 1}, {0, 0, 0, 0, 1}, 0, F),
     CASE(ROUTER, {40, 5, 1, 6}, {0, 1, 0, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
     CASE(ROUTER, {70, 8, 2, 12}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01}, 0, F),
@@ -626,7 +626,7 @@ static const test_case table[] = {
     CASE(ROUTER, {90, 64, 6, 30, 8, 3}, {1, 0, 1, 0, 2.5, 0, 0, 0.5, 0.01}, TWS_SIGMOID, F),
     CASE(ROUTER, {40, 6, 2, 40, 6, 2}, {0, 0, 1, 0, 1, 0, 0, 0, 0.01}, TWS_SIGMOID, F),
     CASE(ROUTER, {40, 5, 2, 40}, {0, 0, 1, 0, 1, 0, 0, 0.1, 0.01}, TWS_SIGMOID, B),
-    /* shared slots, biases, a z-loss, counted routes */
+    /* routers with shared slots, biases, a z-loss, and counted routes */
     CASE(ROUTER, {70, 8, 2, 20, 0, 0, 8}, {0, 1, 1, 0, 1, 0, 0, 0.5, 0.01, 1}, 0, F),
     CASE(ROUTER, {90, 12, 3, 60, 0, 0, 4}, {1, 0, 1, 0, 1, 0, 0, 0.5, 0.01, 0.5}, TWS_BIAS | TWS_Z_LOSS, F),
     CASE(ROUTER, {40, 6, 1, 40, 0, 0, 1}, {2, 1, 0, 1, 1, 7, 9, 0.5, 0.01, 1, 0.3}, TWS_Z_LOSS, B),
@@ -751,7 +751,7 @@ static const test_case table[] = {
     CASE(COMBINE, {50, 64, 8, 3, 9}, {0}, 0, H),
     CASE(COMBINE_GRAD, {50, 33, 4, 2, 20}, {0}, 0, F),
     CASE(COMBINE_GRAD, {50, 64, 8, 3, 9}, {0}, 0, B),
-    /* sources, experts, slots, out, in */
+    /* columns of the numbers below: sources, experts, slots, out, in */
     CASE(EXPERT_LINEAR, {1, 1, 1, 1, 1}, {0}, 0, F),
     CASE(EXPERT_LINEAR, {1, 4, 30, 33, 17}, {0}, 0, F),
     CASE(EXPERT_LINEAR, {3, 2, 90, 70, 20}, {0}, TWS_BIAS, F),
@@ -764,7 +764,7 @@ static const test_case table[] = {
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 2, 90, 70, 20}, {0}, ACC | TWS_BIAS, F),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, M),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, ACC, HM),
-    /* batch, seq, heads, positions, head; scale, dropout, max_distance, parts, kinds */
+    /* columns of the numbers below: batch, seq, heads, positions, head; scale, dropout, max_distance, parts, kinds */
     CASE(DISENTANGLED, {1, 1, 1, 2, 1}, {0}, 0, F),
     CASE(DISENTANGLED, {2, 70, 2, 16, 20}, {0, 0, 40, 3, 3}, TWS_LENGTHS, F),
     CASE(DISENTANGLED, {1, 130, 3, 512, 16}, {0.1, 0, 0, 2, 3}, 0, F),
@@ -801,7 +801,7 @@ enum { RANDOM_CASES = RANDOM_PER_KERNEL * TWS_KERNEL_COUNT, ALL_CASES = TABLE_CA
 #include "tests/sanitized.h"
 #include "tests/kernel_random_cases.h"
 
-/* All of the table; of a kernel's random shapes `make check` takes one in two, under the sanitizers one in four. */
+/* Returns 1 for all cases of the table, and for one in two (under the sanitizers: in four) of the random shapes. */
 static inline int takes_case(int number) {
   const int shape = number - TABLE_CASES, kernel = shape % TWS_KERNEL_COUNT;
   if (shape < 0) return 1;

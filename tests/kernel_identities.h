@@ -1,5 +1,5 @@
-/* Identities between kernels: a vocabulary in parts against the whole, heads there and back, means over the tokens that
- * count. Part of test_kernels.c: it uses that file's backends. */
+/* Identities between kernels: a vocabulary in parts gives the results of the whole, packed heads unpack to the same
+ * heads, and means are over the tokens that count. Part of test_kernels.c, whose backends it uses. */
 #ifndef TWS_TESTS_KERNEL_IDENTITIES_H
 #define TWS_TESTS_KERNEL_IDENTITIES_H
 
@@ -13,16 +13,18 @@ START_TEST(not_finite) {
     return;
   const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP ||
                         w.flags & TWS_FP8 || w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_LAMB_FACTORS ||
-                        w.code == TWS_KERNEL_LAMB_RATIOS;        /* the last two are cut to limits */
+                        w.code == TWS_KERNEL_LAMB_RATIOS;        /* the results of these two kernels are limited */
   for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
     values x = make_values(&w, &a, 2);
     int poisoned = 0;
-    if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* the target's own probability is of the statistics */
-    if (w.code == TWS_KERNEL_QUANTIZE) poisoned = 1;        /* of infinity among the numbers it speaks */
+    if (w.code == TWS_KERNEL_VOCABULARY_LOSS) poisoned = 2; /* this kernel takes the target's probability from the
+                                                             * statistics */
+    if (w.code == TWS_KERNEL_QUANTIZE) poisoned = 1;        /* operand 1 is the largest magnitude: infinity among the
+                                                             * numbers appears there */
     while (x.info[poisoned].dtype == TWS_I32 || x.info[poisoned].dtype == TWS_U8) ++poisoned;
-    /* every row of an embedding table, since one need not be used; every query, since the first may see no key; every
-     * slot, since the first may be empty; every element of which a part is kept, or columns are chosen; the scales of
-     * all tensors, of which one is read */
+    /* Kernels of which every element has to be poisoned: not every row of an embedding table is used, the first query
+     * may see no key, the first slot may be empty, kernels that keep a part or choose columns skip elements, and of the
+     * scales of all tensors one is read. */
     const int every =
         w.code == TWS_KERNEL_EMBEDDING || w.code == TWS_KERNEL_ATTENTION || w.code == TWS_KERNEL_ATTENTION_GRAD ||
         w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_SIGN_AVERAGE || w.code == TWS_KERNEL_SIGN_UNPACK ||
@@ -60,7 +62,7 @@ static tensor random_tensor(tws_dtype dtype, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < count; ++i) put(dtype, x.data, i, tws_random_normal(11, seed, (uint64_t)i));
   return x;
 }
-/* Sums and products of these have no rounding. */
+/* Draws whole numbers from -8 to 8, whose sums and products have no rounding errors. */
 static tensor whole_numbers(tws_dtype dtype, int64_t count, uint64_t seed) {
   tensor x = make_tensor(dtype, count);
   for (int64_t i = 0; i < count; ++i) put(dtype, x.data, i, (double)draw(seed, (uint64_t)i, -8, 8));
@@ -90,7 +92,7 @@ static void run_tensors(tws_backend *backend, const tws_work *w, const tws_argum
   REQUIRE(run_kernel(backend, w, a, data, types, count, &err) == TWS_OK, "%s: %s", label(w, 0, 0, 0), err.message);
 }
 
-/* A storage type that the backend has. */
+/* Draws a storage type that the backend supports. */
 static tws_dtype some_type(uint64_t seed) {
   const tws_work half = {.code = TWS_KERNEL_ADD, .dtype = TWS_F16, .dtype2 = TWS_F16};
   return (const tws_dtype[]){TWS_F32, TWS_BF16, TWS_F16}[draw(seed, 1, 0, host->supports(&half) ? 2 : 1)];
@@ -107,7 +109,7 @@ static void random_cuts(uint64_t seed, int parts, int64_t total, int64_t *cut) {
     if (cut[p] < cut[p - 1]) cut[p] = cut[p - 1];
 }
 
-/* Columns [begin, begin + columns) of the whole rows, and padding that no kernel may read. */
+/* Copies columns [begin, begin + columns) of the whole rows, and pads the rows with NaN, which no kernel may read. */
 static tensor columns_of(const tensor *whole, int64_t tokens, int64_t row, int64_t begin, int64_t columns,
                          int64_t padded) {
   tensor part = make_tensor(whole->dtype, tokens * padded);
@@ -121,7 +123,7 @@ static double apart(double a, double b) {
   return a == b ? 0 : fabs(a - b) / (fabs(a) + fabs(b));
 }
 
-/* Logits whose columns differ widely from part to part, and of one token are -infinity in the whole first part. */
+/* Logits whose columns differ widely from part to part, and are -infinity in the whole first part for one token. */
 static tensor uneven_logits(tws_dtype dtype, int64_t tokens, int64_t columns, const int64_t *cut, int parts,
                             uint64_t seed) {
   tensor x = random_tensor(dtype, tokens * columns, seed);
@@ -134,7 +136,7 @@ static tensor uneven_logits(tws_dtype dtype, int64_t tokens, int64_t columns, co
   return x;
 }
 
-/* VOCABULARY_STATS and VOCABULARY_LOSS over any parts are CROSS_ENTROPY over the whole. */
+/* VOCABULARY_STATS and VOCABULARY_LOSS over a vocabulary in any parts give what CROSS_ENTROPY gives over the whole. */
 START_TEST(vocabulary_in_parts) {
   const uint64_t s = 3000 + (uint64_t)_i;
   const int parts = 1 + _i % MOST_PARTS;
@@ -163,7 +165,7 @@ START_TEST(vocabulary_in_parts) {
   const tws_arguments scales = {{0.5, 0.125}};
   RUN(backend, &whole, &scales, logits, targets, sums);
   const double tol = dtype == TWS_BF16 ? 4e-3 : dtype == TWS_F16 ? 5e-4 : 1e-6;
-  const double tiny = dtype == TWS_F16 ? 0x1p-23 : 1e-30; /* two denormal places, either of them rounded */
+  const double tiny = dtype == TWS_F16 ? 0x1p-23 : 1e-30; /* both results may be rounded to denormal numbers */
   for (int p = 0; p < parts; ++p) {
     const int64_t width = cut[p + 1] - cut[p], padded = width + padding;
     tensor own = make_tensor(TWS_F64, 2);
@@ -233,7 +235,8 @@ static double dot(const tensor *x, const tensor *y) {
   return sum;
 }
 
-/* (PACK x) y = x (UNPACK y) for any x and y, and UNPACK (PACK x) is x as often as it was copied. */
+/* The dot products (PACK x) y and x (UNPACK y) are equal for any x and y, and UNPACK (PACK x) is x times the number of
+ * copies. */
 START_TEST(heads_there_and_back) {
   const uint64_t s = 5000 + (uint64_t)_i;
   const tws_dtype dtype = some_type(s);
@@ -276,8 +279,8 @@ START_TEST(transposed_twice) {
 }
 END_TEST
 
-/* Loss, norm and clipped gradient of a batch with ignored targets, and a loss scale where the backend has one, are
- * those of a batch without these tokens and without a scale. */
+/* The loss, the norm and the clipped gradient of a batch with ignored targets, and with a loss scale where the backend
+ * has one, equal those of a batch without these tokens and without a scale. */
 START_TEST(ignored_tokens_leave_the_mean) {
   const uint64_t s = 7000 + (uint64_t)_i;
   enum { TOKENS = 40, COLUMNS = 33 };
@@ -288,7 +291,7 @@ START_TEST(ignored_tokens_leave_the_mean) {
   const tws_work scaling = {.code = TWS_KERNEL_CLIP, .flags = TWS_SCALED};
   const uint32_t scaled = host->supports(&scaling) ? TWS_SCALED : 0;
   put(TWS_F32, hyper.data, TWS_HYPER_SCALE, ldexp(1, _i));
-  for (int n = 0; n < 2; ++n) { /* all of them; only those that count */
+  for (int n = 0; n < 2; ++n) { /* n 0: all tokens; n 1: only the tokens that count */
     const int64_t tokens = n ? counted : TOKENS;
     slope[n] = random_tensor(TWS_F32, tokens * COLUMNS, s);
     targets[n] = make_tensor(TWS_I32, tokens);
@@ -322,15 +325,16 @@ START_TEST(ignored_tokens_leave_the_mean) {
 }
 END_TEST
 
-/* The dropped share is the probability and the others make up for it, each 1 / (1 - p); adjacent elements, steps, and
- * positions of dropout in a network, which have seeds of their own, are not correlated. */
+/* The share of dropped elements is the probability p, and the others are multiplied by 1 / (1 - p); the draws of
+ * adjacent elements, of successive steps, and of different dropouts in a network, which have seeds of their own, are
+ * not correlated. */
 START_TEST(dropout_keeps_the_mean) {
   enum { COUNT = 40009, DRAWS = 3 };
   const double p = (_i + 1) / 16.0, left = 1 / (1 - p), deviation = sqrt(p * (1 - p) / COUNT);
   const tws_work w = {.code = TWS_KERNEL_DROPOUT, .d = {COUNT}, .f = {p}};
   tws_backend *backend = use_backend(0, 1 + _i % most_threads);
   tensor x[DRAWS], hyper = make_tensor(TWS_F32, TWS_HYPER_COUNT);
-  for (int k = 0; k < DRAWS; ++k) { /* one draw, that of the next step, that of another place */
+  for (int k = 0; k < DRAWS; ++k) { /* k 0: a draw; k 1: the next step's draw; k 2: the draw of another dropout */
     const tws_arguments a = {{k == 2 ? 78 : 77}};
     double fallen = 0;
     x[k] = make_tensor(TWS_F32, COUNT);

@@ -6,7 +6,7 @@
 #include "base/dtype.h"
 #include "models/operator.h"
 
-#ifndef KERNEL_BACKEND /* whose workspaces are meant: an expression */
+#ifndef KERNEL_BACKEND /* an expression: the backend whose workspaces are meant */
 #define KERNEL_BACKEND TWS_BACKEND_HOST
 #endif
 

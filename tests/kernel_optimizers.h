@@ -73,7 +73,8 @@ START_TEST(adam_golden) {
 }
 END_TEST
 
-/* PyTorch's Adagrad; DeepSpeed's on the CPU is the same without weight decay, which is not in its numerator. */
+/* Compares updates with a golden file, of PyTorch's Adagrad or of DeepSpeed's on the CPU, and returns their number.
+ * decayed 0: skips cases with weight decay, which DeepSpeed's leaves out of the numerator. */
 static int adagrad_updates(const char *path, int decayed) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -159,7 +160,7 @@ START_TEST(sgd_golden) {
 END_TEST
 
 /* DeepSpeed's Lion on the CPU. Where the gradient is 0 throughout (the first weight), it moves the weight by the
- * learning rate; here as in the paper only decay does. */
+ * learning rate; here, as in the paper, only weight decay moves it. */
 START_TEST(lion_golden) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -201,7 +202,7 @@ START_TEST(lion_golden) {
 }
 END_TEST
 
-/* A configuration with the optimizer and the schedule of a golden case. */
+/* Returns a configuration with the optimizer and the schedule of a golden case. */
 static tws_config *one_cycle_config(const cJSON *item) {
   tws_error err = {0};
   tws_json *json = NULL;

@@ -9,8 +9,8 @@ static int64_t draw(uint64_t seed, uint64_t index, int64_t low, int64_t high) {
 static const int code_types[] = {TWS_CODES_NF4, TWS_CODES_INT8, TWS_CODES_INT4, TWS_CODES_INT4_ASYMMETRIC,
                                  TWS_CODES_INT8_ASYMMETRIC};
 
-/* The shapes of a kernel follow from its name and the number of the shape, so that a kernel that is added to the list
- * leaves the others' shapes as they are. */
+/* Returns random case `number`. Its shapes follow from the kernel's name and the number of the shape, so that a kernel
+ * that is added to the list leaves the others' shapes as they are. */
 static test_case random_case(int number) {
   test_case c = {.kernel = (tws_kernel)(number % TWS_KERNEL_COUNT)};
   const uint64_t s = sample_hash(1000 + (uint64_t)(number / TWS_KERNEL_COUNT), tws_kernel_name(c.kernel));
@@ -22,7 +22,7 @@ static test_case random_case(int number) {
   if (c.kernel != TWS_KERNEL_LINEAR && c.kernel != TWS_KERNEL_LINEAR_GRAD_INPUT) c.flags &= ~(uint32_t)TWS_GELU;
   if (c.kernel != TWS_KERNEL_NORM) c.flags &= ~(uint32_t)TWS_RESIDUAL;
   if (c.kernel == TWS_KERNEL_LINEAR || c.kernel == TWS_KERNEL_LINEAR_GRAD_WEIGHT)
-    c.flags &= ~(uint32_t)TWS_NARROW; /* for predictions: engines do without */
+    c.flags &= ~(uint32_t)TWS_NARROW; /* only predictions use narrow products */
   for (int i = 0; i < 5; ++i) c.d[i] = draw(s, 10 + (uint64_t)i, 1, i == 0 ? 70 : 150);
   c.f[0] = 1e-5;
   switch (c.kernel) {
@@ -37,7 +37,8 @@ static test_case random_case(int number) {
     case TWS_KERNEL_EMBEDDING_GRAD:
       c.f[0] = (double)(draw(s, 21, 0, 1) * draw(s, 22, 1, 200));
       break;
-    case TWS_KERNEL_NORM_GRAD: /* of few features it is a small difference of large numbers, and of one 0 */
+    case TWS_KERNEL_NORM_GRAD: /* with few features the gradient is a small difference of large numbers, and with one it
+                                * is 0 */
       if (c.d[1] < 8) c.d[1] += 8;
       c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_SUMS;
       break;
@@ -73,7 +74,8 @@ static test_case random_case(int number) {
       for (int bit = 11; 1 << bit <= TWS_Q_K_V; ++bit) c.flags |= (uint32_t)draw(s, 20 + (uint64_t)bit, 0, 1) << bit;
       if (c.flags & (TWS_Q_KV | TWS_Q_K_V)) c.d[5] = draw(s, 21, 0, 150);
       if (c.d[5] == 0) c.flags |= (uint32_t)draw(s, 43, 0, 1) * TWS_DOCUMENTS;
-      c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* of 1: gradients that are nothing but rounding */
+      c.d[6] = draw(s, 22, 0, 1) * draw(s, 23, 2, 80); /* with a window of 1 gradients are nothing but rounding
+                                                        * errors */
       if (!draw(s, 40, 0, 1)) break;
       c.flags |= TWS_RELATIVE, c.d[7] = 2 * draw(s, 41, 2, 20), c.f[3] = (double)(c.d[7] + draw(s, 42, 1, 100));
       break;
@@ -106,7 +108,7 @@ static test_case random_case(int number) {
       c.d[5] = draw(s, 24, 1, 3), c.f[0] = (double)draw(s, 26, 0, c.d[4] / 2);
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
-      if (c.d[1] < 2) c.d[1] = 2; /* of one word: gradients that are nothing but rounding */
+      if (c.d[1] < 2) c.d[1] = 2; /* with a vocabulary of 1 gradients are nothing but rounding errors */
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;
       break;
     case TWS_KERNEL_VOCABULARY_STATS:
@@ -270,7 +272,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_INPUT:
     case TWS_KERNEL_EXPERT_LINEAR_GRAD_WEIGHT:
       c.d[0] = 1 + c.d[0] % 3, c.d[1] = 1 + c.d[1] % 6, c.d[2] = 1 + c.d[2] % 80, c.d[5] = draw(s, 20, 0, 1) * c.d[2];
-      if (c.dtype2 != TWS_F32) c.d[0] = 1; /* sums over sources are rounded after each of them */
+      if (c.dtype2 != TWS_F32) c.d[0] = 1; /* sums over several sources are rounded after each source */
       break;
     case TWS_KERNEL_LAMB:
     case TWS_KERNEL_LAMB_NORMS:

@@ -1,11 +1,11 @@
-/* Updates of bfloat16 weights that have no float32 copy: the bits that are drawn, the mean they keep, and steps that
- * are skipped. Part of test_kernels.c, included after kernel_identities.h. */
+/* Updates of bfloat16 weights that have no float32 copy: the random bits of stochastic rounding, the mean that it
+ * keeps, and skipped steps. Part of test_kernels.c, included after kernel_identities.h. */
 #ifndef TWS_TESTS_KERNEL_ROUNDING_H
 #define TWS_TESTS_KERNEL_ROUNDING_H
 
 enum { HALF_P, HALF_M, HALF_V, HALF_GRAD, HALF_HYPER, HALF_METRICS, HALF_OPERANDS };
 
-/* AdamW whose products are exact whatever is fused, and with no decay: hyper has no bias corrections. */
+/* Makes AdamW without decay and bias corrections, whose products are exact with fused multiply-add and without. */
 static tws_work exact_adamw(int64_t count, int half_moments) {
   return (tws_work){
       .code = TWS_KERNEL_ADAMW,
@@ -53,7 +53,7 @@ static uint32_t float_bits(float x) {
   return bits;
 }
 
-/* As base/philox.h states it, from the generator alone. */
+/* Rounds x stochastically as base/philox.h states, computed from the random number generator alone. */
 static uint16_t rounded_as_stated(float x, uint64_t seed, float step, int what, uint64_t element) {
   uint32_t word[4];
   tws_philox(seed, 0x8000000000000000U + 4 * (uint64_t)float_bits(step) + (uint64_t)what, element / 8, word);
@@ -69,7 +69,8 @@ static float exact_result(const tensor *before, int what, int64_t i) {
   return what == HALF_M ? m : what == HALF_V ? v : p - 0x1p-7F * m / sqrtf(v);
 }
 
-/* Equal bits on every backend, instruction set and number of threads, wherever the elements begin. */
+/* Stochastic rounding gives equal bits on every backend, instruction set and number of threads, wherever the elements
+ * begin. */
 START_TEST(rounding_draws_the_stated_bits) {
   const uint64_t s = 8000 + (uint64_t)_i, seed = _i % 4 ? (uint64_t)draw(s, 1, 0, 1 << 30) : 0x1fedcba987654;
   const int64_t beginnings[] = {0, 8, 128, draw(s, 2, 1, 200), ((int64_t)1 << 35) - draw(s, 3, 0, 100)};
@@ -136,7 +137,7 @@ START_TEST(rounding_keeps_the_mean) {
 }
 END_TEST
 
-/* Each result is next to the exact one, and on average over weights and moments none is above or below it. */
+/* Each result is one of the two numbers next to the exact one, and its mean error over all weights and moments is 0. */
 START_TEST(rounding_is_to_an_adjacent_number) {
   enum { COUNT = 30011 };
   const uint64_t s = 8500 + (uint64_t)_i;
@@ -166,7 +167,7 @@ START_TEST(rounding_is_to_an_adjacent_number) {
 }
 END_TEST
 
-/* A clip coefficient of 0 leaves all bits; a NaN among the gradients stays where it is. */
+/* A clip coefficient of 0 leaves all bits unchanged; a NaN among the gradients changes only its own element. */
 START_TEST(rounding_of_values_that_are_not_finite) {
   for (int half_moments = 0; half_moments < 2; ++half_moments)
     for (int stochastic = 0; stochastic < 2; ++stochastic) {

@@ -30,7 +30,7 @@ typedef struct values {
   int count;
 } values;
 
-/* An id of the part of a vocabulary, or with `around` one up to a part's length outside it. */
+/* Draws an id within a rank's part of a vocabulary, or with `around` also up to a part's length outside it. */
 static double id_near(uint64_t stream, int64_t i, double first, int64_t count, int around) {
   const int64_t begin = (int64_t)first, low = around && count <= begin ? begin - count : around ? 0 : begin;
   return (double)draw(stream, (uint64_t)i, low, begin + count * (around ? 2 : 1) - (count > 0));
@@ -54,7 +54,7 @@ static double normal_number(int operand, int64_t i) {
 static double fill_value(const tws_work *w, const tws_arguments *a, const operand_info *info, int operand, int64_t i) {
   const double normal = normal_number(operand, i);
   switch (info->content) {
-    case TWS_HOLDS_NUMBERS: /* of a loss's metrics the second may be a share that is ignored */
+    case TWS_HOLDS_NUMBERS: /* a loss's second metric may be the share of ignored tokens */
       return (w->code == TWS_KERNEL_CROSS_ENTROPY || w->code == TWS_KERNEL_VOCABULARY_LOSS) && info->dtype == TWS_F64 &&
                      i == 1 && (w->flags & TWS_COUNTED)
                  ? 0.75
@@ -63,14 +63,15 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return 1 + normal / 10;
     case TWS_HOLDS_POSITIVE:
       return normal * normal / 10;
-    case TWS_HOLDS_IDS: /* the first token's is in the table */
+    case TWS_HOLDS_IDS: /* the first token's id is in this part of the table */
       return id_near(50, i, info->first, (int64_t)info->below, i > 0 && info->first >= 1);
     case TWS_HOLDS_TARGETS:
       if (i % 4 == 2) return -1;
       return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
-    case TWS_HOLDS_LENGTHS: /* some sequences are empty, the first is not */
+    case TWS_HOLDS_LENGTHS: /* lengths: some sequences are empty, the first is not */
       return i % 3 == 1 ? 0 : (double)draw(52, (uint64_t)i, 1, (int64_t)info->below - 1);
-    case TWS_HOLDS_DOCUMENTS: { /* of each token two; in every other sequence of a drawn length, else one alone */
+    case TWS_HOLDS_DOCUMENTS: { /* each token has its document's first and last position; every other sequence is a
+                                 * single document */
       const int64_t seq = (int64_t)info->below, token = i / 2 % seq, sequence = i / 2 / seq;
       const int64_t length = sequence % 2 ? seq : draw(56, (uint64_t)sequence, 1, seq), begin = token / length * length;
       return (double)(i % 2 == 0 ? begin : begin + length < seq ? begin + length : seq);
@@ -80,7 +81,7 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return 0;
     case TWS_HOLDS_COLUMNS: /* here and there none */
       return i % 7 == 5 ? 0 : info->first + (double)((int64_t)info->below * i / info->count);
-    case TWS_HOLDS_STATS: /* of one rank some tokens have padding only */
+    case TWS_HOLDS_STATS: /* one rank has only padding for some tokens */
       if (i / (3 * w->d[0]) == 1 && i / 3 % 3 == 1) return i % 3 == 0 ? -INFINITY : 0;
       return i % 3 == 1 ? 1 + normal * normal : normal;
     case TWS_HOLDS_CODES:
@@ -90,7 +91,7 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
     case TWS_HOLDS_METRICS:
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
       if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS &&
-          i < TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS) /* of each the loss and what is ignored */
+          i < TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS) /* for each head the loss and the ignored share */
         return (double[]){2.5, a->a[0], 3.5, 0.125}[i - TWS_METRIC_HEADS];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
@@ -98,12 +99,12 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
   }
 }
 
-/* Queries, keys and values: in how many operands they are. */
+/* Returns the number of operands that hold queries, keys and values: 1, 2 or 3. */
 static int attention_tensors(const tws_work *w) {
   return w->flags & TWS_Q_K_V ? 3 : w->flags & TWS_Q_KV ? 2 : 1;
 }
 
-/* The operands of the forward kernel, from those of its gradient; returns how many. */
+/* Collects the operands of the forward kernel from those of its gradient; returns how many there are. */
 static int attention_forward_operands(const tws_work *w, double *const *v, double **out) {
   const int tensors = attention_tensors(w);
   int n = 0, k = 3 + 2 * tensors;
@@ -126,7 +127,7 @@ static int operand_named(const values *x, const char *name) {
   return -1;
 }
 
-/* Random routing by a router with random logits; counts of EXPERT_LINEAR and its gradients may be any. */
+/* Makes routes by a router with random logits; the counts of EXPERT_LINEAR and its gradients are random. */
 static void make_routes(const tws_work *w, const tws_arguments *a, values *x) {
   const int routes = operand_named(x, "routes"), counts = operand_named(x, "counts"),
             probabilities = operand_named(x, "probabilities");
@@ -206,7 +207,8 @@ static values copy_values(const values *x) {
   return copy;
 }
 
-/* Modes ask for the same operands for several numbers of threads, which differ in the size of workspaces alone. */
+/* Returns the operands of a case. The last case's are kept, because several modes ask for the same operands with other
+ * numbers of threads, which only change the size of workspaces. */
 static values make_values(const tws_work *w, const tws_arguments *a, int threads) {
   static struct {
     tws_work work;
@@ -239,7 +241,8 @@ static void put(tws_dtype type, void *data, int64_t i, double x) {
   if (type == TWS_F64)
     ((double *)data)[i] = x;
   else if (type == TWS_I32)
-    ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* not a number: no operation has written it yet */
+    ((int32_t *)data)[i] = isnan(x) ? INT32_MIN : (int32_t)x; /* NaN stands for an element that no operation has written
+                                                               * yet */
   else if (type == TWS_U8)
     ((uint8_t *)data)[i] = isnan(x) ? UINT8_MAX : (uint8_t)x;
   else if (type == TWS_E4M3)
@@ -299,7 +302,8 @@ static tws_code try_kernel(tws_backend *backend, const tws_work *w, const tws_ar
   return run_kernel(backend, w, a, data, types, x->count, err);
 }
 
-/* Returns 0 without this instruction set. */
+/* Runs a kernel on the operands between guard zones and checks the zones. Returns 0 where the machine lacks this
+ * instruction set. */
 static int run_case(const tws_work *w, const tws_arguments *a, const values *x, int device, int threads, int shift,
                     storage *s) {
   tws_error err = {0};

@@ -56,7 +56,8 @@ static tws_network *network_of(const shape *s, int64_t multiple) {
   return network;
 }
 
-/* Groups that each have all partitions, of nodes or not, as many as there is room for. */
+/* Draws groups of ranks that each hold all partitions (MiCS), within nodes or across them; returns the number of
+ * replicas, as many as MOST_RANKS allows. */
 static int64_t draw_groups(uint64_t seed, tws_config *c, int64_t replicas) {
   const int64_t inside = c->tensor_ranks * c->sequence_ranks, near = 1 + (int64_t)draw(seed, 71, 3);
   int64_t nodes = 1 + (int64_t)draw(seed, 77, 3);
@@ -71,7 +72,8 @@ static int64_t draw_groups(uint64_t seed, tws_config *c, int64_t replicas) {
   return replicas > 0 ? replicas : 1;
 }
 
-/* Nodes as ZeRO sees them: with more replicas, where there is room for them, some share a node. */
+/* Draws which ranks ZeRO takes for one node, for secondary partitions or quantized gradients; returns the number of
+ * replicas, which grows where MOST_RANKS allows it. */
 static int64_t draw_nodes(uint64_t seed, tws_config *c, int64_t replicas) {
   const int64_t inside = c->tensor_ranks * c->sequence_ranks, nodes = 2 + (int64_t)draw(seed, 70, 2);
   const int64_t near = 1 + (int64_t)draw(seed, 71, 3);
@@ -135,7 +137,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   if (c.zero.stage == 3 && !c.zero.by_block && draw(seed, 60, 2))
     c.linear_tile_size = 130 + (int64_t)draw(seed, 61, 900);
   int64_t parts = common(common(c.tensor_chunks * c.tensor_ranks, c.loss_tiles), c.mlp_tiles);
-  int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* tokens of a sequence that a rank has */
+  int64_t share = 1 + (int64_t)draw(seed, 16, 8); /* number of tokens of a sequence per rank */
   c.sequence_length = c.sequence_ranks * share;
   if (c.sequence_ranks > 1 && share % 2 == 0) c.sequence_algorithm = (int)draw(seed, 47, 2);
   c.micro_batch_size *= common(parts, share) / share;
@@ -166,7 +168,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
                .head_size = 2 * (1 + (int64_t)draw(seed, 34, 2)),
                .inner = c.tensor_ranks * (4 + (int64_t)draw(seed, 35, 9)),
                .vocabulary = 20 + (int64_t)draw(seed, 36, 30)};
-  if (draw(seed, 48, 4) == 0 && s->layers > 1) { /* a whole number of them for each that shares them */
+  if (draw(seed, 48, 4) == 0 && s->layers > 1) { /* the number of experts is a multiple of the ranks that divide them */
     c.expert_ranks =
         draw(seed, 49, 3) && c.zero.secondary_ranks < 2 && !c.zero.quantized_gradients && c.zero.shard_ranks < 2
             ? replicas
@@ -178,7 +180,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
     c.expert_tensor_parallel = (int)draw(seed, 54, 2);
     c.data_before_experts = (int)draw(seed, 55, 2);
   }
-  if (c.dtype != TWS_F32 && draw(seed, 63, 3) == 0) { /* sizes that products in 8 bits take */
+  if (c.dtype != TWS_F32 && draw(seed, 63, 3) == 0) { /* products in 8 bits need multiples of 16 */
     c.matmul_dtype = TWS_MATMUL_FP8;
     s->head_size = 16;
     s->inner *= 16;

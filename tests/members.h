@@ -1,4 +1,4 @@
-/* Golden files, members of JSON objects that have to be there, and lists. */
+/* Helpers for golden files, for required members of JSON objects, and for lists. */
 #ifndef TESTS_MEMBERS_H
 #define TESTS_MEMBERS_H
 
@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* tests/golden/<name>; destroy with tws_json_destroy(). */
+/* Loads tests/golden/<name>; destroy the result with tws_json_destroy(). */
 static inline tws_json *golden_file(const char *name) {
   char path[512];
   tws_error why = {0};

@@ -36,8 +36,8 @@ typedef struct onebit_job {
   uint64_t sent;      /* bytes that rank 0 has sent, as the segments of its collectives say */
 } onebit_job;
 
-/* A network whose parameters include a table [rows, columns], and biases of the other sizes. Without biases its only other
- * parameter is a table of 2 positions. */
+/* Makes a network whose parameters include a table [rows, columns] and biases of these sizes. Without biases its only
+ * other parameter is a table of 2 positions. */
 static inline tws_network *onebit_network(int64_t rows, int64_t columns, const int64_t *biases, int count) {
   tws_network *network;
   tws_network_builder b = {0};
@@ -102,7 +102,7 @@ static inline void onebit_end(onebit_job *job) {
   tws_network_destroy(job->network);
 }
 
-/* The offset of a parameter in buffers of the state. */
+/* Returns the offset of a parameter in the buffers of the state. */
 static inline uint64_t onebit_offset(const onebit_job *job, uint32_t param) {
   const tws_state *state = job->rank[0].plan[0]->state;
   for (uint32_t i = 0; i < state->shard_count; i++)
@@ -111,7 +111,7 @@ static inline uint64_t onebit_offset(const onebit_job *job, uint32_t param) {
   return 0;
 }
 
-/* Copies elements of a buffer of a rank's state out (put 0) or in. */
+/* Copies elements of a buffer of a rank's state to values (put 0) or from values (put 1). */
 static inline void onebit_move(onebit_job *job, int rank, uint32_t buffer, uint64_t at, float *values, uint64_t count,
                                int put) {
   tws_executor *x = job->rank[rank].executor;
@@ -158,13 +158,13 @@ static inline uint32_t onebit_clipped(const tws_plan *plan) {
   return 0;
 }
 
-/* Begins the next update: the kind of its program. */
+/* Begins the next update and returns its kind, which says the program that it runs. */
 static inline tws_step_kind onebit_next(onebit_job *job) {
   job->kind = tws_step_kind_of(job->config, ++job->update, 0);
   return job->kind;
 }
 
-/* Gives a rank the gradient of a parameter: that of the mean over ranks, or where gradients stay local its own. */
+/* Gives a rank the gradient of a parameter: the mean over the ranks, or where gradients stay local the rank's own. */
 static inline void onebit_gradient(onebit_job *job, int rank, uint32_t param, const double *const *own, int count) {
   const int program = job->kind.program;
   const tws_plan *plan = job->rank[rank].plan[program];
@@ -192,7 +192,8 @@ static inline void onebit_clear(onebit_job *job) {
   }
 }
 
-/* Runs the update: its program from clipping on, then FREEZE where a phase begins. clip: 0 skips the update. */
+/* Runs the update on all ranks: its program from the first operation after clipping on, then the program FREEZE where a
+ * phase begins. clip 0 skips the update. */
 static inline void onebit_update(onebit_job *job, double clip) {
   const int program = job->kind.program;
   for (int r = 0; r < job->ranks; r++) {

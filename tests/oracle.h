@@ -23,7 +23,7 @@ static inline double stored(tws_dtype type, double x) {
   return type == TWS_F32 ? (double)(float)x : x;
 }
 
-/* The place of token `t` of a sequence whose second half lies `gap` further on. */
+/* Returns the position of token `t` in a sequence whose second half lies `gap` positions later. */
 static inline int64_t oracle_place(int64_t t, int64_t seq, double gap) {
   return t >= (seq + 1) / 2 ? t + (int64_t)gap : t;
 }
@@ -82,7 +82,7 @@ static inline void oracle_norm(const tws_work *w, double **o) {
   }
 }
 
-/* The rows of x summed; how those that gradients of inputs carry along are kept. */
+/* Sums the rows of x, which kernels that compute gradients of inputs add to sums where the flags say so. */
 static inline void oracle_sums(const tws_work *w, const double *x, int64_t rows, int64_t columns, double *sums) {
   for (int64_t i = 0; i < columns && !(w->flags & TWS_ACCUMULATE_PARAM); ++i) sums[i] = 0;
   for (int64_t t = 0; t < rows; ++t)
@@ -119,7 +119,7 @@ static inline void oracle_norm_grad(const tws_work *w, double **o) {
   if (w->flags & TWS_SUMS) oracle_sums(w, dx, tokens, width, o[plain ? 4 : bias ? 7 : 6]);
 }
 
-/* RMSNorm of queries and keys; with `grad` its gradient. */
+/* Normalises the queries and keys of each head (RMSNorm) or, with `grad`, computes the gradient. */
 static inline void oracle_heads_norm(const tws_work *w, double **o, int grad) {
   const int64_t heads[2] = {w->d[1], w->d[2]}, head = w->d[3], token = (w->d[1] + 2 * w->d[2]) * head;
   const int together = (w->flags & TWS_TOGETHER) != 0;
@@ -201,7 +201,8 @@ static inline void oracle_linear_grad_weight(const tws_work *w, double **o) {
     }
 }
 
-/* Rotate the pairs of each query and key head by position x frequency; transposed for the gradient. */
+/* Rotates the pairs of each query and key head by position x frequency; direction -1 is the transposed rotation, for
+ * the gradient. */
 static inline void oracle_rope(const tws_work *w, const double *a, double **o, double direction) {
   const int64_t tokens = w->d[0], q = w->d[1], kv = w->d[2], head = w->d[3], seq = w->d[4];
   const int64_t rotary = w->d[5] > 0 ? w->d[5] : head, neighbours = (w->flags & TWS_INTERLEAVED) != 0;
@@ -213,7 +214,7 @@ static inline void oracle_rope(const tws_work *w, const double *a, double **o, d
         double frequency = pow(w->f[0], -2.0 * (double)i / (double)rotary);
         if (w->flags & TWS_RUNNING) {
           frequency /= o[1][(double)seq > w->f[4] ? rotary / 2 + i : i];
-        } else if (w->f[1] > 0 && w->f[4] == 0) { /* all are divided, or those of a ramp from low to high */
+        } else if (w->f[1] > 0 && w->f[4] == 0) { /* all frequencies are divided, or those of a ramp from low to high */
           const double whole = frequency, ramp = ((double)i - w->f[2]) / (w->f[3] - w->f[2]);
           frequency /= w->f[1];
           if (w->f[3] > w->f[2] && ramp < 1) frequency += (whole - frequency) * (ramp < 0 ? 1 : 1 - ramp);
@@ -261,7 +262,7 @@ static inline void oracle_gated_grad(const tws_work *w, double (*act)(double x),
     }
 }
 
-/* Divides by the share of the targets that count, where it is known. */
+/* Returns the weight divided by the share of the targets that count, where metrics hold that share. */
 static inline double oracle_counted(const tws_work *w, double weight, const double *metrics) {
   const double kept = w->flags & TWS_COUNTED ? 1 - metrics[1] : 1;
   return kept < 1e-9 ? 0 : weight / kept;
@@ -295,7 +296,8 @@ static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, d
   }
 }
 
-/* The plain sum over ranks of sum e^maximum: test data keeps it in range. */
+/* Computes loss and gradient where each rank has some columns of the vocabulary. Sums of e^x are added without
+ * subtracting a maximum: test data keeps them in range. */
 static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, double **o) {
   const int64_t tokens = w->d[0], columns = w->d[1], padded = w->d[2];
   const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[4][TWS_HYPER_SCALE] : 1), o[3]);
@@ -319,8 +321,7 @@ static inline void oracle_vocabulary_loss(const tws_work *w, const double *a, do
   }
 }
 
-/* For every element of the packed tensor, where it lies in the whole: y = x[source], or its transpose x[source] += y.
- */
+/* Splits the whole into packed tensors (y = x[source]) or, with join 1, adds them to it (x[source] += y). */
 static inline void oracle_split(const tws_work *w, double **o, int join) {
   const int64_t q = w->d[1] * w->d[3], kv = 2 * w->d[2] * w->d[3];
   for (int64_t t = 0; t < w->d[0]; ++t)

@@ -22,14 +22,16 @@ static inline int64_t oracle_keys(const tws_work *w) {
   return w->d[5] > 0 ? w->d[5] : w->d[1];
 }
 
-/* ALiBi as its authors wrote it: slopes of a power of two, and every other one of twice as many. */
+/* Returns ALiBi's slope of a head as its authors define it: the slopes of a power of two of heads, then every other
+ * slope of twice that number. */
 static inline double oracle_slope(int64_t h, int64_t heads) {
   const double power = pow(2, floor(log2((double)heads)));
   if ((double)h < power) return pow(pow(2, -8 / power), (double)h + 1);
   return pow(pow(2, -4 / power), 2 * ((double)h - power) + 1);
 }
 
-/* Row of the table of relative biases, as Hugging Face's T5 finds it; distance: of the key, less the query. */
+/* Returns the row of the table of relative biases as Hugging Face's T5 computes it; distance: the key's position less
+ * the query's. */
 static inline int64_t oracle_bucket(const tws_work *w, int64_t distance) {
   const int both = (w->flags & TWS_BIDIRECTIONAL) != 0;
   const int64_t rows = both ? w->d[7] / 2 : w->d[7], first = both && distance > 0 ? rows : 0, single = rows / 2;
@@ -40,7 +42,8 @@ static inline int64_t oracle_bucket(const tws_work *w, int64_t distance) {
   return first + (row < rows - 1 ? row : rows - 1);
 }
 
-/* Returns the factor of key j, or 0 if it is dropped: from the generator alone, as models/attention.h states it. */
+/* Returns the factor of key j, or 0 if it is dropped, computed from the random number generator alone as
+ * models/attention.h states. */
 static inline double oracle_kept(const tws_work *w, const double *a, const double *hyper, int64_t b, int64_t h,
                                  int64_t i, int64_t j) {
   const int64_t heads = a[3] > 0 ? (int64_t)a[3] : w->d[2], blocks = (oracle_keys(w) + 3) / 4;
@@ -52,8 +55,9 @@ static inline double oracle_kept(const tws_work *w, const double *a, const doubl
   return word[j % 4] / 0x1p32 < floor(w->f[1] * 0x1p32 + 0.5) / 0x1p32 ? 0 : 1 / (1 - w->f[1]);
 }
 
-/* Computes for query i the probabilities p of all keys, and `kept`, those after dropout. Returns the log of their
- * normaliser; with lengths or hyper NULL without them. steep, or NULL: the slopes of the cap of the scores. */
+/* Computes for query i the probabilities p of all keys, and in `kept` those after dropout. Returns the log of their
+ * normaliser. lengths NULL: no padding; hyper NULL: no dropout; steep, where not NULL: receives the slopes of the cap
+ * of the scores. */
 static inline double oracle_probabilities(const tws_work *w, const double *a, const oracle_attention_operands *x,
                                           const double *lengths, const double *documents, const double *hyper,
                                           const double *biases, const int64_t at[3], double *p, double *kept,
@@ -128,7 +132,7 @@ static inline void oracle_attention_grad(const tws_work *w, const double *a, dou
       for (int64_t i = 0; i < seq; ++i) {
         const int64_t key = b * keys, share = h / (q / w->d[3]) * head, at[] = {b, h, i};
         const double *d_o = o[0] + ((b * seq + i) * q + h) * head, *out = o[1 + x.count] + (d_o - o[0]);
-        double *kept = p + keys, dot = 0; /* of the output as it is stored: backward is given that */
+        double *kept = p + keys, dot = 0; /* dot uses the output as it was stored, which the backward kernel reads */
         oracle_probabilities(w, a, &x, lengths, documents, hyper, biases, at, p, kept, kept + keys);
         for (int64_t c = 0; c < head; ++c) dot += out[c] * d_o[c];
         for (int64_t j = 0; j < keys; ++j) {

@@ -11,7 +11,7 @@ static inline void oracle_column_norms(const tws_work *w, const double *a, doubl
   for (int64_t i = 0; i < w->d[0]; ++i) o[1][(i + (int64_t)a[0]) % w->d[1]] += fabs(o[0][i]);
 }
 
-/* A column is chosen when fewer than `kept` come before it. */
+/* Lists the columns with the largest sums: a column is chosen when fewer than `kept` columns precede it. */
 static inline void oracle_top_columns(const tws_work *w, double **o) {
   const double *sums = o[0];
   int64_t n = 0;

@@ -1,4 +1,5 @@
-/* Signs with error feedback and updates that use them, in float64: models/operators_compressed.def. */
+/* Compression to signs with error feedback, and the optimizer updates that use it, in float64:
+ * models/operators_compressed.def. */
 #ifndef TESTS_ORACLE_COMPRESSED_H
 #define TESTS_ORACLE_COMPRESSED_H
 
@@ -6,7 +7,8 @@
 
 #include "models/kernel.h"
 
-/* Takes the signs of e[count] out of it; the scale is rounded to float32, as errors follow from it. */
+/* Compresses e[count] to its signs and one scale, and leaves the compression errors in e. The scale is rounded to
+ * float32, because the errors depend on it. */
 static inline void oracle_take_signs(double *e, int64_t count, double *codes, double *scale) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += e[i] * e[i];

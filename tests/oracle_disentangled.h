@@ -2,7 +2,8 @@
 #ifndef TWS_TESTS_ORACLE_DISENTANGLED_H
 #define TWS_TESTS_ORACLE_DISENTANGLED_H
 
-/* As Hugging Face's DeBERTa finds it: buckets of make_log_bucket_position(), then clamp(). */
+/* Returns the row of the table of positions as Hugging Face's DeBERTa computes it: buckets of
+ * make_log_bucket_position(), then clamp(). */
 static inline int64_t oracle_position_row(const tws_work *w, int64_t behind) {
   const int64_t span = w->d[3] / 2, mid = span / 2;
   double bucket = (double)behind;
@@ -14,14 +15,15 @@ static inline int64_t oracle_position_row(const tws_work *w, int64_t behind) {
   return (int64_t)fmax(0, fmin(bucket + (double)span, (double)(w->d[3] - 1)));
 }
 
-/* Part `part` of a head in rows of positions, or where kinds leave it out nothing. */
+/* Returns part `part` of a head in a row of positions, or NULL where the kinds leave this part out. */
 static inline double *oracle_position(const tws_work *w, double *p, int64_t row, int part, int64_t h) {
   const int64_t parts = w->f[3] > 0 ? (int64_t)w->f[3] : 3, kinds = w->f[4] > 0 ? (int64_t)w->f[4] : 3;
   if (!(kinds & (part ? 1 : 2))) return NULL;
   return p + ((row * parts + (parts > 1 ? part : 0)) * w->d[2] + h) * w->d[4];
 }
 
-/* Adds to the outputs for one pair: of its score with slope, gradients; without (dqkv NULL) returns the score. */
+/* Handles one pair of a query and a key: with dqkv adds the gradients of its score, times slope, to the outputs; with
+ * dqkv NULL returns the score. */
 static inline double oracle_pair(const tws_work *w, double *qkv, double *p, const int64_t at[3], int64_t key,
                                  double *dqkv, double *dp, double slope) {
   const int64_t heads = w->d[2], head = w->d[4], b = at[0], h = at[1], i = at[2], row = oracle_position_row(w, i - key);
@@ -42,7 +44,8 @@ static inline double oracle_pair(const tws_work *w, double *qkv, double *p, cons
   return sum;
 }
 
-/* Probabilities of a query, and what dropout makes of them; the logarithm of their normaliser. */
+/* Computes the probabilities of a query's keys, and after them in p those after dropout. Returns the logarithm of their
+ * normaliser. */
 static inline double oracle_disentangled_row(const tws_work *w, const double *a, double *qkv, double *positions,
                                              int64_t keys, const double *hyper, const int64_t at[3], double *p) {
   double largest = -INFINITY, sum = 0;

@@ -50,7 +50,7 @@ static inline void oracle_adafactor(const tws_work *w, double **o, int count) {
   }
 }
 
-/* Returns 1 if the kernel is one of Adafactor's, and has run. */
+/* Runs the kernel if it is one of Adafactor's. Returns 1 if it has run. */
 static inline int oracle_factored(const tws_work *w, const double *a, double **o, int count) {
   switch (w->code) {
     case TWS_KERNEL_FACTOR_SUMS:

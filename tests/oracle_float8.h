@@ -1,8 +1,9 @@
-/* Products in 8 bits, and what enters them, in float64 of what the codes mean. */
+/* Products in 8 bits, and the casts of their operands, in float64 of the values that the codes stand for. */
 #ifndef TWS_TESTS_ORACLE_FLOAT8_H
 #define TWS_TESTS_ORACLE_FLOAT8_H
 
-/* The number of that type that is nearest to x, of two the one with an even code: by looking at all of them. */
+/* Returns the number of that type that is nearest to x, and of two equally near ones the one with an even code, by
+ * comparing all numbers. */
 static inline double oracle_nearest8(tws_dtype type, double x) {
   const int bias = type == TWS_E5M2 ? 15 : 7, fraction = type == TWS_E5M2 ? 2 : 3, codes = type == TWS_E5M2 ? 124 : 127;
   double best = 0, least = INFINITY;
@@ -20,7 +21,7 @@ static inline void oracle_amax(const tws_work *w, double **o) {
   for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] = fmax(o[1][0], fabs(o[0][i]));
 }
 
-/* The other factor is a float, and so is the product. */
+/* Casts to 8 bits. The multiplier is a float, and x times the multiplier is rounded to float. */
 static inline void oracle_quantize(const tws_work *w, double **o) {
   const int64_t rows = w->d[0], width = w->d[1];
   const tws_dtype type = (tws_dtype)w->dtype2;
@@ -35,7 +36,7 @@ static inline void oracle_quantize(const tws_work *w, double **o) {
     }
 }
 
-/* An operand as a product of more bits has it: times its scale, and not transposed. */
+/* Returns an operand as a product in float64 takes it: times its scale, and not transposed. The caller frees it. */
 static inline double *oracle_meaning(const double *codes, double scale, int64_t rows, int64_t columns, int transposed) {
   double *x = malloc((size_t)(rows * columns + 1) * sizeof *x);
   for (int64_t i = 0; i < rows; ++i)

@@ -75,7 +75,7 @@ static inline void oracle_newton_schulz(const tws_work *w, double **o) {
     o[1][i] = w->f[0] * ((i / w->d[1] == i % w->d[1] ? 3.4445 : 0) - 4.7750 * o[0][i] + 2.0315 * o[1][i]);
 }
 
-/* The moments and what changes the weight, before it is scaled. */
+/* Computes the moments m and v, and returns the change of the weight before it is scaled. */
 static inline double oracle_lamb_change(const tws_work *w, double **o, int64_t i, double *m, double *v) {
   const double g = o[3][i] * o[5][TWS_METRIC_CLIP];
   *m = o[4][TWS_HYPER_BETA1] * o[1][i] + o[4][TWS_HYPER_REST1] * g;

@@ -14,7 +14,7 @@ static inline int64_t oracle_windows(int64_t extent, int64_t pixels, int64_t str
   return count;
 }
 
-/* Calls `each` for every product that is in y: with places in x, weight and y. */
+/* Calls `each` for every product that contributes to y, with its positions in x, weight and y. */
 typedef void (*oracle_term)(double **o, int64_t x, int64_t weight, int64_t y);
 static inline void oracle_convolve(const tws_work *w, double **o, oracle_term each) {
   const int64_t *d = w->d, height = d[1], width = d[2], in = d[3], out = d[4], side = d[5], stride = d[6],
@@ -64,7 +64,7 @@ static inline void oracle_convolution(const tws_work *w, double **o) {
   for (int64_t i = 0; i < pixels * d[4]; ++i) o[3][i % d[4]] += o[0][i];
 }
 
-/* Pooling, or with dx its gradient: what y (dy) is made of (goes to). */
+/* Pools x into y or, with `backward`, adds the gradient dy to the positions of x that y was computed from. */
 static inline void oracle_pool(const tws_work *w, double **o, int average, int backward) {
   const int64_t *d = w->d, height = d[1], width = d[2], channels = d[3], padding = d[4] > 0 ? (int64_t)w->f[0] : 0;
   const int64_t tall = d[4] > 0 ? d[4] : height, wide = d[4] > 0 ? d[4] : width, stride = d[5] > 0 ? d[5] : 1;

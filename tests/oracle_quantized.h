@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Where the normal distribution has a share p below: by halving. */
+/* Returns where the normal distribution has the share p of its probability below, found by bisection. */
 static inline double oracle_quantile(double p) {
   double low = -10, high = 10;
   for (int i = 0; i < 100; ++i) {
@@ -18,8 +18,8 @@ static inline double oracle_quantile(double p) {
   return (low + high) / 2;
 }
 
-/* NormalFloat of 4 bits: eight equally likely values from 0.5 to 0.9677 and seven on the other side, and 0; the
- * greatest is 1 (QLoRA, section 3). */
+/* Returns a level of 4-bit NormalFloat: eight equally likely values from 0.5 to 0.9677 and seven on the negative side,
+ * and 0; the greatest level is 1 (QLoRA, section 3). */
 static inline double oracle_level(int code) {
   const double most = 0.9677083, half = 0.5;
   const double share = code < 7 ? most + code * (half - most) / 7 : most + (15 - code) * (half - most) / 8;
@@ -30,7 +30,7 @@ static inline int oracle_signed(int byte) {
   return byte > 127 ? byte - 256 : byte;
 }
 
-/* The number of codes' element i in units of the scale. Types: 4 nf4, 8 int8, 20 int4, 36 and 40 with a minimum. */
+/* Returns element i of the codes in units of the scale. Types: 4 nf4, 8 int8, 20 int4, 36 and 40 with a minimum. */
 static inline double oracle_code(const double *codes, int64_t i, int64_t type) {
   static double level[16];
   const int byte = (int)codes[type % 16 == 8 ? i : i / 2], half = i % 2 ? byte % 16 : byte / 16;
@@ -64,7 +64,7 @@ static inline void oracle_dequantize(const tws_work *w, double **o) {
 
 /* ---- parts, with blocks of their own (models/operators_parts.def) ---- */
 
-/* Scale and codes of a block, each a number from -most to most; codes are those of float32. */
+/* Quantizes a block to codes from -most to most, computed in float32, and returns the scale. */
 static inline double oracle_block(const double *x, int64_t count, int bits, double *codes) {
   const float most = bits == 8 ? 127 : 7;
   float largest = 0;
@@ -80,7 +80,7 @@ static inline double oracle_block(const double *x, int64_t count, int bits, doub
   return (double)(largest / most);
 }
 
-/* Bytes of a part's codes, one for each or for each two of them. */
+/* Packs the codes of a part into bytes: 8-bit codes one per byte, 4-bit codes two per byte. */
 static inline void oracle_bytes(const double *codes, int64_t count, int bits, double *bytes) {
   for (int64_t i = 0; i < count; ++i) {
     const int code = (int)codes[i] & (bits == 8 ? 255 : 15);

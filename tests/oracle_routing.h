@@ -41,12 +41,12 @@ static inline int oracle_in_group(const tws_work *w, const double *x, int64_t ex
   return before < w->d[5];
 }
 
-/* Experts of each token, by choice. */
+/* Chooses the experts of each token, in the order of its choices. */
 static inline void oracle_choose(const tws_work *w, const double *a, double **o, int64_t *chosen) {
   const int64_t experts = w->d[1], choices = w->d[2];
   const double *bias = w->flags & TWS_BIAS ? o[7 + oracle_router_draws(w)] : NULL;
   double *sums = w->flags & TWS_Z_LOSS ? o[7 + oracle_router_draws(w) + (bias != NULL)] : NULL;
-  double scores[1024]; /* what experts are chosen by, as float32 tells it apart */
+  double scores[1024]; /* the scores by which experts are chosen, rounded to float32 */
   for (int64_t t = 0; t < w->d[0]; ++t) {
     double largest = o[0][t * experts], sum = 0;
     for (int64_t e = 1; e < experts; ++e) largest = fmax(largest, o[0][t * experts + e]);
@@ -109,7 +109,8 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
     double *counts = o[4] + chosen[i] * TWS_EXPERT_COUNTS;
     int64_t place = 0;
     for (int64_t k = 0; k < all; ++k) place += kept[k] && chosen[k] == chosen[i] && order[k] < order[i];
-    if (w->d[6] > 0) { /* after those of the pack's experts before it, in the order of routes */
+    if (w->d[6] > 0) { /* experts of a pack share slots: the routes of its earlier experts come first, then earlier
+                        * routes */
       const int64_t pack = chosen[i] - chosen[i] % w->d[6];
       place = (pack - chosen[i]) * capacity;
       for (int64_t k = 0; k < all; ++k)
@@ -144,7 +145,7 @@ static inline void oracle_router(const tws_work *w, const double *a, double **o)
   free(kept);
 }
 
-/* Whose slot a route is, by the counts of all experts. */
+/* Returns the expert whose slot a route has, computed from the counts of all experts. */
 static inline int64_t oracle_expert_of(const tws_work *w, const double *counts, double route) {
   const int64_t shared = w->d[6] > 1 ? w->d[6] : 1, slots = shared * w->d[3];
   int64_t expert = (int64_t)route / slots * shared;
@@ -241,7 +242,7 @@ static inline void oracle_combine_grad(const tws_work *w, double **o) {
   }
 }
 
-/* All three products of experts' layers: of every row of every source that is filled. */
+/* Computes any of the three products of experts' layers, for every filled row of every source. */
 static inline void oracle_expert_linear(const tws_work *w, double **o) {
   const int64_t blocks = w->d[0] * w->d[1], capacity = w->d[2], n = w->d[3], k = w->d[4];
   const int bias = (w->flags & TWS_BIAS) != 0, adds = (w->flags & TWS_ACCUMULATE) != 0;

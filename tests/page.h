@@ -1,4 +1,4 @@
-/* Pages of docs/ that a suite makes from the data that they describe. */
+/* Compares pages of docs/ with texts that a suite makes from the data that they describe. */
 #ifndef TESTS_PAGE_H
 #define TESTS_PAGE_H
 
@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The page at `path` is `expected`; with TWINSPEED_UPDATE it is written first. `remedy` is the message where it is not. */
+/* Asserts that the page at `path` is `expected`; with TWINSPEED_UPDATE in the environment the page is written first.
+ * `remedy` is the message where they differ. */
 static inline void assert_page(const char *path, const char *expected, const char *remedy) {
   if (getenv("TWINSPEED_UPDATE")) {
     FILE *out = fopen(path, "w");

@@ -1,4 +1,5 @@
-/* Measured runs of other software for tests: the file that comes with the program, and rows of their own. */
+/* Measured runs of other software for tests: the file that comes with the program, and rows that tests write
+ * themselves. */
 #ifndef TWS_TESTS_PUBLISHED_H
 #define TWS_TESTS_PUBLISHED_H
 

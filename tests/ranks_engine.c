@@ -47,8 +47,9 @@ static uint64_t pick(uint64_t trial_number, uint64_t what, uint64_t n) {
   return word[0] % n;
 }
 
-/* Returns 1 if a rank is with this one in group g: all ranks; the ranks of one parity; itself alone; three divisions at
- * random, whose parts are rarely equal; the first and the last, a group that the others do not have. */
+/* Returns 1 if rank r is in this rank's part of group g. Groups divide the ranks as follows: 0 all together; 1 by
+ * parity; 2 each rank alone; 3 to 5 at random, into parts that are rarely equal; 6 only the first and the last rank,
+ * which other ranks do not have. */
 static int together(int g, int r) {
   if (g == 1) return r % 2 == rank % 2;
   if (g == 2) return r == rank;
@@ -80,11 +81,14 @@ typedef struct trial {
   uint64_t count[SEGMENTS];
 } trial;
 
-/* Element i that `who` sends in a segment: floats of very different sizes, so that the order of a sum shows. */
+/* Returns element i that rank `who` sends in a segment: floats of very different sizes, so that the order of a sum
+ * shows. */
 static double element(const trial *t, int who, int segment, uint64_t i) {
   const double smaller = t->dtype[segment] == TWS_F16 ? 0x1p-12 : 1; /* it reaches to 2^16 */
   uint64_t x = ((t->number * 64 + (uint64_t)who) * SEGMENTS + (uint64_t)segment) * 0x9e3779b97f4a7c15 + i;
-  for (int turn = 0; turn < 2; turn++) x = (x ^ x >> 31) * 0xd6e8feb86659fd93; /* every rank makes every other's */
+  for (int turn = 0; turn < 2; turn++) x = (x ^ x >> 31) * 0xd6e8feb86659fd93; /* a cheap hash, because every rank
+                                                                                * computes every other rank's
+                                                                                * elements */
   x ^= x >> 32;
   return (double)(int32_t)x * 0x1p-31 * (double)(1 << (x >> 32) % 24) * smaller;
 }
@@ -115,7 +119,8 @@ static double rounded(tws_dtype dtype, double value) {
   return load(dtype, cell, 0);
 }
 
-/* Sum in the order of the group: float32 (float64) steps, rounded to the type at the end. */
+/* Returns the sum of element i in the order of the group's ranks: float32 (float64) additions, rounded to the type at
+ * the end. */
 static double ordered_sum(const trial *t, int segment, uint64_t i) {
   const tws_group *g = &groups[t->group];
   double wide = 0.0;
@@ -132,11 +137,12 @@ static int sums(tws_collective c) {
   return c == TWS_COLLECTIVE_ALL_REDUCE || c == TWS_COLLECTIVE_REDUCE || c == TWS_COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* All ranks choose the same group; what it does differs between its instances, which are at it at once. */
+/* Draws a collective. All ranks choose the same group in a round, but its instances, which run at the same time, differ
+ * in what they do. */
 static trial choose(uint64_t round) {
   static const tws_dtype types[] = {TWS_F32, TWS_F64, TWS_BF16, TWS_F16, TWS_I32, TWS_U8};
   trial t = {.group = (int)pick(round, 0, GROUPS)};
-  if (t.group >= group_count) return t; /* without segments: not for this rank */
+  if (t.group >= group_count) return t; /* this rank is not in the group: a trial without segments */
   const tws_group *g = &groups[t.group];
   uint64_t number = t.number = round * 64 + (uint64_t)g->ranks[0];
   t.collective = (tws_collective)pick(number, 1, TWS_COLLECTIVE_BARRIER);
@@ -151,7 +157,7 @@ static trial choose(uint64_t round) {
   return t;
 }
 
-/* Returns the number of elements that a rank sends and receives of a segment. */
+/* Returns in *sent and *received the number of elements of a segment that a rank sends and receives. */
 static void lengths(const trial *t, uint64_t count, uint64_t *sent, uint64_t *received) {
   uint64_t n = (uint64_t)groups[t->group].size;
   const int is_root = groups[t->group].index == t->root;
@@ -273,7 +279,7 @@ static void check_transport(tws_transport transport, uint64_t first, uint64_t tr
   tws_comm_destroy(comm);
 }
 
-/* ---- an all-to-all whose counts are found when it runs, by a plan of its own ---- */
+/* ---- an all-to-all whose counts are known only when it runs, in a plan of its own ---- */
 
 static void check_uneven(tws_transport transport) {
   tws_plan *plan = uneven_plan(rank, world);
@@ -309,7 +315,7 @@ static void check_uneven(tws_transport transport) {
     need(got[i] == received + values[i], "an element came wrong", NULL);
   }
   tws_comm_barrier(comm, &err);
-  counts[rank] = UNEVEN_CAPACITY + 1; /* on every rank: none waits for another */
+  counts[rank] = UNEVEN_CAPACITY + 1; /* every rank exceeds the capacity, so that no rank waits for another */
   need(tws_executor_put(executor, 0, 0, 0, counts, 2 * (uint64_t)world, &err) == TWS_OK, "counts", &err);
   need(tws_executor_step(executor, 0, 2, NULL, NULL, NULL, &err) == TWS_RANK && strstr(err.message, "room for 96"),
        "more than the capacity went", &err);
@@ -360,7 +366,8 @@ static void check_gather(const char *device, tws_transport transport) {
 
 /* ---- train ---- */
 
-static double losses[64], norms[64], evaluations[64]; /* evaluations: NaN after steps that none follows */
+static double losses[64], norms[64], evaluations[64]; /* evaluations[step - 1]: the loss of the evaluation after a step,
+                                                       * NaN where none follows it */
 static void keep(void *user, const tws_step_report *report) {
   (void)user;
   losses[report->step - 1] = report->loss;
@@ -378,7 +385,7 @@ static tws_config *load_config(const char *text) {
   return config;
 }
 
-/* All ranks' plans, alone and together. */
+/* Verifies the plans of all ranks, each alone and all together. */
 static void verify_plans(const char *name, const tws_network *network, const tws_config *config) {
   tws_plan **plans = calloc((size_t)world, sizeof *plans);
   tws_error err = {0};
@@ -404,7 +411,8 @@ static void print_curve(const char *name, int64_t steps, FILE *out) {
   fprintf(out, "\n");
 }
 
-/* Returns 1 if ranks that share cores have bound their threads to a part of them, and only those. */
+/* Checks that ranks that share cores have bound their threads to some of the allowed cores, and that other ranks have
+ * not. */
 static void check_bound(const tws_config *config, const cpu_set_t *before) {
   tws_cpus allowed;
   tws_machine_parts parts;
@@ -420,7 +428,8 @@ static void check_bound(const tws_config *config, const cpu_set_t *before) {
   if (config->bind_threads == TWS_THREADS_FREE) need(CPU_EQUAL(&now, before), "a thread is bound", NULL);
 }
 
-/* A line has name, model, steps, configuration, and where it saves ("-": it does not) and the checkpoint it resumes. */
+/* Runs one job. A line has the name, model, steps, configuration, the folder that the job saves to ("-": none), and the
+ * checkpoint that it resumes. */
 static void run_job(char *line, FILE *out) {
   char *name = strtok(line, "\t"), *model = strtok(NULL, "\t"), *steps = strtok(NULL, "\t");
   const char *text = strtok(NULL, "\t\n"), *save = strtok(NULL, "\t\n"), *resume = save ? strtok(NULL, "\t\n") : NULL;
@@ -450,7 +459,7 @@ static void run_job(char *line, FILE *out) {
                                .device_limit = getenv("DEVICE_LIMIT") ? (uint64_t)atoll(getenv("DEVICE_LIMIT")) : 0,
                                .on_step = keep};
   for (int i = 0; i < 64; i++)
-    losses[i] = norms[i] = evaluations[i] = NAN; /* of steps before a checkpoint there are none */
+    losses[i] = norms[i] = evaluations[i] = NAN; /* steps before the resumed checkpoint have no values */
   if (rank == 0) verify_plans(name, network, config);
   const int late = strncmp(name, "stale-", 6) == 0;
   const int coded = strncmp(name, "codes-", 6) == 0, levels = strncmp(name, "levels-", 7) == 0;

@@ -68,7 +68,7 @@ static void read_text(const char *path) {
   fclose(file);
 }
 
-/* The batch that step `step`, counted from 0, takes of the text: real/data.h says in which order. */
+/* Writes the batch that step `step`, counted from 0, takes of the text, in the order of real/data.h. */
 static void fill_batch(int64_t seed, int64_t step, int32_t tokens[SAMPLES][SEQUENCE + 1]) {
   for (int64_t i = 0; i < SAMPLES; i++) {
     const uint64_t at = (uint64_t)(step * SAMPLES + i);
@@ -216,7 +216,8 @@ static twinspeed_step step_in_parts(twinspeed_engine *engine, const twinspeed_jo
   return step;
 }
 
-/* Writes the gradients of the first step on one rank; other numbers of ranks compare theirs with them. */
+/* Writes the gradients of the first step on one rank; on other numbers of ranks compares the gradients with that
+ * file. */
 static void compare_gradients(const char *folder, const char *model, twinspeed_engine *engine) {
   char path[512];
   twinspeed_parameter p;
@@ -317,7 +318,7 @@ static void access_job(const char *folder, const char *model, const char *name) 
   snprintf(saved, sizeof saved, "%s/%s", folder, name);
   CALL(twinspeed_save(a, saved, NULL, 0, NULL, &error));
   compare_with_checkpoint(a, saved, p.elements == 0);
-  fill_batch(1234, 7, tokens); /* another batch: now they differ */
+  fill_batch(1234, 7, tokens); /* another batch for one of the engines: now their states differ */
   CALL(twinspeed_train_batch(a, &batch, &step, &error));
   fill_batch(1234, 8, tokens);
   if (in_parts) {
@@ -341,7 +342,7 @@ static void access_job(const char *folder, const char *model, const char *name) 
   NEED(strstr(error.hint, "second moments"));
   twinspeed_engine_close(a);
   twinspeed_engine_close(b);
-  if (in_parts && strstr(name, "float")) { /* float32: comparable between numbers of ranks */
+  if (in_parts && strstr(name, "float")) { /* in float32 gradients can be compared between numbers of ranks */
     a = open_engine(job, NULL);
     fill_batch(1234, 0, tokens);
     for (int64_t m = 0; m < facts.accumulation; m++) {

@@ -4,13 +4,13 @@
 
 #include "real/train_internal.h"
 
-/* One rank on the host, to train as options and configuration say. */
+/* Returns a training of one rank on the host, as options and configuration say. */
 static inline tws_training reference_of(const tws_train_options *options, const tws_config *config) {
   return (tws_training){
       .options = options, .config = config, .world = 1, .threads = 1, .ops = tws_real_backend("host")};
 }
 
-/* Ready to train; update: the first operation after clipping. */
+/* Plans and loads a training, so that its steps can run; *update: the first operation after clipping. */
 static inline tws_code reference_begin(tws_training *t, uint32_t *update, tws_error *err) {
   TWS_TRY(tws_training_plan(t, err));
   TWS_TRY(tws_training_open_data(t, err));
@@ -26,7 +26,7 @@ static inline tws_code reference_begin(tws_training *t, uint32_t *update, tws_er
   return TWS_OK;
 }
 
-/* Evaluates after a step, where an evaluation is due; no other rank is waited for. */
+/* Evaluates after a step, where an evaluation is due, without a wait for other ranks. */
 static inline tws_code reference_evaluate(tws_training *t, int64_t step, tws_step_report *report, tws_error *err) {
   report->evaluated = tws_evaluation_is_due(t, step);
   if (!report->evaluated) return TWS_OK;

@@ -1,4 +1,5 @@
-/* Which random bits a job's plans draw for which weights. For tests of plans: Check and the verifier's jobs. */
+/* Checks which random numbers a job's plans use to round which weights, for suites of plans and for the verifier's
+ * jobs. */
 #ifndef TWS_TESTS_ROUNDING_PLAN_H
 #define TWS_TESTS_ROUNDING_PLAN_H
 
@@ -7,7 +8,8 @@
 
 #include "plan/plan.h"
 
-/* Per element of a rank's state: 1 + the number that ADAMW draws bits for; 0: it is not updated, or twice. */
+/* Returns for each element of a rank's state 1 + the number of the random bits that ADAMW rounds it with; 0: the
+ * element is not updated, or is updated twice. The caller frees it. */
 static uint64_t *drawn_numbers(const tws_plan *plan) {
   const uint64_t count = plan->buffers[plan->optimizer_state[0]].elements;
   uint64_t *numbers = calloc(count + 1, sizeof *numbers);
@@ -25,8 +27,9 @@ static uint64_t *drawn_numbers(const tws_plan *plan) {
   return numbers;
 }
 
-/* Every weight has a number of its own below that of all weights, the same on all ranks that update a copy of it, and
- * without tensor parallelism its place among them, whatever the ZeRO stage and the number of ranks. */
+/* Checks that each weight has its own number, below the number of weights, that is the same on all ranks that update a
+ * copy of the weight. Without tensor parallelism the number is the weight's index, whatever the ZeRO stage and the
+ * number of ranks. */
 static void check_random_numbers(tws_plan *const *plans, int world, const tws_network *network, uint64_t seed) {
   uint64_t total = (uint64_t)tws_network_params(network, 0), wrong = 0;
   uint64_t *number_of = calloc(total, sizeof *number_of), *weight_of = calloc(total, sizeof *weight_of);

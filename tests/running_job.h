@@ -17,7 +17,7 @@
 enum { RUNNING_RANKS = 4 };
 
 typedef struct running_job {
-  pid_t pid, mpirun; /* of the program; of the process that started the ranks */
+  pid_t pid, mpirun; /* pid: process of the program; mpirun: process that started the ranks */
   int ranks;
   pid_t rank[RUNNING_RANKS]; /* 0: not found yet */
   tws_mpirun_cleanup remains;
@@ -65,7 +65,7 @@ static inline void running_find_below(running_job *j, pid_t parent, int depth) {
   }
 }
 
-/* 1: the processes of all ranks are known. */
+/* Looks for the processes of the ranks. Returns 1 if those of all ranks are known. */
 static inline int running_find(running_job *j) {
   int found = 0;
   for (int r = 0; r < j->ranks; r++) found += j->rank[r] > 0;
@@ -81,7 +81,7 @@ static inline int running_has_line(const char *path, const char *start) {
   return has;
 }
 
-/* Returns the job's output, as far as Check prints it. */
+/* Returns the job's standard error, cut to 2000 bytes because Check prints no more; the caller frees it. */
 static inline char *running_errors(const running_job *j) {
   const int fd = open(j->err, O_RDONLY);
   char *text = fd >= 0 ? command_slurp(fd) : calloc(1, 1);
@@ -89,7 +89,7 @@ static inline char *running_errors(const running_job *j) {
   return text;
 }
 
-/* A remote shell to names of this machine, each of which has a folder of its own for what is temporary. */
+/* Writes a script that acts as a remote shell: all host names mean this machine, but each has its own TMPDIR. */
 static inline void write_machines_shell(const char *path) {
   char text[512];
   snprintf(text, sizeof text, "#!/bin/sh\nexport TMPDIR=%s/$1\nmkdir -p $TMPDIR\nshift\nexec sh -c \"$*\"\n", folder);
@@ -104,7 +104,8 @@ static inline void running_kill(const running_job *j) {
   waitpid(j->pid, NULL, 0);
 }
 
-/* Until all of its ranks are known and it has printed a line that begins so. */
+/* Waits until all ranks of the job are known and the job has printed a line that begins with `line`; fails after 60
+ * s. */
 static inline void running_reach(running_job *j, const char *line) {
   const double until = tws_clock_s() + 60;
   int there = 0, ended = 0;
@@ -118,7 +119,8 @@ static inline void running_reach(running_job *j, const char *line) {
   ck_abort_msg("%s \"%s\": %s", ended ? "it has ended before" : "it does not reach", line, err);
 }
 
-/* 1: it has ended, with *status, 128 and the signal where one ended it. */
+/* Returns 1 if the job has ended, with its exit status in *status, or 128 plus the number of the signal that ended
+ * it. */
 static inline int running_has_ended(const running_job *j, int *status) {
   int how = 0;
   if (waitpid(j->pid, &how, WNOHANG) != j->pid) return 0;
@@ -126,7 +128,7 @@ static inline int running_has_ended(const running_job *j, int *status) {
   return 1;
 }
 
-/* The status that it ends with; what hangs fails. */
+/* Waits for the job and returns its exit status; fails if the job has not ended after 120 s. */
 static inline int running_wait(const running_job *j) {
   int status = 0;
   for (const double until = tws_clock_s() + 120; !running_has_ended(j, &status); usleep(5000)) {
@@ -138,7 +140,7 @@ static inline int running_wait(const running_job *j) {
   return status;
 }
 
-/* No process, segment of shared memory or folder of Open MPI is left on this machine. */
+/* Asserts that the job has left no process, no segment of shared memory and no folder of Open MPI on this machine. */
 static inline void running_assert_gone(const running_job *j) {
   char path[512], host[256] = "";
   gethostname(host, sizeof host - 1);

@@ -1,6 +1,6 @@
 /* Long lists of random cases. A run takes all of them, as `make check-all` does, unless TWS_SEED is set: then one of
- * each `of` adjacent cases, which that text chooses. `make check` sets it to the commit, so that commits take different
- * cases, and says so; a run with the same TWS_SEED takes the same. */
+ * each `of` adjacent cases, which that text chooses. `make check` sets it to the commit, so that each commit takes
+ * different cases, and prints it; a run with the same TWS_SEED takes the same. */
 #ifndef TWS_TESTS_SAMPLE_H
 #define TWS_TESTS_SAMPLE_H
 
@@ -18,7 +18,8 @@ static inline uint64_t sample_hash(uint64_t hash, const char *text) {
   return hash;
 }
 
-/* Returns 1 if the case `index` of the list of that name is taken. Lists of other names take other cases. */
+/* Returns 1 if the case `index` of the list named `list` is taken: one in `of`. Lists of different names take different
+ * cases. */
 static inline int takes_of(const char *list, uint64_t index, uint32_t of) {
   if (takes_all()) return 1;
   uint32_t bits[4];

@@ -1,6 +1,6 @@
 /* Under the sanitizers, suites with the mark "sampled" (tests/CMakeLists.txt) run a sample of their tests: one of each
- * four adjacent ones, which TWS_SEED chooses, as it chooses random cases (tests/sample.h). `make check` runs all tests of
- * these suites in its plain build, and other commits run other ones under the sanitizers; without TWS_SEED, as in
+ * four adjacent ones, which TWS_SEED chooses, as it chooses random cases (tests/sample.h). `make check` runs all tests
+ * of these suites in its plain build, and under the sanitizers each commit runs other tests; without TWS_SEED, as in
  * `make check-all`, all run. A test that Check repeats for a range of numbers counts as one test for each number.
  *
  * Check's macros add tests by _tcase_add_test(); the linker's --wrap=_tcase_add_test leads the calls here. */

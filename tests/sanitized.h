@@ -1,5 +1,6 @@
-/* TWS_SANITIZED: 1 when the tests run under the address sanitizer, of either compiler, else 0. Such runs look for other
- * faults than wrong results and take several times as long: they may do with a sample of many like cases. */
+/* TWS_SANITIZED: 1 when the tests run under the address sanitizer, of either compiler, else 0. Such runs look for
+ * memory errors rather than wrong results and take several times as long, so suites may run a sample of many similar
+ * cases. */
 #ifndef TWS_TESTS_SANITIZED_H
 #define TWS_TESTS_SANITIZED_H
 

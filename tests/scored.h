@@ -4,7 +4,7 @@
 
 #include "tests/answers.h"
 
-/* Returns a member of the answer of `score --json` with these arguments. */
+/* Runs `score --json` with these arguments and returns the number of this name in its answer. */
 static inline double scored(const char *arguments, const char *member) {
   command_result r = twinspeed("score --json %s", arguments);
   ck_assert_msg(r.status == 0, "%s", r.err);

@@ -1,4 +1,4 @@
-/* The simulator's module of this build. */
+/* Loads this build's module of the simulator. */
 #ifndef TESTS_SIM_MODULE_H
 #define TESTS_SIM_MODULE_H
 
@@ -10,7 +10,8 @@
 
 #include "sim/sim.h"
 
-/* NULL where it was not built. One that does not load ends the suite. */
+/* Returns the simulator's functions; NULL where the module was not built. A module that does not load ends the
+ * suite. */
 static inline const tws_sim_api *load_simulator(void) {
   const char *path = TWS_BUILD_DIR "/twinspeed_sim.so";
   const tws_sim_api *(*get)(void);

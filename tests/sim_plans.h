@@ -26,7 +26,7 @@ typedef struct machine {
 
 static const double port_bandwidth = 100e9, nic_bandwidth = 10e9;
 
-/* A kernel that fills n floats takes n nanoseconds. */
+/* Makes a cluster and a profile in which a kernel that fills n floats takes n nanoseconds. */
 static inline void make_machine(machine *m, const char *backend, int nodes, int devices, int nics, int cores) {
   char text[512];
   tws_error err = {0};
@@ -130,7 +130,7 @@ static inline uint32_t message(maker *m, tws_op_kind kind, int peer, double byte
   return emit(m, kind, TWS_STREAM_P2P, (tws_work){.d = {(int64_t)bytes}}, (uint32_t)peer);
 }
 
-/* The latest operation also waits for `op`. */
+/* Makes the latest operation of the plan wait for `op`, too. */
 static inline void after(maker *m, uint32_t op) {
   last_op_waits(&m->plan, op);
 }
@@ -159,7 +159,7 @@ static inline void same(double value, double expected, double tolerance) {
   ck_assert_msg(fabs(value - expected) <= tolerance * fabs(expected), "%.12g is not %.12g", value, expected);
 }
 
-/* The collective on all ranks of a group, or on the one that stands for them. */
+/* Gives all ranks of a group one collective or, where folded is not 0, only rank 0, which represents all. */
 static inline void make_ring(maker *m, int ranks, tws_collective code, double bytes, int folded) {
   for (int rank = 0; rank < (folded ? 1 : ranks); rank++) {
     begin(&m[rank], rank, ranks);
@@ -167,7 +167,7 @@ static inline void make_ring(maker *m, int ranks, tws_collective code, double by
   }
 }
 
-/* Runs the tests, or says that there is no simulator to run them with. */
+/* Runs the tests, or prints that they are skipped where the simulator was not built. Returns the status of main(). */
 static inline int run_sim_suite(const char *name, const TTest *const *tests, size_t count) {
   api = load_simulator();
   if (!api) {

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the whole text of the source at `path` from the root, for the caller to free. Without `comments` each
- * character of a comment but the ends of its lines becomes a space. */
+/* Returns the whole text of the source at `path` from the root, for the caller to free. With comments 0 each character
+ * of a comment except line feeds becomes a space. */
 static inline char *read_source(const char *path, int comments) {
   char whole[640];
   snprintf(whole, sizeof whole, "%s/%.127s", TWS_SOURCE_DIR, path);

@@ -54,7 +54,7 @@ static inline tws_code stale_step(stale *s, int64_t step, tws_step_report *repor
   return reference_evaluate(t, step, report, err);
 }
 
-/* Trains as the options say, on one rank. */
+/* Trains one rank as the options say, with updates that are one step late after warm_up steps. */
 static inline tws_code stale_train(const tws_train_options *options, int64_t warm_up, tws_error *err) {
   stale s = {.t = reference_of(options, options->plan.config), .warm_up = warm_up};
   TWS_TRY(reference_begin(&s.t, &s.update, err));

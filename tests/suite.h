@@ -1,11 +1,11 @@
-/* The end of every suite's main(). */
+/* Runs a suite of Check and frees it, as the end of every suite's main(). */
 #ifndef TWS_TESTS_SUITE_H
 #define TWS_TESTS_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
 
-/* Runs the suite as Check's environment says, and frees it; gives the status to exit with. */
+/* Runs the suite as Check's environment variables say, and frees it. Returns the exit status of main(). */
 static inline int run_suite(Suite *suite) {
   SRunner *runner = srunner_create(suite);
   srunner_run_all(runner, CK_ENV);

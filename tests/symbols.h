@@ -1,6 +1,6 @@
-/* Which source file calls which, read from the symbol tables of a build's object files (ELF, 64 bits). A file calls
- * another where an undefined symbol of its object is defined by the other's. Objects of one source that is compiled
- * several times, such as kernels for several instruction sets, count as one file. */
+/* Finds which source file calls which, read from the symbol tables of a build's object files (ELF, 64 bits). A file
+ * calls another where an undefined symbol of its object is defined by the other's. Objects of one source that is
+ * compiled several times, such as kernels for several instruction sets, count as one file. */
 #ifndef TESTS_SYMBOLS_H
 #define TESTS_SYMBOLS_H
 
@@ -24,7 +24,7 @@ typedef struct symbol_list {
 
 typedef struct calls {
   int count;
-  char files[SYMBOLS_FILES][SYMBOLS_NAME];          /* "plan/zero.c", from the root of the sources */
+  char files[SYMBOLS_FILES][SYMBOLS_NAME];          /* paths from the root of the sources, such as "plan/zero.c" */
   unsigned char edge[SYMBOLS_FILES][SYMBOLS_FILES]; /* edge[a][b]: a calls b */
   symbol_list defined, wanted;
 } calls;
@@ -42,7 +42,7 @@ static inline int symbols_by_name(const void *a, const void *b) {
   return strcmp(((const symbol *)a)->name, ((const symbol *)b)->name);
 }
 
-/* The file of that name, which is added where it is new. */
+/* Returns the number of the file of that name, which is added where it is new. */
 static inline int calls_file(calls *c, const char *name) {
   for (int i = 0; i < c->count; i++)
     if (strcmp(c->files[i], name) == 0) return i;
@@ -51,7 +51,8 @@ static inline int calls_file(calls *c, const char *name) {
   return c->count++;
 }
 
-/* Takes the global symbols of an object, whose bytes are aligned as malloc aligns. 0: it is no 64-bit ELF object. */
+/* Adds the global symbols of an object file to the lists; bytes are aligned as by malloc(). Returns 0 if it is no
+ * 64-bit ELF object, else 1. */
 static inline int calls_read_object(calls *c, int file, const unsigned char *bytes, size_t size) {
   const Elf64_Ehdr *header = (const Elf64_Ehdr *)(const void *)bytes;
   if (size < sizeof *header || memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
@@ -68,8 +69,8 @@ static inline int calls_read_object(calls *c, int file, const unsigned char *byt
   return 1;
 }
 
-/* A symbol that several files define, such as a module's entry, is its own where one of them asks for it, and any of
- * theirs otherwise. */
+/* Connects each file with the files that define the symbols that it needs. A symbol that several files define, such as
+ * a module's entry, connects a file with none of the others if it defines the symbol itself, else with all of them. */
 static inline void calls_connect(calls *c) {
   qsort(c->defined.items, c->defined.count, sizeof *c->defined.items, symbols_by_name);
   for (size_t i = 0; i < c->wanted.count; i++) {
@@ -93,10 +94,10 @@ static inline void calls_free(calls *c) {
   free(c);
 }
 
-/* Tarjan's strongly connected components. */
+/* Finds circles of calls as strongly connected components, by Tarjan's algorithm. */
 typedef struct circles {
   const calls *calls;
-  int circle[SYMBOLS_FILES]; /* of each file; files of one circle have the same number */
+  int circle[SYMBOLS_FILES]; /* index of the circle of calls that each file belongs to */
   int count, seen[SYMBOLS_FILES], low[SYMBOLS_FILES], stack[SYMBOLS_FILES], depth, visited;
 } circles;
 

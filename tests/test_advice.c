@@ -1,5 +1,6 @@
 /* ctest: sampled */
-/* Advice after an estimate: what it says is what the changed job gives, and no change that it tries is better. */
+/* Advice after an estimate: its figures are those of the changed job, and no other change that the advice considers is
+ * better. */
 #include <check.h>
 
 #include "tests/answers.h"
@@ -20,7 +21,8 @@ static double tokens(const cJSON *json) {
   return number(member(json, "time"), "tokens_per_s");
 }
 
-/* Each line is the job with its flags, and the gain is of what the job gives. */
+/* Asserts that each advice, applied to the line, gives the figures that it states, that its gain is relative to `given`
+ * tokens per second, and that the advice is in order. */
 static void assert_true(const char *line, const cJSON *json, double given) {
   const cJSON *one;
   double last = 0;
@@ -58,7 +60,8 @@ START_TEST(advice_is_computed) {
     const cJSON *first = cJSON_GetArrayItem(advice, 0);
     assert_true(lines[i], json, tokens(json));
     ck_assert_int_le(cJSON_GetArraySize(advice), 3);
-    for (size_t k = 0; k < sizeof others / sizeof *others; k++) { /* none of the same batch that fits is faster */
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++) { /* no other change fits, keeps the batch and is
+                                                                   * faster */
       command_result r = twinspeed("estimate %s %s --json", lines[i], others[k]);
       cJSON *with = cJSON_Parse(r.out);
       const int same = with && number(with, "train_batch") == number(json, "train_batch");
@@ -82,7 +85,8 @@ START_TEST(a_bottleneck_on_the_host_is_first) {
 }
 END_TEST
 
-/* A job that does not fit: what does, adapters last and named as another training. */
+/* For a job that does not fit, the advice names changes with which it fits; adapters come last, marked as another
+ * training. */
 START_TEST(what_does_not_fit) {
   static const char line[] = "-m llama-3-8b --cluster dgx-a100 -n 1 --dtype bf16 --seq 1024 --runtime transformers";
   cJSON *json = estimate(line, "", 1);

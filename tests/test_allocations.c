@@ -1,6 +1,6 @@
-/* Every allocation fails in turn, with all that follow it: whatever reads or builds returns TWS_MEMORY and leaves no
- * allocation. Other parts have this test in their own suites (json, config, cluster, tokens, pipeline_schedule,
- * torch_files). */
+/* Each allocation fails once, with all later ones: whatever reads or builds something then returns TWS_MEMORY and
+ * leaves no allocation. Other components have this test in their own suites (json, config, cluster, tokens,
+ * pipeline_schedule, torch_files). */
 #include <check.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
-/* Fails the first `n` allocations one by one, later ones with growing steps. Returns how many were tried. */
+/* Runs the body with each of its first allocations failing, then with later ones at growing distances, until it
+ * succeeds. Returns how many runs failed. */
 static long fail_many(tws_code (*body)(void *user), void *user, const char *what) {
   long tried = 0;
   for (long n = 0;; n += 1 + n / (TWS_SANITIZED ? 40 : 80)) {
@@ -143,7 +144,7 @@ static tws_code read_index(void *from) {
                                 .padded_vocabulary = index->padded_vocabulary};
   tws_text text = {0};
   tws_code code = tws_hf_tensors(&names, index->arena, &tensors, &count, NULL);
-  if (code == TWS_UNSUPPORTED) code = TWS_OK; /* the corpus' parameters are not a model's */
+  if (code == TWS_UNSUPPORTED) code = TWS_OK; /* the fuzzer's corpus has parameters of no known model */
   tws_saved_write(index, &text);
   if (code == TWS_OK && text.failed) code = TWS_MEMORY;
   tws_text_free(&text);

@@ -1,5 +1,5 @@
 /* ctest: sampled */
-/* The tuner: the space, and a whole search on a synthetic cluster. */
+/* The tuner: the space of its points, and a whole search on a synthetic cluster. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,9 +62,8 @@ START_TEST(space_keeps_the_global_batch) {
 }
 END_TEST
 
-/* Threads of a host's ranks: ranks x threads stay within the cores unless oversubscription was asked for. */
-/* With "fast" the section autotuning gives: all devices, stage by stage from the micro-batch that the user has, none
- * above the largest batch, every point once; those that run are better at the end of a search than smaller ones. */
+/* With "fast" the section autotuning gives these points: all devices, stage by stage from the user's micro-batch, none
+ * above the largest batch, and each point once. Less memory gives smaller batches, or an error. */
 START_TEST(deepspeeds_points_are_tried) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 512);
@@ -83,7 +82,7 @@ START_TEST(deepspeeds_points_are_tried) {
   }
   ck_assert_int_eq(stages, 15);
   tws_free(points);
-  f.request.memory_bytes = 9e9; /* less than five sequences and all states */
+  f.request.memory_bytes = 9e9; /* less than the states and five sequences need */
   ck_assert_msg(tws_tune_enumerate(&f.request, &points, &count, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_lt(points[0].micro, 24);
   ck_assert_int_lt(points[count - 1].micro, 24);
@@ -95,6 +94,7 @@ START_TEST(deepspeeds_points_are_tried) {
 }
 END_TEST
 
+/* Threads of a host's ranks: ranks x threads stay within the cores unless oversubscription was asked for. */
 START_TEST(host_space_respects_cores) {
   fixture f;
   set_up(&f, "tiny-gpt2", "host", 32);
@@ -141,7 +141,7 @@ static tws_code counting_simulate(const tws_sim_request *request, tws_sim_result
   return tws_job_path(request->plans, request->plan_count, &request->machine, NULL, &result->step_s, e);
 }
 
-/* As many stages as a deep model has layers. */
+/* A pipeline with as many stages as a deep model has layers is simulated with one plan per stage. */
 START_TEST(long_pipelines_are_simulated) {
   enum { STAGES = 72 };
   static const char model[] =
@@ -173,7 +173,8 @@ START_TEST(long_pipelines_are_simulated) {
 }
 END_TEST
 
-/* Memory that other software holds in addition to the plan decides in a search as in an estimate of the same point. */
+/* The memory that other software needs in addition to the plan counts in a search as in an estimate of the same
+ * point. */
 START_TEST(runtimes_fit_as_estimated) {
   static const char *const runtimes[] = {"twinspeed", "megatron-2021"};
   int fits[2] = {0, 0};
@@ -235,7 +236,7 @@ START_TEST(search_rejects_by_memory_and_is_deterministic) {
 }
 END_TEST
 
-/* An implied rejection's reason is true: its own plan does not fit either. */
+/* The reason of an implied rejection is true: the plan of the rejected point does not fit either. */
 START_TEST(implied_rejections_hold) {
   fixture f;
   set_up(&f, "gpt2", "dgx-a100", 512);
@@ -281,7 +282,7 @@ START_TEST(simulation_decides_and_stops_early) {
   f.request.trials = 100;
   f.request.early_stopping = 3;
   result = search(&f);
-  ck_assert_int_eq(result->simulated, 4); /* nothing better than the first of stage 0 */
+  ck_assert_int_eq(result->simulated, 4); /* no later point is better than the first one of stage 0 */
   tws_tune_result_destroy(result);
   f.request.tuner = TWS_TUNER_RANDOM;
   f.request.early_stopping = 0;
@@ -442,7 +443,7 @@ START_TEST(search_over_axes) {
     pipelines += c->variant.pipeline > 1;
   }
   ck_assert_int_gt(pipelines, 10);
-  for (int i = 0; i < result->fits; i++) { /* the files of one point with every axis */
+  for (int i = 0; i < result->fits; i++) { /* writes the files of one point that uses every axis */
     tws_tune_candidate *c = &result->candidates[i];
     if (c->variant.pipeline != 2 || c->variant.tensor != 2 || c->variant.schedule.kind != TWS_PIPELINE_INTERLEAVED ||
         !c->variant.sequence_parallel)
@@ -476,7 +477,7 @@ START_TEST(search_over_axes) {
 }
 END_TEST
 
-/* The verb's lists of axes, and what is wrong with some. */
+/* The lists of axes on the command line of tune, and the errors for wrong ones. */
 START_TEST(axes_on_the_command_line) {
   static const struct {
     const char *words;
@@ -520,8 +521,8 @@ START_TEST(axes_on_the_command_line) {
 }
 END_TEST
 
-/* Degrees of expert parallelism and capacities are knobs like others: those that the experts and replicas allow, each
- * as fast as it is by itself. */
+/* A search varies the degree of expert parallelism and the capacity: it tries those that the experts and replicas
+ * allow, and predicts for each what an estimate of it predicts. */
 START_TEST(experts_are_searched) {
   static const struct {
     const char *words;
@@ -572,7 +573,8 @@ START_TEST(experts_are_searched) {
 }
 END_TEST
 
-/* Exchanges that a point does not have, or that exclude each other, are not tried; each is the plan of its keys. */
+/* A search does not try exchanges that a point lacks or that exclude each other, and predicts for each point what an
+ * estimate with its keys predicts. */
 START_TEST(exchanges_are_searched) {
   static const struct {
     const char *words;

@@ -1,6 +1,7 @@
-/* Jobs with several axes of ranks in time: plans of pipelines with tensor, sequence and data parallel groups, made at
- * random from the schedules' programs. The longest path over one plan of each stage, the simulation of these and that
- * of all ranks agree; what a rank waits for adds up. */
+/* Times of jobs with several axes of ranks: random plans of pipelines with tensor, sequence and data parallel groups,
+ * made from the pipeline schedules. Three step times agree: the longest path over one plan of each stage, the
+ * simulation of these plans, and that of all ranks; the bubble and the exposed communication of the axes add up to the
+ * exposed time. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static void load(void) {
   static const char text[] =
       "{\"schema\": \"twinspeed-profile-1\", \"name\": \"test\", \"provenance\": \"made up\", \"backend\": \"cuda\", "
       "\"memory_bytes\": 1e12, \"bandwidth\": 4e9, \"peak_flops\": {\"fp32\": 1e12}, \"matmul\": {\"efficiency\": 1}, "
-      "\"attention\": {\"efficiency\": 1}}"; /* filling a float takes a nanosecond */
+      "\"attention\": {\"efficiency\": 1}}"; /* a kernel fills one float per nanosecond */
   tws_json *json;
   ck_assert_msg(tws_json_parse(text, sizeof text - 1, "profile", &json, &err) == TWS_OK, "%s", err.message);
   ck_assert_msg(tws_profile_from_json(json, &profile, &err) == TWS_OK, "%s", err.message);
@@ -54,12 +55,13 @@ typedef struct job {
   tws_topology topology;
   uint64_t seed;
   tws_pipeline_shape shape;
-  int world, exchanges; /* tensor parallel collectives on a stream of their own */
+  int world, exchanges; /* exchanges 1: tensor parallel collectives are on a stream of their own */
 } job;
 
 static const tws_axis all_axes[] = {TWS_AXIS_PIPE, TWS_AXIS_DATA, TWS_AXIS_SEQUENCE, TWS_AXIS_MODEL};
 
-/* Dimensions, devices of a node and NICs are powers of two: ranks that differ in nothing but their place are alike. */
+/* Draws a job. Dimensions, devices of a node and NICs are powers of two, so that ranks which differ only in their
+ * position behave alike. */
 static void make_job(job *j, uint64_t seed) {
   tws_axis names[4];
   int dims[4], axes = 0, order[4] = {0, 1, 2, 3};
@@ -101,7 +103,7 @@ typedef struct writer {
   tws_builder b;
   const job *j;
   int stage;
-  uint64_t index; /* of draws that all ranks of a stage make alike */
+  uint64_t index; /* number of the next draw; all ranks of a stage draw the same */
   uint32_t a, c, d, gradients, group[4];
 } writer;
 
@@ -214,7 +216,8 @@ static tws_plan *make_plan(const job *j, int rank) {
   return plan;
 }
 
-/* A rank's wait is all of the time in which it does not compute; work of its compute stream is exposed. */
+/* Checks that a rank's waits add up to all of the time in which it does not compute, and that collectives on the
+ * compute stream are fully exposed. */
 static void check_account(const job *j, const tws_path_result *path) {
   double sum = path->bubble_s;
   for (int axis = 0; axis < TWS_REPORT_COUNT; axis++) {
@@ -292,7 +295,7 @@ START_TEST(folded_ranks_paths_and_all_ranks_agree) {
 }
 END_TEST
 
-/* ---- by hand: what a rank waits for ---- */
+/* ---- plans by hand: what a rank waits for ---- */
 
 enum { OPS = 8 };
 
@@ -319,7 +322,7 @@ static void begin(hand *h, int rank, int axes, const tws_axis *names, const int 
   h->plan.group_count = (uint32_t)axes;
 }
 
-/* after: an operation that it depends on, or -1 */
+/* Adds an operation and returns its number. after: an operation that it depends on, or -1. */
 static int add(hand *h, tws_op_kind kind, tws_stream stream, tws_work work, int peer, int after) {
   tws_op *op = &h->ops[h->plan.op_count];
   work.kind = (uint8_t)kind;
@@ -358,7 +361,7 @@ static void set_cluster(int nodes, int devices, int nics) {
                           .nics_per_node = nics};
 }
 
-/* The account by the longest path, after checking that the simulator's is the same. */
+/* Computes the account by the longest path and checks that the simulator's is the same. */
 static void account(const hand *hands, int count, int world, tws_path_result *paths) {
   static tws_path_result simulated[MOST];
   const tws_plan *plans[MOST];
@@ -433,7 +436,7 @@ START_TEST(messages_share_nics) {
       message(&all[rank], rank < 4 ? TWS_OP_SEND : TWS_OP_RECV, (rank + 4) % 8, 1e6, -1);
     }
     hand stages[2] = {all[0], all[4]};
-    for (int s = 0; s < 2; s++) { /* the copies point to themselves */
+    for (int s = 0; s < 2; s++) { /* the copied plans point to the copies' operations */
       stages[s].plan.ops = stages[s].ops;
       stages[s].plan.works = stages[s].works;
     }

@@ -43,7 +43,8 @@ START_TEST(memory_of_control_groups) {
   put_file("sys/fs/cgroup/a/memory.stat", "anon 5\ninactive_file 536870912\n");
   m = tws_host_memory_read_under(folder);
   ck_assert(m.total_bytes == 2048 * MIB && m.available_bytes == 1536 * MIB && m.limited);
-  put_file("sys/fs/cgroup/a/b/memory.max", "1073741824\n"); /* tighter, but the group above is nearly full */
+  put_file("sys/fs/cgroup/a/b/memory.max", "1073741824\n"); /* a tighter limit, but the parent group has less
+                                                             * available */
   put_file("sys/fs/cgroup/a/b/memory.current", "0\n");
   put_file("sys/fs/cgroup/a/memory.current", "2147483648\n");
   m = tws_host_memory_read_under(folder);
@@ -97,7 +98,7 @@ START_TEST(arena_gives_zeroed_aligned_memory) {
     unsigned char *p = tws_arena_alloc(arena, size, 1);
     ck_assert_ptr_nonnull(p);
     ck_assert_uint_eq((uintptr_t)p % 16, 0);
-    size_t wrong = 0; /* an assertion a byte would take long */
+    size_t wrong = 0; /* an assertion per byte would take too long */
     for (size_t k = 0; k < size; k++) wrong += p[k] != 0;
     memset(p, 0xff, size);
     for (size_t k = 0; k < previous_size; k++) wrong += previous[k] != 0xff;
@@ -317,7 +318,7 @@ START_TEST(files_are_replaced_whole) {
   ck_assert_int_eq(symlink("a.json", linked), 0);
   ck_assert_int_eq(tws_write_file(linked, "2nd", 3, &err), TWS_OK);
   ck_assert_int_eq(lstat(linked, &status), 0);
-  ck_assert(S_ISREG(status.st_mode)); /* the link was replaced, and what it named was not */
+  ck_assert(S_ISREG(status.st_mode)); /* the link itself was replaced, and not the file that it led to */
   ck_assert_int_eq(tws_read_file(path, 0, &text, &length, &err), TWS_OK);
   ck_assert_str_eq(text, "first");
   tws_free(text);

@@ -1,4 +1,5 @@
-/* Bounds are no larger than what they bound: of random legal jobs of all kinds, at random and at a machine's costs. */
+/* Bounds never exceed the exact value: for random legal jobs of all kinds, with random costs and with a machine's
+ * costs. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
-enum { JOBS = TWS_SANITIZED ? 6 : 40 }; /* of each kind; TWINSPEED_BOUND_JOBS says another number */
+enum { JOBS = TWS_SANITIZED ? 6 : 40 }; /* jobs of each kind; TWINSPEED_BOUND_JOBS overrides the number */
 
 static const uint64_t kinds[] = {0, BESIDE, CODED, OFFLOADED, RANKED, IN_STEP, EXCHANGED, RINGED, HOSTED, CHECKPOINTED};
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -26,7 +27,8 @@ static double random_seconds(uint64_t a, uint64_t b, uint64_t c) {
   return ldexp(1000 + out[0] % 1000000, -30);
 }
 
-/* Hashes all members of a work, but groups by their axes and not by their numbers. */
+/* Returns random seconds for a work: a hash of all its members, with the axes of its group in place of the group's
+ * number. */
 static double random_work(void *user, const tws_plan *plan, uint32_t index) {
   tws_work work = plan->works[index];
   uint64_t hash = *(const uint64_t *)user;
@@ -60,7 +62,7 @@ static double message_of_run(void *user, uint32_t rank, uint32_t op) {
 typedef struct planned {
   double step_s;
   uint32_t operations; /* most operations of a rank */
-  tws_ledger ledger;   /* of the rank with most live bytes on its device */
+  tws_ledger ledger;   /* ledger of the rank with the most live bytes on its device */
 } planned;
 
 static double random_step(const tws_plan *const *plans, int count, const tws_bound_costs *costs) {
@@ -89,7 +91,8 @@ static double random_step(const tws_plan *const *plans, int count, const tws_bou
   return step_s;
 }
 
-/* All representatives' whole plans. costs NULL: the machine's. */
+/* Builds the whole plans of all representative ranks, and returns the seconds of a step and the largest ledger. costs
+ * NULL: the machine's costs. */
 static planned plan_whole(const drawn_job *j, const tws_bound_costs *costs, uint64_t seed) {
   tws_error err = {0};
   tws_rank_set set;
@@ -119,8 +122,9 @@ static planned plan_whole(const drawn_job *j, const tws_bound_costs *costs, uint
 
 /* ---- jobs ---- */
 
-/* The plan's seconds are a sum of one rounded addition for each operation, of which equal ones are off in one
- * direction: `additions` times half a unit in the last place. The bound multiplies. */
+/* Asserts that a bound is not above the plan's value. The plan's seconds are a sum with one rounded addition for each
+ * operation, and equal addends are rounded in one direction, while the bound multiplies: so `additions` times half a
+ * unit in the last place are allowed. */
 static void no_more(double bound, double whole, uint32_t additions, const char *what, uint64_t seed) {
   ck_assert_msg(bound <= whole * (1 + 1e-12 + additions * 0x1p-53),
                 "seed %llu: %s at least %.15g, and %.15g of the plan", (unsigned long long)seed, what, bound, whole);

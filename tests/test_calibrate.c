@@ -22,7 +22,8 @@
 static tws_error err;
 #define OK(call) ck_assert_msg((call) == TWS_OK, "%s", err.message)
 
-/* Every compute operation of real plans: calibration would give it the same operands that the plan does. */
+/* Checks that calibration would give every compute operation of real plans the same operands as the plan does. Returns
+ * the number of operations. */
 static int check_plan(const char *model, const char *dtype, int stage, const char *recompute, int micro) {
   tws_network *network;
   tws_config *config;
@@ -97,7 +98,7 @@ START_TEST(standard_cases_cover_every_kernel) {
           double bytes = 0;
           for (int j = 0; j < count; j++)
             bytes += (double)operand[j].elements * (double)tws_dtype_bytes(operand[j].dtype);
-          /* a text has all its tokens, and its token sees all cached positions, which is what costs count */
+          /* a prompt has all its tokens, and the token sees all cached positions, which is what costs count */
           for (int j = 0; j < count && list.items[i].code == TWS_KERNEL_CACHED_ATTENTION; j++)
             ck_assert_int_eq(operand[j].below > 0, operand[j].greatest);
           ck_assert_int_gt(count, 0);
@@ -110,7 +111,8 @@ START_TEST(standard_cases_cover_every_kernel) {
 }
 END_TEST
 
-/* Every beginning of a GPU's list has some cases of each kernel that matters, bandwidth first; none is lost. */
+/* Every prefix of the list of a GPU's cases contains some cases of each important kernel, bandwidth comes first, and no
+ * case is lost. */
 START_TEST(valuable_cases_come_first) {
   static const tws_kernel early[] = {TWS_KERNEL_LINEAR,    TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_LINEAR_GRAD_WEIGHT,
                                      TWS_KERNEL_ATTENTION, TWS_KERNEL_ATTENTION_GRAD,    TWS_KERNEL_NORM,
@@ -125,7 +127,7 @@ START_TEST(valuable_cases_come_first) {
   OK(tws_case_order(&list, 1, &err));
   ck_assert_int_eq(memcmp(&list.items[0], &before.items[0], sizeof *list.items), 0);
   ck_assert_uint_eq(list.count, before.count);
-  for (size_t i = 0; i < before.count; i++) /* what is there already is not added */
+  for (size_t i = 0; i < before.count; i++) /* a case that is in the list already is not added */
     OK(tws_case_add(&list, &before.items[i], &err));
   ck_assert_uint_eq(list.count, before.count);
   for (size_t i = 1; i < list.count / 8; i++) seen[list.items[i].code] += list.items[i].dtype == TWS_BF16;
@@ -220,7 +222,7 @@ START_TEST(measurements_file_round_trip) {
 }
 END_TEST
 
-/* Three runs, two of them disturbed: the profile answers with the undisturbed times. */
+/* From three runs, two of them disturbed, the profile gets the undisturbed times. */
 START_TEST(the_least_disturbed_makes_the_profile) {
   tws_measurements one[3], two[3], combined[2];
   const double factor[3] = {1.1, 7.0, 1.3};
@@ -344,8 +346,8 @@ static tws_code measure_noisily(void *user, tws_measurements *out, tws_error *e)
   return TWS_OK;
 }
 
-/* Measured again until quiet, three times at most; the least disturbed samples and the quietest drift are kept, the
- * profile says so, and what uses it warns. */
+/* Calibration is repeated until the machine is quiet, three times at most. It keeps the least disturbed samples and the
+ * smallest drift; the profile states that drift, and programs that use the profile warn. */
 START_TEST(measured_until_quiet) {
   static const struct {
     double drift[3], kept;
@@ -400,7 +402,7 @@ START_TEST(calibrate_this_machine) {
   OK(tws_profile_load(path, &profile, &err));
   ck_assert_int_eq(tws_profile_cores(profile), 2);
   ck_assert_double_gt(tws_profile_overhead_bytes(profile), 1e6);
-  /* shapes that were not measured, twice the work is more time, for every number of busy ranks */
+  /* for shapes that were not measured, twice the work takes more time, for every number of busy ranks */
   for (int busy = 1; busy <= 2; busy++) {
     tws_work work = {.code = TWS_KERNEL_LINEAR, .d = {200, 300, 500}},
              large = {.code = TWS_KERNEL_LINEAR, .d = {800, 1200, 1000}};
@@ -435,7 +437,7 @@ static const char *write_profile(const char *name, const char *disk) {
   return path;
 }
 
-/* Seconds of a step whose optimizer is on the disk. */
+/* Returns the seconds of a step whose optimizer is on the disk, from an estimate or a simulation. */
 static double step_on_disk(const char *profile, const char *cluster, const char *verb, const char *member) {
   command_result run = twinspeed(
       "%s -m tiny-gpt2 --stage 2 --json --profile %s --cluster %s --set "
@@ -450,7 +452,8 @@ static double step_on_disk(const char *profile, const char *cluster, const char 
   return seconds;
 }
 
-/* A small file, measured into a profile; what estimates and simulations make of a profile's disk. */
+/* Calibration measures a small file and adds the disk's rates to a profile; estimates and simulations use the rates of
+ * a profile's disk. */
 START_TEST(a_disk_into_a_profile) {
   make_folder();
   char path[2][256], cluster[256];
@@ -472,10 +475,10 @@ START_TEST(a_disk_into_a_profile) {
   snprintf(path[0], sizeof path[0], "%s", write_profile("slow.json", ",\"disk\":{\"read\":1e6,\"write\":1e6}"));
   snprintf(path[1], sizeof path[1], "%s", write_profile("fast.json", ",\"disk\":{\"read\":2e6,\"write\":2e6}"));
   const double slow = step_on_disk(path[0], "dgx-a100:1", "estimate", "step_s");
-  ck_assert_double_gt(slow, 1); /* megabytes at a megabyte a second: nothing else counts */
+  ck_assert_double_gt(slow, 1); /* megabytes at 1 MB/s take so long that no other time matters */
   ck_assert_double_eq_tol(step_on_disk(path[1], "dgx-a100:1", "estimate", "step_s") / slow, 0.5, 0.01);
   ck_assert_double_eq_tol(step_on_disk(path[0], "dgx-a100:1", "simulate", "step_s") / slow, 1, 0.1);
-  /* what a cluster file says is stronger */
+  /* the rates of a cluster file override those of the profile */
   snprintf(cluster, sizeof cluster, "%s", in_folder("cluster.json"));
   FILE *file = fopen(cluster, "w");
   fprintf(file,
@@ -493,7 +496,8 @@ START_TEST(a_disk_into_a_profile) {
 }
 END_TEST
 
-/* A folder with the emulated device's modules, which runs take theirs from; 0: built without the toolkit. */
+/* Makes a folder with the emulated device's modules and lets the program load them from there. Returns 0 where they
+ * were not built, because the CUDA toolkit is missing. */
 static int use_emulated_device(void) {
   static const char *const modules[][2] = {{"twinspeed_real.so", "twinspeed_real.so"},
                                            {"twinspeed_cuda.so", "emulated/twinspeed_cuda.so"}};
@@ -508,7 +512,8 @@ static int use_emulated_device(void) {
   return 1;
 }
 
-/* A run that would take minutes is killed when its profile is there: what it has measured until then can be used. */
+/* A calibration that would take minutes is killed once its profile exists: the profile has the cases measured until
+ * then. */
 START_TEST(a_killed_run_leaves_a_profile) {
   if (!use_emulated_device()) return;
   const char *path = in_folder("gpu.json");
@@ -537,8 +542,8 @@ START_TEST(a_killed_run_leaves_a_profile) {
 }
 END_TEST
 
-/* With the profile of a GPU alone: the best are trained on it, and its measured steps correct the profile. Without a
- * GPU, or with fewer than the search includes, the search says so before it begins. */
+/* With the profile of a GPU alone, tune trains the best points on the GPU, and their measured steps correct the
+ * profile. Without a GPU, or with fewer than the search includes, tune refuses before the search begins. */
 static void tune_on_device(const char *profile) {
   char text[256], command[1024];
   FILE *file = fopen(in_folder("text.txt"), "w");
@@ -570,12 +575,13 @@ static void tune_on_device(const char *profile) {
   command_free(&run);
 }
 
-/* The driver's library has threads of its own in the process that starts the ranks: it still hears that they ended. */
+/* The driver's library starts threads in the process that starts the ranks: that process still receives the signal that
+ * they ended. */
 START_TEST(a_driver_with_threads) {
   if (!use_emulated_device()) return;
   const char *path = in_folder("gpu.json");
   setenv("LD_LIBRARY_PATH", TWS_BUILD_DIR "/emulated", 1);
-  for (int i = 0; i < 3; i++) { /* a signal is lost in most cases, not in all */
+  for (int i = 0; i < 3; i++) { /* three runs, because a wrong program loses the signal in most runs only */
     command_result run =
         twinspeed("calibrate --device cuda --quick --largest 100000 --seconds 0.1 --force -o %s", path);
     ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
@@ -587,7 +593,8 @@ START_TEST(a_driver_with_threads) {
 }
 END_TEST
 
-/* The whole calibration of a GPU, on the emulated device: one millisecond for the fastest way to do a product. */
+/* The whole calibration of a GPU, on the emulated device, where the fastest kernel of a product takes one
+ * millisecond. */
 START_TEST(calibrate_emulated_device) {
   if (!use_emulated_device()) return;
   const char *path = in_folder("gpu.json");
@@ -605,11 +612,12 @@ START_TEST(calibrate_emulated_device) {
   OK(tws_profile_load(path, &profile, &err));
   ck_assert_int_eq(tws_profile_backend(profile), TWS_BACKEND_CUDA);
   ck_assert(tws_profile_memory_bytes(profile) == 80.0 * (1 << 30));
-  ck_assert_double_gt(tws_profile_overhead_bytes(profile), 512.0 * (1 << 20)); /* context and workspace, no pools */
+  ck_assert_double_gt(tws_profile_overhead_bytes(profile), 512.0 * (1 << 20)); /* the overhead is CUDA's context and the
+                                                                                * workspace, without memory pools */
   ck_assert_double_lt(tws_profile_overhead_bytes(profile), 600.0 * (1 << 20));
   tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {128, 64, 64}};
   ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
-  work.flags = TWS_FP8; /* measured as such, and its rate is known */
+  work.flags = TWS_FP8; /* products in 8 bits were measured, so that their time is known */
   ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
   command_result estimate =
       twinspeed("estimate -m tiny-gpt2 --dtype bf16 --set twinspeed.matmul_dtype=fp8 --profile %s", path);

@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
-/* Checkpoints under what happens to them: kill -9 at any point of a save, signals, damaged files, full disks, two jobs
- * on one folder, and what is refused. */
+/* Checkpoints in spite of faults: kill -9 at any point of a save, signals, damaged files, full disks, two jobs with one
+ * folder; and the cases that are refused. */
 #include <signal.h>
 #include <time.h>
 #include "answers.h"
@@ -25,7 +25,7 @@ static void expect(command_result r, int status, const char *what) {
   command_free(&r);
 }
 
-/* The step of the checkpoint that `latest` names, every byte of which is verified; 0: there is none. */
+/* Verifies every byte of the checkpoint that `latest` names and returns its step; 0: there is none. */
 static int64_t verified_step(const char *save) {
   char path[TWS_FOLDER_SIZE];
   tws_saved_index *index = NULL;
@@ -76,7 +76,7 @@ static void pause_ms(double ms) {
   nanosleep(&time, NULL);
 }
 
-/* Both streams so far. Free with free(). */
+/* Returns what the process has written to both streams so far. Free with free(). */
 static char *said(const background *b) {
   char *text = calloc(1 << 20, 1);
   ck_assert(pread(b->output, text, (1 << 20) - 1, 0) >= 0);
@@ -112,7 +112,7 @@ static void shell(const char *format, ...) {
 
 /* ---- kill -9 ---- */
 
-/* The last step whose checkpoint was announced. */
+/* Returns the step of the last checkpoint that the process announced, or 0. */
 static int64_t announced(const background *b) {
   char *text = said(b), *at = text, *next;
   int64_t step = 0;
@@ -126,8 +126,9 @@ static int64_t announced(const background *b) {
   return step;
 }
 
-/* Jobs that save after every step are killed at random points, most of them inside a save, each resumes from the one
- * before. Every announced checkpoint is there and whole, and leftovers are removed. TWINSPEED_KILLS: their number. */
+/* Jobs that save after every step are killed at random points, most of them inside a save, and each resumes from the
+ * checkpoint of the job before. Every announced checkpoint exists and is whole, and leftovers are removed.
+ * TWINSPEED_KILLS: the number of jobs. */
 static void kill_and_resume(const char *save, int ranks, int kills) {
   int64_t reached = 0;
   int inside = 0;
@@ -140,7 +141,7 @@ static void kill_and_resume(const char *save, int ranks, int kills) {
     pause_ms(30.0 * tws_random_uniform(17, (uint64_t)ranks, (uint64_t)i));
     kill(b.pid, SIGKILL);
     ck_assert_int_eq(end_of(&b), 128 + SIGKILL);
-    for (int k = 0; k < 2000; k++) { /* ranks of a launcher that is gone end by themselves */
+    for (int k = 0; k < 2000; k++) { /* waits until the ranks, whose launcher was killed, have ended */
       int lock = -1;
       if (tws_folder_lock(save, &lock, NULL) == TWS_OK) {
         tws_folder_unlock(lock);
@@ -151,7 +152,8 @@ static void kill_and_resume(const char *save, int ranks, int kills) {
     inside += count_named(save, ".saving-") > 0;
     const int64_t told = announced(&b), there = verified_step(save);
     ck_assert_msg(there >= told && there > reached, "announced %ld, found %ld", (long)told, (long)there);
-    ck_assert_int_le(count_named(save, "global_step"), 4); /* two, one on its way in and one on its way out */
+    ck_assert_int_le(count_named(save, "global_step"), 4); /* two kept ones, one that was being saved and one that was
+                                                            * being removed */
     reached = there;
     close(b.output);
   }
@@ -179,8 +181,8 @@ END_TEST
 
 /* ---- asked to end ---- */
 
-/* SIGTERM ends a run after its step, with a checkpoint and status 0, on one rank and on several; the next run resumes.
- */
+/* SIGTERM ends a run after its step, with a checkpoint and status 0, on one rank and on several; the next run resumes
+ * from it. */
 START_TEST(asked_to_end) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     char save[64];
@@ -236,7 +238,7 @@ START_TEST(save_overlaps_training) {
 }
 END_TEST
 
-/* A save that fails during training ends it, with the error of the save; the checkpoint before stays. */
+/* A save that fails during training ends the training with the error of the save; the previous checkpoint remains. */
 START_TEST(failed_save_ends_training) {
   char save[64], script[1024];
   snprintf(save, sizeof save, "%s/fails", folder);
@@ -253,7 +255,7 @@ START_TEST(failed_save_ends_training) {
 }
 END_TEST
 
-/* ---- what is damaged is named ---- */
+/* ---- errors name the damaged file ---- */
 
 static void make_checkpoints(const char *save) {
   expect(twinspeed(TINY "--quiet -n 2 --stage 2 --steps 4 --save %s --save-every 2", text_path, save), 0, "saving");
@@ -262,7 +264,7 @@ static void make_checkpoints(const char *save) {
 
 START_TEST(damage) {
   static const struct {
-    const char *what, *command; /* in the folder of the checkpoint */
+    const char *what, *command; /* run in the folder of the checkpoint */
     const char *words[3];       /* of the message */
     const char *hint;
   } cases[] = {
@@ -315,8 +317,9 @@ START_TEST(damage) {
 }
 END_TEST
 
-/* A job resumes by itself from its newest checkpoint that is whole, and reports those that it passed over; never from
- * one of another training that was there before; and never from the beginning where something was saved. */
+/* A job that restarts resumes from its newest whole checkpoint and reports the damaged ones that it passed over. It
+ * resumes neither from a checkpoint that another training left in the folder nor, once it has saved, from the
+ * beginning. */
 START_TEST(resumed_checkpoint_is_the_newest_whole_one) {
   char save[64];
   tws_recovery_point point;
@@ -330,14 +333,16 @@ START_TEST(resumed_checkpoint_is_the_newest_whole_one) {
   ck_assert(tws_recovery_find(save, since, NULL, &point, &err) == TWS_OK && !*point.tag);
   ck_assert(tws_recovery_find(save, since, "global_step2", &point, &err) == TWS_OK);
   ck_assert_str_eq(point.tag, "global_step2");
-  shell("cd %s && mkdir global_step9 && printf global_step9 >latest", save); /* another training's, damaged or not */
+  shell("cd %s && mkdir global_step9 && printf global_step9 >latest", save); /* another training has saved there,
+                                                                              * whether damaged or not */
   ck_assert(tws_recovery_find(save, since, "global_step4", &point, &err) == TWS_OK && !*point.damage.message);
   ck_assert_str_eq(point.tag, "global_step4");
   shell("cd %s && rmdir global_step9 && printf global_step4 >latest && truncate -s -1 global_step4/rank-00001.*", save);
   ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK);
   ck_assert_str_eq(point.tag, "global_step2");
   ck_assert(strstr(point.damage.message, "global_step4/rank-00001.safetensors: it has"));
-  shell("cd %s && printf global_step2 >latest", save); /* which says that the newer one is not of this training */
+  shell("cd %s && printf global_step2 >latest", save); /* `latest` says that the newer checkpoint is not of this
+                                                        * training */
   ck_assert(tws_recovery_find(save, 0, NULL, &point, &err) == TWS_OK && !*point.damage.message);
   shell(
       "cd %s && rm latest && dd if=/dev/zero of=global_step2/rank-00000.safetensors bs=1 seek=50000 count=64 "
@@ -405,8 +410,9 @@ END_TEST
 
 /* ---- no room ---- */
 
-/* A limit on the size of files is met in the middle of a shard; where a file system of one MiB can be mounted it is met
- * before anything is written. The checkpoint before stays whole, and what was begun goes with the next. */
+/* A save meets a limit on the size of files in the middle of a shard; on a file system of one MiB, where one can be
+ * mounted, it fails before anything is written. The previous checkpoint stays whole, and the next save removes the
+ * unfinished files. */
 START_TEST(no_room) {
   char save[64], script[1024];
   snprintf(save, sizeof save, "%s/small", folder);
@@ -438,8 +444,8 @@ START_TEST(no_room) {
 }
 END_TEST
 
-/* A file system that is read only, in a mount namespace of its own: refused before the first step, and no file is
- * changed; resuming without saving only needs to read. */
+/* On a read-only file system, in a mount namespace of its own, a job that saves is refused before the first step and
+ * changes no file; a job that resumes without saving works. */
 START_TEST(read_only) {
   char save[64], script[2048];
   snprintf(save, sizeof save, "%s/kept", folder);

@@ -1,4 +1,5 @@
-/* The parts of checkpoints, without training: segments of parameters, writers of each, the index, folders. */
+/* The components of checkpoints, without training: segments of parameters, the choice of the rank that writes each, the
+ * index, folders. */
 #include <check.h>
 #include <math.h>
 #include <sys/file.h>
@@ -20,7 +21,7 @@ static uint64_t draw(uint64_t below) {
   return (uint64_t)(tws_random_uniform(11, 3, drawn++) * (double)below);
 }
 
-/* The check value of CRC-64/XZ, in one piece and in several. */
+/* CRC-64/XZ gives its published check value, computed in one call and in several. */
 START_TEST(checksum) {
   ck_assert(tws_checksum(0, "123456789", 9) == UINT64_C(0x995dc9bbdf1939fa));
   ck_assert(tws_checksum(0, "", 0) == 0);
@@ -50,7 +51,7 @@ static tws_param_slice draw_slice(const tws_param *param) {
   tws_param_slice slice = {.whole_columns = param->columns, .columns = param->columns};
   int64_t at = 0, end = param->rows;
   const int64_t step = 1 + (int64_t)draw((uint64_t)param->rows), cells = param->rows / step;
-  if (cells > 1 && draw(2)) { /* the same rows of each of some adjacent cells */
+  if (cells > 1 && draw(2)) { /* selects the same rows in each of some adjacent cells */
     const int64_t first = (int64_t)draw((uint64_t)cells - 1);
     slice.repeats = 2 + (int64_t)draw((uint64_t)(cells - first - 1));
     slice.step = step;
@@ -69,7 +70,8 @@ static tws_param_slice draw_slice(const tws_param *param) {
   return slice;
 }
 
-/* Written another way a part has the same elements in the same order, and looking them up finds each of them. */
+/* The two descriptions of a slice of a parameter list the same elements in the same order, and each element is found in
+ * both. */
 START_TEST(slices) {
   for (int trial = 0; trial < 300; trial++) {
     const tws_param param = {.rows = draw(3) ? 1 + (int64_t)draw(9) : 1, .columns = 1 + (int64_t)draw(9)};
@@ -98,8 +100,9 @@ START_TEST(slices) {
 }
 END_TEST
 
-/* Ranks hold what they like, several times or in part: every element that any holds is written once, by one that has it
- * where it says, and by a far one only where no other has it. Equal replicas share the bytes. */
+/* Ranks hold random elements, some of them several times: each element that any rank holds is written once, by a rank
+ * that holds it at the stated position, and by a rank that is marked as far only where no other holds it. Equal
+ * replicas share the bytes. */
 START_TEST(sharing) {
   enum { WORLD = 6, ENTRIES = 2, PARAMS = 3, ELEMENTS = 60, MOST = 64 };
   const uint8_t sizes[ENTRIES] = {4, 2};
@@ -116,7 +119,7 @@ START_TEST(sharing) {
       const uint64_t first = draw(ELEMENTS), n = 1 + draw(ELEMENTS - first);
       const uint32_t entry = (uint32_t)draw(ENTRIES), param = (uint32_t)draw(PARAMS);
       const int rank = (int)draw(WORLD);
-      int overlaps = 0; /* with what the rank has already */
+      int overlaps = 0; /* 1: the rank holds some of these elements already */
       for (uint64_t e = first; e < first + n; e++) overlaps |= there[rank][entry][param][e];
       if (overlaps) continue;
       memset(&there[rank][entry][param][first], 1, n);
@@ -172,7 +175,7 @@ START_TEST(replicas_share_the_work) {
 }
 END_TEST
 
-/* ---- a checkpoint by hand: two ranks, a matrix cut by columns, a list that belongs to a rank ---- */
+/* ---- a checkpoint by hand: two ranks, a matrix cut by columns, a vector per rank ---- */
 
 enum { ROWS = 700, COLUMNS = 1000, CUT = 300, OWN = 5 };
 
@@ -276,7 +279,8 @@ static void check_part(tws_saved_reader *reader, const tws_param_slice *slice, u
   free(wide);
 }
 
-/* Any part of what two ranks saved by columns, of types other than the saved, beyond its rows, and nothing's. */
+/* Reads any part of a matrix that two ranks saved by columns, also in other types than the saved one; rows beyond its
+ * last are refused, and empty ranges read nothing. */
 START_TEST(reading_parts) {
   tws_saved_index *index = NULL;
   tws_saved_reader reader;
@@ -363,7 +367,8 @@ static void publish(const char *save, int64_t step, int64_t keep) {
   ck_assert_str_eq(strrchr(found, '/') + 1, tag);
 }
 
-/* The newest stay, leftovers go, later ones of an earlier run are nobody's business, a tag can be saved again. */
+/* The newest checkpoints stay, leftovers are removed, later checkpoints of an earlier run stay untouched, and a tag can
+ * be saved again. */
 START_TEST(folders) {
   char save[64], path[TWS_FOLDER_SIZE], text[200];
   tws_error err = {0};

@@ -4,7 +4,8 @@
 #include "checkpoint/read.h"
 #include "train_combinations.h"
 
-/* The first shape of a model saves the checkpoint that all others resume, and resumes those that they save. */
+/* Ranks, axes and stages of jobs. The first shape of a model saves the checkpoint from which all other shapes resume,
+ * and resumes from the checkpoints that these save. */
 static const combination shapes[] = {
     {GPT2, 2, .zero = 2, .micro = 2, .more = OVERLAP},
     {GPT2, 1, .micro = 2},
@@ -53,7 +54,8 @@ static int looked_at(int i) {
   return first_of_model(i) || i % (TWS_SANITIZED ? 3 : 1) == 0;
 }
 
-/* One line of a job that saves to "save-<name>" and resumes the checkpoint of `from`; -1: it begins anew. */
+/* Writes the line of a job that saves to "save-<name>" and resumes from the checkpoint of shape `from`; -1: the job
+ * begins anew. */
 static void write_shape(FILE *file, int i, const char *name, int steps, int saves, int from, const char *tag) {
   char line[4096], source[64] = "";
   FILE *text = fmemopen(line, sizeof line, "w");
@@ -84,7 +86,8 @@ static double compare_with(const curve *got, const curve *want, int first, const
   return worst;
 }
 
-/* 20 steps in one go, 10 steps; at every other shape on from there; and from what those save on at the first shape. */
+/* For each model: the first shape trains 20 steps without a break, and 10 steps; every other shape continues from those
+ * 10; and the first shape continues from what the others save. */
 START_TEST(every_shape) {
   char jobs[96], name[64];
   curve whole[MODELS];
@@ -147,7 +150,8 @@ static void add_same(FILE *file, const char *name, const char *precision, const 
           name, steps, optimizer, precision, stage, where);
 }
 
-/* Schedules, moments, masters, stochastic rounding and a loss scale that moves: to the last bit. */
+/* Jobs with schedules, moments, masters, stochastic rounding and a changing loss scale resume with exactly the same
+ * bits. */
 START_TEST(same_bits) {
   static const struct {
     const char *name, *precision, *optimizer;
@@ -189,7 +193,7 @@ END_TEST
 
 /* ---- another precision ---- */
 
-/* Every element that was saved of `entry`, in float32. Free with free(). */
+/* Returns all saved elements of the entry, in float32. Free with free(). */
 static float *read_all(const char *path, const char *entry, uint64_t *count) {
   tws_saved_index *index = NULL;
   tws_saved_reader reader;
@@ -222,8 +226,8 @@ static void train_still(const char *precision, int stage, int ranks, int steps, 
   command_free(&r);
 }
 
-/* With a learning rate of 0 nothing changes but the precision: float32's weights are bfloat16's masters and back again,
- * its weights are those rounded, and fp16 carries them as well. */
+/* With a learning rate of 0 nothing changes but the precision: float32 weights become bfloat16's masters and float32
+ * weights again, bfloat16 weights are the rounded ones, and fp16 does the same. */
 START_TEST(other_precisions) {
   char paths[4][64], last[80];
   static const char *const tags[] = {"global_step3", "global_step4", "global_step5", "global_step6"};
@@ -252,7 +256,7 @@ START_TEST(other_precisions) {
 }
 END_TEST
 
-/* A training with another global batch continues after the samples that were used up. */
+/* A training with another global batch continues after the samples that the earlier training has used. */
 START_TEST(other_batch) {
   char save[64], path[96];
   tws_saved_index *index = NULL;
@@ -292,7 +296,7 @@ static int train_factored(const char *ranks, const char *files, double *loss) {
   return count;
 }
 
-/* Adafactor's second moments are of whole matrices on all ranks: a checkpoint of any number of ranks and stage is resumed
+/* Each rank has Adafactor's second moments of whole matrices: a checkpoint of any number of ranks and stage is resumed
  * on any other, and losses are those of the training that was not interrupted, except for the order of sums. */
 START_TEST(factored_moments_on_other_ranks) {
   static const char *const from[] = {"-n 2 --stage 2", "-n 4 --stage 3"};

@@ -126,7 +126,7 @@ START_TEST(output_to_full_disk) {
 }
 END_TEST
 
-/* A reader that leaves early changes neither the exit code nor what else is said. */
+/* A reader that closes its pipe early changes neither the exit code nor the other outputs. */
 START_TEST(output_without_a_reader) {
   static const struct {
     const char *words;

@@ -1,4 +1,4 @@
-/* Answers of verbs: numbers that add up, hints that are true, results that other verbs read. */
+/* Answers of verbs: numbers add up, hints are true, and other verbs read the results. */
 #include <check.h>
 #include <math.h>
 #include "base/memory.h"
@@ -49,13 +49,13 @@ START_TEST(estimate_says_no) {
   const cJSON *verdict = cJSON_GetObjectItem(json, "verdict");
   ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(verdict, "fits")));
   ck_assert_double_gt(cJSON_GetObjectItem(verdict, "device_need_bytes")->valuedouble,
-                      16.0 * 68e9); /* states of 16 bytes a parameter cannot be less */
+                      16.0 * 68e9); /* 16 bytes of states for each of 68e9 parameters */
   cJSON_Delete(json);
   command_free(&r);
 }
 END_TEST
 
-/* A forward pass alone has parameters and no state of an optimizer, and no hint speaks of one. */
+/* The estimate of a forward pass alone has parameters and no optimizer states, and no hint mentions an optimizer. */
 START_TEST(evaluation_alone) {
   static const char *const more[] = {"--dtype bf16 --stage 0", "--dtype fp16 --stage 1", "--dtype fp32 --stage 2",
                                      "--dtype bf16 --stage 2 --set zero_optimization.offload_optimizer.device=cpu"};
@@ -87,7 +87,7 @@ START_TEST(evaluation_alone) {
 }
 END_TEST
 
-/* A simulation of what does not fit says so, and its time all the same. */
+/* The simulation of a job that does not fit says so and still gives its time. */
 START_TEST(simulations_say_what_does_not_fit) {
   command_result r = twinspeed("simulate -m llama-3-8b --stage 0 --dtype bf16 --cluster dgx-a100 --json");
   cJSON *json = assert_json(&r, "twinspeed-simulation-1");
@@ -182,7 +182,7 @@ START_TEST(categories_add_up) {
 }
 END_TEST
 
-/* The file, then --set, then flags. */
+/* A value on the command line overrides the file: first the file applies, then --set, then flags. */
 START_TEST(precedence) {
   const char *config = in_folder("ds.json");
   write_text(config, "{\"train_micro_batch_size_per_gpu\": 2, \"zero_optimization\": {\"stage\": 1}}");
@@ -331,7 +331,8 @@ START_TEST(doctor_examines) {
 }
 END_TEST
 
-/* Results of jobs that differ in their type or sequence alone have rows of their own; an older file says neither. */
+/* Results of jobs that differ only in their type or sequence length get rows of their own in a report; older files
+ * state neither. */
 START_TEST(reports_keep_jobs_apart) {
   static const struct {
     const char *file, *text;
@@ -426,7 +427,7 @@ END_TEST
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
   "4" more "}"
 
-/* The type of the model's file is the default; the configuration and flags come before it; it is said. */
+/* The default type is that of the model's file; the configuration and flags override it; the answer states the type. */
 START_TEST(default_types) {
   static const struct {
     const char *model, *config, *flags, *dtype;
@@ -460,7 +461,7 @@ START_TEST(default_types) {
 }
 END_TEST
 
-/* Every verb says what of a model and of a configuration it leaves out. */
+/* Every verb warns of the members of a model and of a configuration that it ignores. */
 START_TEST(remarks_of_every_verb) {
   char line[512], text[4096];
   static const char *const verbs[] = {"estimate",
@@ -475,7 +476,8 @@ START_TEST(remarks_of_every_verb) {
   memset(text, 'a', sizeof text - 1);
   text[sizeof text - 1] = '\0';
   write_text(in_folder("text"), text);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
     const char *at = strchr(verbs[i], '@');
     snprintf(line, sizeof line, "%.*s%s%s -m %s -c %s", at ? (int)(at - verbs[i]) : 100, verbs[i], at ? folder : "",
@@ -496,7 +498,7 @@ START_TEST(remarks_of_every_verb) {
 }
 END_TEST
 
-/* A text is bytes to a model of any vocabulary, and that is said. */
+/* A text without a tokenizer is read as bytes, whatever the model's vocabulary, and the answer says so. */
 START_TEST(bytes_are_called_bytes) {
   char text[4096], line[256];
   memset(text, 'a', sizeof text - 1);
@@ -515,7 +517,7 @@ START_TEST(bytes_are_called_bytes) {
 }
 END_TEST
 
-/* The smallest change, and numbers near those that do not divide. */
+/* Hints name the smallest change that helps, and the nearest numbers where one does not divide another. */
 START_TEST(hints_are_near) {
   assert_says("estimate -m gpt2 --cluster dgx1-v100 --micro-batch 1000", 1, "--micro-batch ");
   assert_says("estimate -m gpt2 --cluster dgx-a100 --set train_batch_size=7", 3, "use a train_batch_size of 8 or");
@@ -541,7 +543,7 @@ START_TEST(hints_are_near) {
 }
 END_TEST
 
-/* Numbers of DeepSpeed's manual, which are those of an old version. */
+/* Figures of DeepSpeed's manual, which were computed by an old version. */
 START_TEST(the_manuals_zero2) {
   assert_says("estimate --zero2 --compat deepspeed-0.3 --total-params 2851e6 --gpus-per-node 8", 0,
               "  127.45GB |  15.93GB | offload_optimizer=none");
@@ -583,7 +585,7 @@ START_TEST(formulas_next_to_the_ledger) {
 }
 END_TEST
 
-/* The tuner's configuration holds what was given and what was chosen, and no more. */
+/* The tuner's configuration contains the given and the chosen keys, and no others. */
 START_TEST(tuned_configurations_are_small) {
   write_text(in_folder("ds.json"),
              "{\"train_batch_size\": 8, \"fp16\": {\"enabled\": \"auto\"}, \"log\": 1, "
@@ -606,7 +608,7 @@ START_TEST(tuned_configurations_are_small) {
 }
 END_TEST
 
-/* Configurations as other programs save them. */
+/* Models' configurations as other programs save them. */
 #define LLAMA                                                                                        \
   "\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,\"num_attention_heads\":4," \
   "\"num_hidden_layers\":2,\"vocab_size\":256,\"max_position_embeddings\":64"
@@ -674,7 +676,7 @@ START_TEST(names_and_sizes) {
 }
 END_TEST
 
-/* A built-in model and a folder of the same name. */
+/* A name that is both a built-in model and a folder. */
 START_TEST(one_name_for_two_models) {
   char line[256];
   mkdir(in_folder("gpt2"), 0777);
@@ -686,7 +688,7 @@ START_TEST(one_name_for_two_models) {
 }
 END_TEST
 
-/* Numbers that no run can have had, and results of things that only look alike. */
+/* Refuses figures that no run can have, and files that only resemble results. */
 START_TEST(results_that_do_not_belong) {
   static const char *const bad[] = {"\"step_s\": -1",
                                     "\"step_s\": 1e300",

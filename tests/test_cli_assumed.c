@@ -39,7 +39,7 @@ static void assert_assumed(const cJSON *json, const char *what, const char *valu
   if (one) ck_assert_str_eq(member(one, "value")->valuestring, value);
 }
 
-/* Only what was assumed, not what was given; in JSON, and once in the text. */
+/* Answers list the assumed values and not the given ones: in JSON, and once in the text. */
 START_TEST(assumed_or_given) {
   static const struct {
     const char *model, *words, *value[6];
@@ -130,9 +130,9 @@ START_TEST(every_verb_says_it) {
 }
 END_TEST
 
-/* ---- the same answer again ---- */
+/* ---- commands that give the same answer ---- */
 
-/* Compares the line of a search's folder that predicts. */
+/* Runs the command in a search's folder that predicts a configuration again, and returns its seconds. */
 static double predicted_again(const char *file, const char *before) {
   char *text = command_slurp(open(in_folder(file), O_RDONLY)), line[2048];
   const char *at = strstr(text, before);
@@ -162,7 +162,7 @@ static double best_step(const char *file, const char *runtime) {
   return step;
 }
 
-/* Another runtime, type and length than the model's file means: the commands that a search writes name them. */
+/* With another runtime, type and length than the model's file has, the commands that a search writes name them. */
 START_TEST(commands_give_the_same_answer) {
   static const struct {
     const char *runtime, *before;
@@ -181,7 +181,7 @@ START_TEST(commands_give_the_same_answer) {
 }
 END_TEST
 
-/* Results of two runtimes are two rows, and each says whose it is. */
+/* Results of two runtimes are two rows of a report, each of which names its runtime. */
 START_TEST(reports_name_runtimes) {
   write_text(in_folder("dense.json"), dense);
   static const char *const runtimes[] = {"twinspeed", "fsdp"};

@@ -29,7 +29,7 @@ enum { LAYERS = 4, HIDDEN = 64, HEADS = 4, POSITIONS = 64, VOCABULARY = 96, SEQU
 
 typedef struct axes_job {
   int llama, pipe, data, sequence, model, sequence_parallel, ranks;
-  char words[512]; /* options without the division of ranks */
+  char words[512]; /* the options, except those that divide the ranks */
   char axes[256];  /* the division */
 } axes_job;
 
@@ -85,7 +85,7 @@ static const cJSON *module_of(const cJSON *json, const char *name) {
   return NULL;
 }
 
-/* Returns what the tensor ranks hold of a module together: everything once, and replicated parts once more for each
+/* Returns the sum over tensor ranks of a module's parameters: divided ones count once, replicated ones once per
  * rank. */
 static double copied(const axes_job *j, const char *name, const char *type) {
   size_t length = strlen(name);
@@ -103,7 +103,7 @@ static void compare_modules(const axes_job *j, const cJSON *divided, const cJSON
     const cJSON *alone = module_of(single, name);
     double parameters = number(one, "parameters"), held = number(one, "parameters_per_gpu");
     ck_assert_msg(parameters == number(alone, "parameters"), "%s: %s", j->axes, name);
-    /* products are divided among tensor and sequence ranks without a rest */
+    /* products are divided among tensor and sequence ranks without a remainder */
     ck_assert_msg(number(one, "macs") * j->model * j->sequence == number(alone, "macs"), "%s: MACs of %s", j->axes,
                   name);
     int leaf = strcmp(type, "Linear") == 0 || strstr(type, "Norm") || strcmp(type, "Embedding") == 0;
@@ -185,7 +185,7 @@ END_TEST
 
 /* ---- printed plans ---- */
 
-/* Ranks of an axis as the options say; ZeRO's group, "data", has the sequence ranks too. */
+/* Returns the number of ranks of an axis, as the options say; ZeRO's group, "data", includes the sequence ranks. */
 static int axis_size(const axes_job *j, const char *axis) {
   if (strcmp(axis, "data") == 0) return j->data * j->sequence;
   if (strcmp(axis, "sequence") == 0) return j->sequence;
@@ -280,7 +280,7 @@ START_TEST(check_covers_axes) {
 }
 END_TEST
 
-/* A part of the ranks is verified as strictly as all of them, but for members that are not there. */
+/* Some of the ranks are verified as strictly as all of them, except that group members may be missing. */
 START_TEST(a_part_is_verified) {
   static const char *const keys[] = {"pipeline.stages", "tensor_parallel.autotp_size", "gradient_accumulation_steps",
                                      "train_micro_batch_size_per_gpu", "twinspeed.sequence_length"};
@@ -325,7 +325,7 @@ static const cJSON *key_of(const cJSON *json, const char *section, const char *k
   return cJSON_GetObjectItem(section ? cJSON_GetObjectItem(config, section) : config, key);
 }
 
-/* Flags of parallelism become keys, and win over what the file says, in either of the two places for tensor ranks. */
+/* Flags of parallelism set keys and override the file; for tensor ranks they override both keys. */
 START_TEST(flags_of_parallelism) {
   const char *config = in_folder("ds.json");
   write_text(
@@ -372,7 +372,7 @@ START_TEST(flags_of_parallelism) {
 }
 END_TEST
 
-/* Where the axes lie, in both forms of the result. */
+/* Both forms of the result show how the axes are ordered. */
 START_TEST(axes_are_shown) {
   static const char *const orders[] = {"pipe,data,sequence,model", "data,pipe,sequence,model"};
   static const char *const shown[] = {"(pipe 2 x data 4)", "(data 4 x pipe 2)"};
@@ -415,7 +415,8 @@ START_TEST(ranks_receive_their_axes) {
   write_text(in_folder("model.json"), model);
   write_text(in_folder("text"), text);
   double losses[3];
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   for (int i = 0; i < 3; i++) { /* two ranks are one replica, so the batch and the loss are those of one rank */
     command_result r =
         twinspeed("train -m %s -n 2 %s --accumulation 3 --seq 16 --threads 1 --steps 1 --data %s --json -q",
@@ -434,7 +435,7 @@ START_TEST(ranks_receive_their_axes) {
 }
 END_TEST
 
-/* Tensor ranks divide the vocabulary; who asks for narration hears of it. */
+/* The vocabulary is padded so that tensor ranks divide it, which -v reports. */
 START_TEST(vocabulary_is_padded_for_tensor_ranks) {
   write_text(in_folder("model.json"),
              "{\"model_type\": \"gpt2\", \"vocab_size\": 257, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 2, "

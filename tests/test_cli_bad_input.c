@@ -181,7 +181,7 @@ START_TEST(bad_clusters) {
 }
 END_TEST
 
-/* Structs are shared, so a module of an earlier build would read the wrong bytes. */
+/* A module of an earlier build is refused, because structs are shared and it would read the wrong bytes. */
 START_TEST(stale_modules) {
   setenv("TWINSPEED_MODULES", TWS_BUILD_DIR "/stale", 1);
   command_result r = twinspeed("simulate -m tiny-gpt2");
@@ -191,8 +191,8 @@ START_TEST(stale_modules) {
 }
 END_TEST
 
-/* A collective of stage 3 over many layers has more parts than an operation holds: the error names its keys, which
- * help. */
+/* A collective of stage 3 over many layers has more segments than an operation of the plan can have: the error names
+ * the keys that help. */
 START_TEST(more_operands_than_fit) {
   static const char lower[] =
       "--set zero_optimization.stage3_param_persistence_threshold=0 "

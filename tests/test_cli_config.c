@@ -1,4 +1,4 @@
-/* Configurations on the command line: files of other programs, elasticity without batches, what "auto" is. */
+/* Configurations on the command line: files of other programs, elasticity without batches, the values of "auto". */
 /* ctest: mpi */
 #include <check.h>
 
@@ -20,7 +20,8 @@ static const char accelerate[] =
     "mixed_precision: bf16\n"
     "num_processes: 16\n";
 
-/* DeepSpeed leaves unknown top-level keys alone, so that such files would be configurations without ZeRO. */
+/* A file of another program is refused as a configuration: because DeepSpeed ignores unknown top-level keys, such a
+ * file would mean a job without ZeRO. */
 START_TEST(files_of_other_programs) {
   static const struct {
     const char *text, *says, *hint;
@@ -72,7 +73,7 @@ START_TEST(accelerate_is_read) {
 }
 END_TEST
 
-/* Keys of other programs among DeepSpeed's own are left alone, as DeepSpeed leaves them. */
+/* Other programs' keys in a DeepSpeed configuration are ignored, as DeepSpeed ignores them. */
 START_TEST(keys_of_other_programs) {
   static const char *const taken[] = {
       "{\"train_batch_size\": 8, \"model_type\": \"gpt2\"}",
@@ -99,8 +100,8 @@ static double number(const cJSON *json, const char *key) {
 #define SET_ELASTIC \
   "--set elasticity.enabled=true --set elasticity.max_train_batch_size=16 --set elasticity.micro_batch_sizes=[1,2,4]"
 
-/* Without a file nothing puts a batch in that elasticity has to choose: of up to 16 samples 12 is what most numbers of
- * ranks divide, and 2 the largest micro batch of two ranks. */
+/* Elasticity chooses the batch although no file gives one: of up to 16 samples 12 is the batch that most numbers of
+ * ranks divide, and 2 is the largest micro-batch for two ranks. */
 START_TEST(elasticity_without_a_file) {
   static const char *const verbs[] = {"check", "estimate", "simulate"};
   for (int i = 0; i < 3; i++) {
@@ -118,7 +119,8 @@ START_TEST(elasticity_without_a_file) {
 }
 END_TEST
 
-/* Points have the batches that elasticity chooses for their ranks, and files that leave the choice to it. */
+/* Points of a search have the batches that elasticity chooses for their ranks, and the files that tune writes leave the
+ * choice to elasticity. */
 START_TEST(tune_leaves_batches_to_elasticity) {
   static const struct { int ranks, micro, accumulation; } chosen[] = {{1, 4, 3}, {2, 2, 3}, {4, 1, 3}, {8, 0, 0}};
   write_text(in_folder("ds.json"), "{\"elasticity\": {\"enabled\": true, " ELASTIC ", \"version\": 0.1}}");
@@ -141,7 +143,8 @@ START_TEST(tune_leaves_batches_to_elasticity) {
   command_free(&r);
   char path[160];
   snprintf(path, sizeof path, "%s/ds_config_optimal.json", results);
-  r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s --json", path); /* accepted, and of the same batch */
+  r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s --json", path); /* check accepts the written file and computes
+                                                                         * the same batch */
   ck_assert_msg(r.status == 0, "%s", r.err);
   json = assert_json(&r, "twinspeed-check-1");
   ck_assert_double_eq(number(json, "train_batch"), 12);
@@ -185,7 +188,8 @@ static const cJSON *value_at(const cJSON *json, const char *section, const char 
   return cJSON_GetObjectItem(params ? params : at, key);
 }
 
-/* The effective configuration and one note say what was taken; the flags that the note names set it. */
+/* The effective configuration and one note state the values taken for "auto"; the flags that the note names set
+ * them. */
 START_TEST(resolved_auto_values) {
   static const char note[] =
       "\"auto\" is taken as: fp16.enabled false, optimizer.params.lr 0.001, scheduler.params.warmup_max_lr 0.001, "
@@ -220,7 +224,7 @@ START_TEST(resolved_auto_values) {
 }
 END_TEST
 
-/* The flags say more than the file, as all flags do; schedules that cannot follow them are refused. */
+/* Flags of the learning rate override the file, as all flags do; schedules that do not follow them are refused. */
 START_TEST(flags_of_learning) {
   static const struct {
     const char *schedule, *more, *flags;
@@ -247,7 +251,8 @@ START_TEST(flags_of_learning) {
 }
 END_TEST
 
-/* Ranks are given them too: the k-th of 4 linear steps has (k - 2)/4 of the rate, the first two being 0. */
+/* Ranks receive the learning rate of the flags: with 4 linear warm-up steps, step k has (k - 2)/4 of the rate, and the
+ * first two have 0. */
 START_TEST(ranks_learn_at_the_given_rate) {
   char text[4096 + 1];
   memset(text, 'a', sizeof text - 1);

@@ -1,4 +1,4 @@
-/* estimate --fit: the number of GPUs it names does, a smaller one does not. */
+/* estimate --fit: the job fits on the number of GPUs that the answer names, and not on a smaller number. */
 #include <check.h>
 #include "base/memory.h"
 #include "tests/answers.h"
@@ -11,7 +11,8 @@ static double number(const cJSON *object, const char *key) {
   return item->valuedouble;
 }
 
-/* For each kind the very command it names confirms the fit, and the tuner finds nothing on the next smaller number. */
+/* For each kind of GPU, the command that the answer names confirms the fit, and the tuner finds no fit on the next
+ * smaller number. */
 START_TEST(smallest_number_holds_the_model) {
   command_result r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100,dgx-h100,dgx-a100-40gb --json");
   ck_assert_msg(r.status == 0, "%s", r.err);
@@ -56,7 +57,7 @@ START_TEST(without_clusters_all_kinds_are_compared) {
 }
 END_TEST
 
-/* Given options stay as they are, and the step is as short as asked; with a node less it is not. */
+/* With --within, --fit keeps the given options, and a step is as short as asked; with one node less it is not. */
 START_TEST(a_time_for_a_step) {
   const char *job = "estimate --fit -m gpt2-xl --dtype bf16 --stage 2 --recompute full --set train_batch_size=512";
   command_result r = twinspeed("%s --cluster dgx-a100 --within 3 --json", job);
@@ -101,7 +102,7 @@ START_TEST(questions_without_meaning) {
 }
 END_TEST
 
-/* The tuner says what estimate says of each candidate, and leaves tight ones out when asked. */
+/* For each candidate the tuner gives the verdict of estimate, and with --no-tight it leaves out tight ones. */
 START_TEST(tuning_says_what_is_tight) {
   static const char command[] =
       "tune -m gpt2-xl --cluster dgx1-v100 --runtime deepspeed-flash --dtype fp16 --stages 1 --micro-batches 4,8 "

@@ -22,10 +22,11 @@ static void write_inputs(void) {
   write_text(in_folder("ds.json"), config);
 }
 
-/* A line with %s in the place of a file's path, whose text is `text`. */
+/* Asserts that a line with %s in the place of a file's path gives the same answer with the file and with "-" and the
+ * text `text` on standard input. */
 static void assert_same(const char *text, const char *file, const char *line, int status, const char *says) {
   char with_file[512], with_input[512];
-  snprintf(with_file, sizeof with_file, line, file); /* NOLINT: the lines are those below */
+  snprintf(with_file, sizeof with_file, line, file); /* NOLINT: the formats are the literals of the tests below */
   snprintf(with_input, sizeof with_input, line, "-");
   command_result a = twinspeed("%s", with_file), b = twinspeed_fed(text, "%s", with_input);
   ck_assert_msg(a.status == status && strstr(status ? a.err : a.out, says), "%s: exit %d: %s%s", with_file, a.status,
@@ -39,7 +40,8 @@ static void assert_same(const char *text, const char *file, const char *line, in
   command_free(&b);
 }
 
-/* The hint is found by trying, and each try loads the job again; so does the comparison with another runtime. */
+/* The search for a hint loads the job again for each try, and so does the comparison with another runtime: standard
+ * input is still read only once. */
 START_TEST(hints_and_comparisons) {
   write_inputs();
   const char *model_file = in_folder("model.json"), *config_file = in_folder("ds.json");
@@ -56,7 +58,7 @@ START_TEST(hints_and_comparisons) {
 }
 END_TEST
 
-/* Reads the speedup of the best over one's own configuration, which is loaded once more. */
+/* tune loads the user's configuration once more, to compute the speedup of the best point over it. */
 START_TEST(tuning) {
   write_inputs();
   char line[512];

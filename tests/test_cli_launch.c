@@ -59,7 +59,7 @@ START_TEST(hostfiles) {
     snprintf(what, sizeof what, "include '%s' exclude '%s'", include, exclude);
     command_result r = twinspeed("launch --hostfile %s --dry-run --json '--include=%s' '--exclude=%s'",
                                  in_folder("hosts"), include, exclude);
-    cJSON *documented = NULL; /* where the reference program departs from its documentation */
+    cJSON *documented = NULL; /* DeepSpeed's program differs here from its documentation */
     if (strcmp(include, "worker-0") == 0) documented = cJSON_Parse("[[\"worker-0\", [0,1,2,3]]]");
     if (strstr(include, "worker-1:0,2") && strstr(include, "worker-0"))
       documented = cJSON_Parse("[[\"worker-0\", [0,1,2,3]], [\"worker-1\", [0,2]]]");
@@ -86,8 +86,8 @@ START_TEST(hostfiles) {
 }
 END_TEST
 
-/* --num-nodes as DeepSpeed's launcher takes it, where only jobs with --restarts continue with fewer nodes; and the
- * hosts in the order in which it passes them. */
+/* --num-nodes is parsed as DeepSpeed's launcher does, where only elastic jobs (here: --restarts) give a range of nodes;
+ * the hosts have the launcher's order. */
 START_TEST(nodes_and_world_info) {
   tws_json *golden = golden_file("launcher.json");
   const cJSON *one;
@@ -107,7 +107,8 @@ START_TEST(nodes_and_world_info) {
     cJSON_ArrayForEach(host, cJSON_GetObjectItem(one, "input")) {
       fprintf(file, "%s slots=%d\n", host->string, cJSON_GetArraySize(host));
       int number = 0;
-      cJSON_ArrayForEach(slot, host) ck_assert_int_eq(slot->valueint, number++); /* all of them, as a hostfile says */
+      cJSON_ArrayForEach(slot, host) ck_assert_int_eq(slot->valueint, number++); /* the golden file has all slots of a
+                                                                                  * host, as a hostfile means */
     }
     fclose(file);
     command_result r = twinspeed("launch --hostfile %s --dry-run --json", in_folder("hosts"));
@@ -165,7 +166,7 @@ START_TEST(launching) {
 }
 END_TEST
 
-/* Slurm's allocation in place of a hostfile, and the commands that would start ranks there. */
+/* A Slurm allocation replaces a hostfile; checks the hosts and the commands that would start ranks there. */
 START_TEST(allocations) {
   write_text(in_folder("srun"), "#!/bin/sh\nexit 7\n");
   chmod(in_folder("srun"), 0755);
@@ -203,7 +204,8 @@ START_TEST(allocations) {
 }
 END_TEST
 
-/* .deepspeed_env, of the home folder and of the working one, whose lines are stronger; here nothing of it. */
+/* Variables come from .deepspeed_env in the home folder and in the working one, whose lines override; neither variables
+ * nor lines may be missing or added. */
 START_TEST(environment_files) {
   char home[512], here[64];
   const char *before = getenv("HOME");
@@ -237,7 +239,7 @@ START_TEST(environment_files) {
 }
 END_TEST
 
-/* The environment of commands, and the destination of their output. */
+/* Checks the environment variables that commands get, and where their output goes. */
 START_TEST(environment) {
   command_result r =
       twinspeed("launch -q -n 2 --logs %s -- sh -c 'echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE'",
@@ -257,7 +259,7 @@ START_TEST(environment) {
 }
 END_TEST
 
-/* Ranks that mpirun has started by hand, and those that torchrun would start. */
+/* Ranks that mpirun or torchrun has started, instead of this program, work, too. */
 START_TEST(started_by_others) {
   char text[4096], line[1024];
   memset(text, 'a', sizeof text - 1);
@@ -266,7 +268,8 @@ START_TEST(started_by_others) {
   const char *const starts[] = {"mpirun -q -n 2 --oversubscribe --allow-run-as-root",
                                 "env TORCHELASTIC_RUN_ID=1 RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2",
                                 "env TORCHELASTIC_RUN_ID=1 RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2"};
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   for (int i = 0; i < 3; i++) {
     snprintf(line, sizeof line, "%s %s/twinspeed train -m tiny-gpt2 --seq 32 --steps 2 --threads 1 --data %s",
              starts[i], TWS_BUILD_DIR, in_folder("text"));
@@ -325,7 +328,7 @@ START_TEST(interrupting) {
 }
 END_TEST
 
-/* `text` with every `from` replaced by `to`; the caller frees it. */
+/* Returns `text` with every `from` replaced by `to`; the caller frees it. */
 static char *replaced(const char *text, const char *from, const char *to) {
   tws_text out = {0};
   for (const char *at = text, *next; *at; at = next + strlen(from)) {
@@ -337,7 +340,7 @@ static char *replaced(const char *text, const char *from, const char *to) {
   return out.data;
 }
 
-/* In the test's folder, with an environment in which no launcher is installed. */
+/* Runs the program in the test's folder, with an environment in which no launcher is installed. */
 static command_result bare(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static command_result bare(const char *format, ...) {
   char home[64], line[1024], *rest = NULL;
@@ -361,7 +364,8 @@ static command_result bare(const char *format, ...) {
   return command_execute(argv);
 }
 
-/* The output of --print-command for every launcher, none of which is installed, nor is the command. */
+/* --print-command prints the golden command line for every launcher, although neither the launcher nor the command is
+ * installed. */
 START_TEST(command_lines) {
   tws_json *golden = golden_file("launch_commands.json");
   const cJSON *one;
@@ -410,7 +414,8 @@ static const char report[] =
     "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $MASTER_ADDR:$MASTER_PORT "
     "devices $CUDA_VISIBLE_DEVICES $*\n";
 
-/* Where the driver says how many devices this machine has, no others are taken, and all filters have a meaning. */
+/* Where the driver reports the number of devices of this machine, other devices are refused, and every filter is
+ * applied. */
 START_TEST(devices_of_this_machine) {
   tws_arena *arena = tws_arena_create();
   const struct {
@@ -438,9 +443,9 @@ START_TEST(devices_of_this_machine) {
 }
 END_TEST
 
-/* Without a hostfile: devices of this machine, and the default hostfile. */
+/* Without a hostfile launch uses the devices of this machine, or the default hostfile. */
 START_TEST(without_hostfile) {
-  const int known = tws_devices_here() > 0; /* then other devices are refused */
+  const int known = tws_devices_here() > 0; /* where the driver reports devices, other devices are refused */
   write_text(in_folder("report"), report);
   unsetenv("CUDA_VISIBLE_DEVICES");
   command_result r = twinspeed("launch -q --include localhost:%d -- sh %s", !known, in_folder("report"));
@@ -448,7 +453,7 @@ START_TEST(without_hostfile) {
   ck_assert_str_eq(r.out,
                    known ? "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n" : "0/1 0/1 0/1 127.0.0.1:29500 devices 1\n");
   command_free(&r);
-  setenv("CUDA_VISIBLE_DEVICES", "7", 1); /* says nothing where devices are named */
+  setenv("CUDA_VISIBLE_DEVICES", "7", 1); /* is ignored where --include names devices */
   r = twinspeed("launch --include localhost:0 -- sh %s", in_folder("report"));
   ck_assert_str_eq(r.out, "0/1 0/1 0/1 127.0.0.1:29500 devices 0\n");
   ck_assert_msg(strstr(r.err, "CUDA_VISIBLE_DEVICES=7 is left out") != NULL, "%s", r.err);
@@ -520,7 +525,7 @@ START_TEST(one_node_of_several) {
 }
 END_TEST
 
-/* Each rank has cores of its own. */
+/* Each rank is bound to cores of its own. */
 START_TEST(bound_cores) {
   tws_cores all, part;
   ck_assert_int_eq(tws_cores_parse("0-3,8,10-12", &all, NULL), TWS_OK);
@@ -545,7 +550,7 @@ START_TEST(bound_cores) {
 }
 END_TEST
 
-/* Ranks that Open MPI's own mpirun starts and watches, as --launcher openmpi has it. */
+/* With --launcher openmpi, Open MPI's own mpirun starts and supervises the ranks. */
 START_TEST(given_to_openmpi) {
   write_text(in_folder("report"), report);
   write_text(in_folder("hosts"), "localhost slots=4\n");

@@ -22,8 +22,8 @@ static int lines_of(const char *text) {
   return count;
 }
 
-/* Every combination once, the last list fastest, in the same rows whoever computed them; what does not fit or is
- * refused is a row with its reason. */
+/* Each combination of the lists is one row, with the last list varying fastest, in an order that does not depend on the
+ * threads; a combination that does not fit or is refused has a row with the reason. */
 START_TEST(rows_in_their_order) {
   static const char options[] =
       "-m gpt2-xl --dtype bf16 --cluster dgx-a100 --pp 1,7 --stage 2,3 --seq 512,1024 "
@@ -59,7 +59,7 @@ START_TEST(rows_in_their_order) {
 }
 END_TEST
 
-/* A row has the numbers of its job alone, in JSON too. */
+/* Asserts that each row has the numbers that its job has alone, also in JSON. */
 static void same_as_alone(const char *verb, const char *step) {
   command_result all =
       twinspeed("%s -m gpt2 --dtype bf16 --cluster dgx-a100 --seq 256,512 --micro-batch 2,4 --json", verb);
@@ -118,7 +118,7 @@ START_TEST(refusals_of_lists) {
 }
 END_TEST
 
-/* All points of a search, not the rows that are shown. */
+/* The CSV of a search has all its points, not only the rows that are printed. */
 START_TEST(csv_of_a_search) {
   command_result r = twinspeed(
       "tune -m gpt2-xl --seq 1024 --dtype bf16 --cluster dgx-a100 --stages 1,2,3 --micro-batches 1,2 --recomputes none "
@@ -144,7 +144,7 @@ START_TEST(csv_of_a_search) {
 }
 END_TEST
 
-/* ---- files of what is built in ---- */
+/* ---- built-in profiles and clusters as files ---- */
 
 START_TEST(profile_as_a_file) {
   command_result r = twinspeed("convert profile l40s %s", in_folder("l40s.json"));
@@ -178,7 +178,7 @@ START_TEST(profile_as_a_file) {
 }
 END_TEST
 
-/* Hints refer to these lists: every cluster, and every device as a node of one. */
+/* The lists that hints refer to contain every cluster, and every device as a node with one of it. */
 START_TEST(lists_of_names) {
   command_result r = twinspeed("convert list clusters");
   ck_assert_msg(r.status == 0 && strstr(r.out, "dgx-a100\n") && strstr(r.out, "\nrtx-4090\n"), "%s%s", r.out, r.err);

@@ -1,4 +1,4 @@
-/* Memory of the software that people run, to the verdict: published sizes of models, what their runs took. */
+/* The memory of runtimes in the verdict, compared with what published runs of known models needed. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static void write_node(const char *path, const char *base, double host_memory) {
   write_text(path, text);
 }
 
-/* "verdict" and "parameters" of an estimate whose exit status is given. */
+/* The numbers of an estimate's answer; judge() runs the estimate and asserts its exit status. */
 typedef struct verdict {
   double parameters, node, software, device;
 } verdict;
@@ -50,7 +50,7 @@ static verdict judge(const char *line, int status) {
   return found;
 }
 
-/* Bytes a parameter of a node's memory without its eight processes. */
+/* Returns the bytes per parameter of a node's memory, without those of its eight processes. */
 static double per_parameter(const verdict *v) {
   return (v->node - 8 * 4e9) / v->parameters;
 }
@@ -62,8 +62,9 @@ static double per_parameter(const verdict *v) {
   " --dtype bf16 --stage 3 --set zero_optimization.offload_optimizer.device=cpu --set " \
   "zero_optimization.offload_param.device=cpu --micro-batch 1 --seq 2048 --recompute full -n 8"
 
-/* Reports: 33 B on eight A100 do not run in 600 GB and take 750 to 800; 72 B ran out of 1.4 TB, and without pinned blocks
- * too. Bytes a parameter are those that were added up from sizes of each matrix by the sources of DeepSpeed. */
+/* Published reports: 33 B parameters on eight A100 do not run in 600 GB and need 750 to 800 GB; 72 B ran out of 1.4 TB,
+ * with pinned blocks and without. The bytes per parameter were computed from the size of each matrix with DeepSpeed's
+ * sources. */
 START_TEST(offloaded_states_take_what_deepspeed_holds) {
   static const struct {
     const char *pinned, *model;
@@ -87,15 +88,15 @@ START_TEST(offloaded_states_take_what_deepspeed_holds) {
   }
   write_node(path, "dgx-a100", 600e9);
   snprintf(line, sizeof line, "estimate -m %s/llama.json --cluster %s" OFFLOADS PINNED("true"), folder, path);
-  const verdict own = judge(line, 0); /* this program's own engine holds its plan and nothing else */
+  const verdict own = judge(line, 0); /* this program's own engine needs the memory of its plan and nothing more */
   ck_assert_double_eq_tol(own.node / own.parameters, 16, 0.01);
   ck_assert_double_eq(own.software, 0);
   remove_folder();
 }
 END_TEST
 
-/* Counted of DeepSpeed with two ranks: 18 bytes where the optimizer alone is offloaded, at stage 2 as at 3, 2 more there
- * where gradients are accumulated. */
+/* Counted in DeepSpeed with two ranks: 18 bytes per parameter where only the optimizer is offloaded, at stages 2 and 3;
+ * 2 more at stage 2 where gradients are accumulated. */
 START_TEST(an_offloaded_optimizer_takes_18_bytes) {
   static const struct {
     const char *settings;
@@ -116,7 +117,7 @@ START_TEST(an_offloaded_optimizer_takes_18_bytes) {
 }
 END_TEST
 
-/* The verdict's memory is printed next to DeepSpeed's formula. */
+/* The memory of the verdict is printed next to the result of DeepSpeed's formula. */
 START_TEST(formulas_next_to_the_runtimes_memory) {
   command_result r = twinspeed(
       "estimate -m gpt2-xl --dtype bf16 --stage 3 --cluster dgx-a100 --set "
@@ -137,7 +138,7 @@ END_TEST
 
 #define LLAMA "estimate -m llama-3-8b --dtype bf16 --stage 3 -n 8 --micro-batch 1 --seq 4096 --recompute full "
 
-/* The answer of an estimate on devices of this memory. */
+/* Asserts the exit status and the answer of an estimate on devices with `memory` bytes. */
 static void assert_answer(const char *runtime, double memory, const char *options, int status, const char *answer) {
   char text[256];
   snprintf(text, sizeof text,
@@ -173,13 +174,13 @@ START_TEST(a_fit_that_the_interval_exceeds_is_tight) {
   assert_answer("fsdp", need * high * 0.999, "--no-tight", 1, "tight");
   assert_answer("fsdp", need * 1.001, "", 0, "tight");
   assert_answer("fsdp", need * 0.999, "", 1, "does not fit");
-  assert_answer("twinspeed", own, "--no-tight", 0, "fits"); /* what its engine allocates, to the byte */
+  assert_answer("twinspeed", own, "--no-tight", 0, "fits"); /* exactly the bytes that this program's engine allocates */
   assert_answer("twinspeed", own - 1, "", 1, "does not fit");
   remove_folder();
 }
 END_TEST
 
-/* --fit counts nothing tight, and says the margin. */
+/* --fit does not count a tight fit as a fit, and prints the margin. */
 START_TEST(the_smallest_number_keeps_a_margin) {
   const double high = tws_runtime_memory_interval(tws_runtime_find("fsdp"))->high;
   command_result r = twinspeed("estimate --fit -m llama-3-8b --cluster dgx-a100 --runtime fsdp --json");
@@ -203,7 +204,7 @@ START_TEST(the_smallest_number_keeps_a_margin) {
 }
 END_TEST
 
-/* Each runtime has an interval from eight runs of two groups at least. */
+/* Each runtime has a memory interval, from at least eight measured runs of two groups. */
 START_TEST(each_runtime_has_an_interval) {
   for (const char *const *name = tws_runtime_names(); *name; name++) {
     const tws_memory_interval *seen = tws_runtime_memory_interval(tws_runtime_find(*name));

@@ -20,7 +20,7 @@ static void assert_kept(const char *path, const char *text, const char *what) {
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
   "4}"
 
-/* Each verb that writes, with the flag that says where; %s is the file. */
+/* Lines of all verbs that write a file, with the flag that names it; %s is the file. */
 static const char *const writers[] = {"train -m tiny-gpt2 --seq 32 --steps 1 --quiet --data @/text --csv %s",
                                       "train -m tiny-gpt2 --seq 32 --steps 1 --quiet --data @/text --trace %s",
                                       "train -m tiny-gpt2 --seq 32 --steps 1 --quiet --data @/text --result %s",
@@ -78,7 +78,7 @@ START_TEST(force_overwrites) {
 }
 END_TEST
 
-/* A missing folder, and a folder where a file is expected: refused before the work, and no file is left. */
+/* An output in a missing folder, or in the place of a folder, is refused before the work begins and leaves no file. */
 START_TEST(places_that_cannot_be_written) {
   command_result r = run_writer(writers[_i], in_folder("none/at/all"), "");
   assert_one_error(&r, 4, writers[_i]);
@@ -95,7 +95,7 @@ START_TEST(places_that_cannot_be_written) {
 }
 END_TEST
 
-/* An input file is never written, not even with --force, nor under another name. */
+/* A file that a command reads is never overwritten, not even with --force or by another of its names. */
 START_TEST(inputs_are_never_outputs) {
   static const struct {
     const char *line, *file;
@@ -169,7 +169,8 @@ START_TEST(devices_are_written_to) {
 }
 END_TEST
 
-/* Results must not go into the file that happened to get the number of a closed standard stream. */
+/* With a closed standard stream a new file may get the stream's descriptor: results must not be written into that
+ * file. */
 START_TEST(closed_standard_streams) {
   char line[1024];
   for (int closed = 0; closed < 3; closed++) {
@@ -211,7 +212,7 @@ START_TEST(zero_is_a_number) {
 }
 END_TEST
 
-/* On a terminal verbs that take long say how far they are; not on one without control sequences, nor with --quiet. */
+/* Runs a command on a pseudo-terminal of this type and returns what it prints; free with free(). */
 static char *on_terminal(const char *terminal, const char *command) {
   char line[2048];
   snprintf(line, sizeof line, "TERM=%s exec script -qec '%s/twinspeed %s' %s", terminal, TWS_BUILD_DIR, command,
@@ -223,6 +224,7 @@ static char *on_terminal(const char *terminal, const char *command) {
   return contents(in_folder("typescript"));
 }
 
+/* On a terminal, verbs that take long show their progress, except on a dumb one, and with --quiet. */
 START_TEST(progress_on_a_terminal) {
   static const char *const verbs[] = {"train -m tiny-gpt2 --seq 32 --steps 3 --data @/text",
                                       "train -m tiny-gpt2 -n 2 --seq 32 --steps 3 --data @/text",

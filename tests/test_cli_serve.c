@@ -1,4 +1,4 @@
-/* Predictions of inference: what `estimate --serve` says of it, and how its figures depend on each other. */
+/* Predictions of inference: the answer of `estimate --serve`, and how its figures depend on each other. */
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,12 +21,13 @@ static const cJSON *device(const cJSON *json) {
   return member(member(json, "memory"), "device");
 }
 
-/* A token reads all weights and the cache once; rates follow from times; texts at a time share the weights. */
+/* Each token reads all weights and the cache once; rates follow from times; the texts of a batch share the reading of
+ * the weights. */
 START_TEST(figures_follow_from_each_other) {
   cJSON *one = serve(LLAMA "--micro-batch 1 --prompt-tokens 128 --output-tokens 128");
   cJSON *many = serve(LLAMA "--micro-batch 16 --prompt-tokens 128 --output-tokens 128");
   const double weights = 2 * 6738415616.0, token = number(one, "token_s"), first = number(one, "first_token_s");
-  /* without the embedding's table, of which a token reads one row */
+  /* all weights except the table of embeddings, of which a token reads one row */
   ck_assert_double_eq_tol(number(one, "weight_bytes"), weights - 2 * 32000.0 * 4096, 0.01 * weights);
   ck_assert_double_gt(token, weights / 2.1e12);
   ck_assert_double_lt(token, 2 * weights / 2.039e12);
@@ -48,7 +49,8 @@ START_TEST(figures_follow_from_each_other) {
 }
 END_TEST
 
-/* Tensor ranks divide weights and cache, stages divide the cache and add their times; few bits take fewer bytes. */
+/* Tensor ranks divide the weights and the cache; stages divide the cache, and their times add up; weights in few bits
+ * take fewer bytes. */
 START_TEST(divisions_and_bits) {
   static const char *const how[] = {"--tp 1 -n 1", "--tp 2 -n 2", "--pp 2 -n 2", "--tp 1 -n 1 --weights int8",
                                     "--tp 1 -n 1 --weights nf4"};
@@ -99,7 +101,8 @@ START_TEST(refusals) {
 }
 END_TEST
 
-/* The best division within limits of latency comes first; tighter limits cost throughput, and impossible ones all. */
+/* The best division within the limits of latency comes first; tighter limits reduce the throughput, and with impossible
+ * ones no division is left. */
 START_TEST(tuning_within_limits) {
   static const char *const limits[] = {"", "--token-within 0.02", "--token-within 0.02 --first-token-within 0.5"};
   double rate = INFINITY;
@@ -109,7 +112,7 @@ START_TEST(tuning_within_limits) {
     ck_assert_msg(r.status == 0, "%s", r.err);
     cJSON *json = assert_json(&r, "twinspeed-serve-tuning-1");
     const cJSON *points = member(json, "points"), *best = cJSON_GetArrayItem(points, 0), *point;
-    ck_assert_int_eq(cJSON_GetArraySize(points), 6); /* 4 = tensor ranks x stages x replicas */
+    ck_assert_int_eq(cJSON_GetArraySize(points), 6); /* six ways to write 4 as tensor ranks x stages x replicas */
     cJSON_ArrayForEach(point, points) {
       if (number(point, "texts") == 0) continue;
       ck_assert_double_le(number(point, "tokens_per_s"), number(best, "tokens_per_s"));
@@ -181,7 +184,8 @@ START_TEST(inference_configuration) {
 }
 END_TEST
 
-/* Runs of inference are compared by group and half; those that are not predicted are skipped with the reason. */
+/* Published runs of inference are predicted and compared group by group; runs that cannot be predicted are skipped with
+ * the reason. */
 START_TEST(published_runs) {
   command_result r = twinspeed(
       "validate --cases %s/../scenarios/published/inference_runs.json --json --quiet --group gpt-fast", TWS_TEST_DIR);

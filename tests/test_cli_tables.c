@@ -1,5 +1,5 @@
 /* ctest: mpi engine slow sampled */
-/* Tables: the distance of a prediction from the measurement, no plan twice, no row that is wider than a screen. */
+/* Tables show how far a prediction is from measurements, print no plan twice, and have no row wider than a screen. */
 #include <check.h>
 #include "base/memory.h"
 #include "tests/answers.h"
@@ -22,7 +22,8 @@ static void assert_evidence(const char *command, const char *kind, const char *n
   command_free(&r);
 }
 
-/* Within what was published, beyond it, where our own documentation says that predictions are wrong, and here. */
+/* The evidence of an answer is "near" within the published runs, "far" beyond them, "wrong" where the documentation
+ * says that predictions are wrong, and "own" on this machine. */
 START_TEST(distance_from_evidence) {
   char tune[256];
   snprintf(tune, sizeof tune, "tune -m gpt2-xl --dtype bf16 --stages 3 -n 8 --cluster dgx-h100 -k 1 -o %s",
@@ -56,7 +57,7 @@ START_TEST(distance_from_evidence) {
 }
 END_TEST
 
-/* On one rank ZeRO has nothing to divide: its stages are one plan, and one row. */
+/* On one rank ZeRO has nothing to divide: all its stages give the same plan and one row. */
 START_TEST(equal_plans_are_one_row) {
   char plans[2][32];
   for (int stage = 0; stage < 4; stage += 3) {
@@ -90,7 +91,7 @@ END_TEST
 
 enum { WIDTH = 100 };
 
-/* Columns of a line: continuation bytes of UTF-8 take none. */
+/* Asserts that no line of a text is wider than a screen; a character of UTF-8 takes one column. */
 static void assert_width(const char *text, const char *what) {
   for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
     int width = 0;
@@ -118,7 +119,7 @@ START_TEST(help_fits_a_screen) {
 }
 END_TEST
 
-/* Every verb with the widest job that it has columns for. The module trees of `profile` and the tables of `--compat`
+/* Runs every verb with the job that needs its widest table. The module trees of `profile` and the tables of `--compat`
  * are in DeepSpeed's format. */
 START_TEST(tables_fit_a_screen) {
   static const char *const wide =
@@ -176,7 +177,8 @@ START_TEST(columns_that_say_nothing_are_left_out) {
 }
 END_TEST
 
-/* Models, clusters and choices; in bash, completed by bash itself. */
+/* Completion knows the names of models and clusters and the values of options; in bash the test lets bash complete
+ * words. */
 START_TEST(completion_knows_names) {
   static const char *const shells[] = {"bash", "zsh", "fish"};
   for (int i = 0; i < 3; i++) {
@@ -207,7 +209,7 @@ START_TEST(completion_knows_names) {
 }
 END_TEST
 
-/* Three lines, of the same words in every verb. */
+/* The bottleneck is three lines, with the same words in every verb. */
 START_TEST(the_bottleneck_in_three_lines) {
   static const char *const verbs[] = {"estimate", "simulate"};
   for (int i = 0; i < 2; i++) {

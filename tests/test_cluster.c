@@ -1,4 +1,4 @@
-/* Clusters: built-in names, files, and what is refused. */
+/* Clusters: built-in names, files, and the errors for wrong ones. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -56,8 +56,8 @@ END_TEST
 
 enum { RANKS = 3 };
 
-/* Two steps of three ranks: an all-reduce of all, a message from the first to the second, and one kernel, which takes
- * the third rank three times as long. */
+/* Fills in two steps of three ranks: an all-reduce of all, a message from the first to the second, and one kernel,
+ * which takes the third rank three times as long. */
 static void fill(tws_comm_record records[RANKS], tws_comm_call calls[RANKS][2], float latency[RANKS][4],
                  tws_comm_work works[RANKS]) {
   static const float all[RANKS][2] = {{5, 6}, {3, 7}, {1, 2}}, message[RANKS][2] = {{4, 1}, {2, 3}, {0, 0}};
@@ -117,7 +117,7 @@ START_TEST(waiting_is_apart_from_transfers) {
   ck_assert_uint_eq(log->row_count, 3);
   const tws_comm_row *all = &log->rows[0], *send = &log->rows[1], *receive = &log->rows[2];
   ck_assert_int_eq(all->key.operation, TWS_COLLECTIVE_ALL_REDUCE);
-  ck_assert_double_eq_tol(all->count, 2, 1e-9); /* one of each step, whatever the number of ranks */
+  ck_assert_double_eq_tol(all->count, 2, 1e-9); /* one per step, whatever the number of ranks */
   ck_assert_double_eq_tol(all->latency_s, 3 + 5, 1e-6);
   ck_assert_double_eq_tol(all->transfer_s, 1 + 2, 1e-6);
   ck_assert_double_eq(all->min_s, 1);
@@ -172,7 +172,7 @@ static void simulate(const tws_job *job, const tws_sim_api *sim, int every, cons
   ck_assert_msg(tws_job_simulate(job, &request, out, &err) == TWS_OK, "%s", err.message);
 }
 
-/* Representative ranks have the counts and sizes of all ranks. */
+/* The log of a simulation of representative ranks has the counts and sizes of all ranks. */
 START_TEST(representatives_count_for_all) {
   static const struct {
     int64_t stage, pipeline, tensor, sequence, accumulation, ranks;
@@ -209,7 +209,8 @@ START_TEST(representatives_count_for_all) {
 }
 END_TEST
 
-/* Writes a scenario in which kernels vary at random, and rank `slow` takes `factor` times as long; factor 1: none. */
+/* Writes a scenario in which kernels vary at random, and those of rank `slow` take `factor` times as long; factor 1: no
+ * rank is slow. Returns its path. */
 static const char *write_scenario(uint64_t seed, int slow, double factor) {
   const char *path = in_folder("scenario.json");
   FILE *file = fopen(path, "w");
@@ -258,7 +259,7 @@ START_TEST(slow_ranks_are_named) {
 }
 END_TEST
 
-/* A step that is recorded takes no memory. */
+/* Recording a step in the log allocates no memory. */
 START_TEST(steps_take_no_memory) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
   spec.model = "tiny-gpt2";
@@ -301,7 +302,8 @@ static command_result run_ok(const char *format, const char *a, const char *b) {
 
 #define JOB "-m tiny-gpt2 --seq 32 --pp 2 --accumulation 2 --stage 1 -n 4 --threads 1 --quiet "
 
-/* Four ranks: what ran and what a process that has not seen it simulates have the same rows, sizes and counts. */
+/* A run on four ranks, and its simulation by a process that knows nothing of the run, have the same rows, sizes and
+ * counts. */
 START_TEST(runs_and_simulations_have_the_same_rows) {
   char run[300];
   snprintf(run, sizeof run, "%s", in_folder("run.json"));
@@ -342,7 +344,8 @@ static void write_config(const char *section) {
 
 #define CONFIGURED "-m tiny-gpt2 -c %s --data %s --threads 1 -n 2 --quiet --steps 2 "
 
-/* The section of DeepSpeed's documentation, without a warning; `verbose` prints every call, `debug` its caller. */
+/* The section comms_logger of DeepSpeed's documentation takes effect without a warning; `verbose` prints every call,
+ * `debug` its caller. */
 START_TEST(comms_logger_takes_effect) {
   write_config(
       "\"comms_logger\": {\"enabled\": true, \"verbose\": true, \"prof_all\": false, \"debug\": true, "
@@ -376,7 +379,7 @@ START_TEST(comms_logger_takes_effect) {
 }
 END_TEST
 
-/* An emulated training on 8 ranks of which one is slow. */
+/* The log of an emulated training on 8 ranks names the slow one. */
 START_TEST(emulations_name_the_slow_rank) {
   FILE *file = fopen(in_folder("slow.json"), "w");
   fprintf(file,
@@ -412,6 +415,7 @@ int main(void) {
   tcase_add_test(tests, comms_logger_takes_effect);
   tcase_add_test(tests, emulations_name_the_slow_rank);
   suite_add_tcase(suite, tests);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   return run_suite(suite);
 }

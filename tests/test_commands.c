@@ -1,6 +1,6 @@
 /* ctest: mpi */
-/* Names and texts from outside are never commands: other programs get them as arguments, hosts have names that can be
- * arguments, gnuplot and the terminal get no commands from them. */
+/* Names and texts from outside are never run as commands: programs get them as arguments, names of hosts that look like
+ * options are refused, and gnuplot and the terminal receive no commands from them. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ START_TEST(arguments_stay_arguments) {
   const tws_process absent = {.arguments = none, .limit_s = 1};
   ck_assert_int_eq(tws_process_run(&absent, &end, &err), TWS_ENVIRONMENT);
   ck_assert_ptr_nonnull(strstr(err.message, "no-such-program"));
-  write_program("broken", "no program at all"); /* which execvp() would give to a shell */
+  write_program("broken", "no program at all"); /* execvp() would let a shell run this file */
   const char *const broken[] = {in_folder("broken"), NULL};
   const tws_process text = {.arguments = broken, .limit_s = 1};
   ck_assert_int_eq(tws_process_run(&text, &end, &err), TWS_ENVIRONMENT);
@@ -53,7 +53,7 @@ START_TEST(arguments_stay_arguments) {
 }
 END_TEST
 
-/* Commands that are printed to be copied have words that a shell leaves as they are. */
+/* The words of commands that are printed to be copied are quoted, so that a shell takes them literally. */
 START_TEST(printed_words_are_quoted) {
   static const char *const words[] = {
       "plain-1.5_x/y:z@h", "", "a b", "it's", "$(touch x)", "`touch x`;#", "a\\", "\"q\"", "~", "*", "'';touch x;''"};
@@ -101,7 +101,8 @@ START_TEST(programs_are_bounded) {
   const pid_t left = (pid_t)atoi(end.output.data);
   ck_assert_int_gt(left, 1);
   tws_text_free(&end.output);
-  for (int i = 0; i < 500 && kill(left, 0) == 0; i++) { /* killed with it; another process reaps it */
+  for (int i = 0; i < 500 && kill(left, 0) == 0; i++) { /* the child was killed with its parent; another process reaps
+                                                         * it */
     char path[64], state[256] = "";
     snprintf(path, sizeof path, "/proc/%d/stat", left);
     FILE *file = fopen(path, "r");
@@ -189,7 +190,7 @@ START_TEST(host_names_are_checked_where_they_are_read) {
 }
 END_TEST
 
-/* A remote shell that writes down how it was called, and runs what follows the host as a host's shell would. */
+/* A remote shell that records how it was called, and runs the words after the host as a shell on that host would do. */
 static const char *const recorder =
     "#!/bin/sh\n"
     "if [ \"$1\" = -V ]; then echo version; exit; fi\n"
@@ -232,7 +233,8 @@ START_TEST(doctor_runs_no_host_name) {
 }
 END_TEST
 
-/* Open MPI writes its own folder and the remote shell into a command for a shell of each node. */
+/* Open MPI would write the path of its folder and the remote shell into a command line for a shell of each node:
+ * special characters in them are refused. */
 START_TEST(folders_are_no_commands) {
   char line[4096], *path = strdup(getenv("PATH") ? getenv("PATH") : "/usr/bin:/bin");
   ck_assert_int_eq(chdir(folder), 0);
@@ -254,7 +256,7 @@ START_TEST(folders_are_no_commands) {
 }
 END_TEST
 
-/* A folder whose name has characters of shells is one like others. */
+/* Jobs run in a folder whose name has special characters of shells. */
 START_TEST(jobs_run_in_any_folder) {
   static const char *const names[] = {"a;b", "a b$(touch x)", "a'b\"c", "p:q"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -275,9 +277,9 @@ START_TEST(jobs_run_in_any_folder) {
 }
 END_TEST
 
-/* mpirun removes its session directory when it ends, and follows links as it does so: no mpirun is started where there
- * is more in it than mpirun's own. The mpirun of this test only reports that it was started, and all links lead into
- * this test's folder. */
+/* mpirun removes its session directory when it ends, and follows links as it does so: so none is started where that
+ * directory contains more than mpirun's own files. The mpirun of this test only reports that it was started, and all
+ * links lead into this test's folder. */
 START_TEST(sessions_that_mpirun_would_remove) {
   static const struct {
     const char *make; /* in the folder */
@@ -320,7 +322,7 @@ START_TEST(sessions_that_mpirun_would_remove) {
       ck_assert_int_eq(system("rm -r s"), 0); /* of a link the link */
     }
   for (int i = 0; i < 3;
-       i++) { /* what is missing, empty or mpirun's own is left to mpirun; so are others' entries in TMPDIR */
+       i++) { /* mpirun may remove a directory that is missing, empty or its own; entries of TMPDIR do not matter */
     if (i > 0) ck_assert_int_eq(system(i == 1 ? "mkdir s" : own), 0);
     if (i == 2) setenv("TMPDIR", in_folder("."), 1);
     setenv("OMPI_MCA_orte_jobfam_session_dir", in_folder("s"), 1);
@@ -385,7 +387,8 @@ START_TEST(control_characters_are_escaped) {
       {"\xc2\033\xe2\x82", "\\xc2\\x1b\\xe2\\x82"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const size_t length = strlen(cases[i].text);
-    for (size_t part = 1; part <= length; part++) { /* in parts of every size it is the same */
+    for (size_t part = 1; part <= length; part++) { /* the result is the same when the text arrives in parts of any
+                                                     * size */
       tws_escape state = {0};
       tws_text out = {0};
       for (size_t at = 0; at < length; at += part)
@@ -409,7 +412,7 @@ static void assert_printable(const char *text, const char *escaped) {
   ck_assert_msg(!strstr(text, "\xc2\x9b"), "%s", text);
 }
 
-/* Names of files, in results, documents, errors and on a terminal. */
+/* Special characters in names of files reach a terminal only escaped: in results, documents and errors. */
 START_TEST(names_reach_no_terminal_as_commands) {
   static const char model[] =
       "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":1,\"n_embd\":8,"

@@ -1,4 +1,5 @@
-/* communication_data_type: the key's words, what plans reduce in which type, and what readers of plans say of it. */
+/* communication_data_type: the values of the key, the type in which plans reduce, and the effect on estimates and
+ * simulations. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -114,8 +115,8 @@ END_TEST
 enum { RANKS = 4 };
 
 typedef struct reductions {
-  uint64_t elements, cast, cast_back; /* elements that are reduced, and cast into the type and out of it */
-  int operations, others;             /* others: in another type than is asked for */
+  uint64_t elements, cast, cast_back; /* numbers of elements: reduced, cast to the type, cast back */
+  int operations, others;             /* others: number of reductions in another type than the given one */
 } reductions;
 
 static int is_reduction(const tws_plan *plan, const tws_op *op) {
@@ -149,12 +150,12 @@ static reductions reductions_of(const tws_plan *plan, tws_dtype type) {
 }
 
 typedef struct job {
-  int stage, way, overlap; /* way: as DeepSpeed does, all-reduce of buckets, reduce to owners */
+  int stage, way, overlap; /* way 0: as DeepSpeed; 1: all-reduce of buckets; 2: reduce to owners */
   tws_dtype model, sums;
   int given; /* 1 + a type; 0: none */
 } job;
 
-/* Verifies the plans of all ranks; returns that of rank 0. */
+/* Verifies the plans of all ranks; returns the reductions of rank 0's. */
 static reductions plan_job(const tws_network *network, const job *j, tws_dtype type) {
   tws_config *base;
   ck_assert(tws_config_default(&base, &err) == TWS_OK);
@@ -246,7 +247,8 @@ static double at(const cJSON *object, const char *a, const char *b, const char *
   return object->valuedouble;
 }
 
-/* Seconds of a step, and of its reductions; what else replicas exchange, gathers, is in the model's type in any case. */
+/* Seconds of a step and of its collectives between replicas, and the arena's bytes. The collectives other than
+ * reductions are gathers, which use the model's type in any case. */
 typedef struct seconds {
   double step, busy, arena;
 } seconds;
@@ -264,7 +266,7 @@ static seconds estimated(int stage, const char *more) {
   return s;
 }
 
-/* Estimates and simulations follow the bytes. */
+/* Estimates and simulations count the bytes of the chosen type. */
 START_TEST(readers_follow_the_bytes) {
   for (int stage = 0; stage <= 3; stage++) {
     const seconds none = estimated(stage, ""), same = estimated(stage, "--set communication_data_type=bfp16");

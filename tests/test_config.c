@@ -33,7 +33,8 @@ START_TEST(every_key_of_the_format_is_known) {
 }
 END_TEST
 
-/* DeepSpeed takes 1 for true, and anything for a key that it does not check and that has no effect here. */
+/* Returns 1 for a key whose value is not checked: DeepSpeed takes 1 for true, and anything for a key that it does not
+ * check and that has no effect here. */
 static int taken_as_it_is(const tws_key *key) {
   char section[64];
   snprintf(section, sizeof section, "%.*s", (int)strcspn(key->path, "."), key->path);
@@ -41,7 +42,8 @@ static int taken_as_it_is(const tws_key *key) {
   return key->reason && !tws_key_checked_section(section);
 }
 
-/* <m> becomes a name without any dot in it: paths given on the command line are split at dots. */
+/* Writes a key's path with a name in place of <m>. The name has no dot, because paths given on the command line are
+ * split at dots. */
 static void concrete(const tws_key *key, char *path, size_t size) {
   size_t used = 0;
   for (const char *p = key->path; *p && used + 1 < size; p++) {
@@ -106,7 +108,7 @@ START_TEST(rows_hold_together) {
     if (key->values)
       ck_assert_msg(tws_config_set(config, path, "\"no such word\"", &err) == TWS_INVALID, "%s took a word", path);
   }
-  ck_assert_int_eq(config->zenflow.on, 1); /* any key of its section switches it on */
+  ck_assert_int_eq(config->zenflow.on, 1); /* any key of its section switches zenflow on */
   config->zenflow.on = 0;
   tws_config *fresh;
   ck_assert_int_eq(tws_config_default(&fresh, &err), TWS_OK);
@@ -173,7 +175,7 @@ START_TEST(golden_batch_triples) {
       ck_assert_int_eq(c->accumulation_steps, cJSON_GetObjectItem(result, "gas")->valueint);
       tws_config_destroy(c);
       good++;
-    } else { /* the message speaks of the same thing, with the same numbers */
+    } else { /* the error message names the same cause, with the same numbers */
       const char *said = cJSON_GetObjectItem(item, "message")->valuestring;
       ck_assert_msg(code == TWS_INVALID, "%s on %d was taken", text.data, (int)world);
       ck_assert_msg(strncmp(err.message, "ds.json", 7) == 0, "%s", err.message);
@@ -260,7 +262,7 @@ START_TEST(auto_follows_the_model) {
   ck_assert(c->zero.param_persistence_threshold == 16000 && c->zero.overlap_comm == 1);
   ck_assert(c->lr == 1e-3 && c->beta1 == 0.9 && c->gradient_clipping == 1 && c->dtype == TWS_F32);
   ck_assert(c->schedule.total_steps == 0 && c->schedule.max_lr < 0);
-  ck_assert_double_eq(tws_config_lr(c, 100000), 1e-3); /* until the length is known it holds */
+  ck_assert_double_eq(tws_config_lr(c, 100000), 1e-3); /* until the length is known the learning rate is constant */
   c->schedule.total_steps = 2000;
   ck_assert_double_eq(tws_config_lr(c, 1501), 0.5e-3);
   tws_config_destroy(c);
@@ -369,7 +371,7 @@ START_TEST(keys_without_effect_say_so) {
 }
 END_TEST
 
-/* A default is no wish; what goes with another key says which. */
+/* A key that needs another one is reported with the other's name, unless it has its default. */
 START_TEST(keys_that_need_another_say_so) {
   static const struct {
     const char *text, *path, *reason; /* path NULL: nothing to say */
@@ -477,7 +479,8 @@ END_TEST
 
 static const char *const axis_words[] = {"pipe", "data", "sequence", "model"};
 
-/* The rank's coordinates by hand: digits of a number whose last digit changes fastest. */
+/* Compares the topology with coordinates computed by hand: the rank is a number whose digits are coordinates, the last
+ * varying fastest. */
 static void check_topology(const tws_config *c, const char *order, const int64_t *size, int64_t ranks) {
   tws_topology topology;
   ck_assert_msg(tws_plan_topology(c, (int)ranks, &topology, &err) == TWS_OK, "%s", err.message);
@@ -494,7 +497,7 @@ static void check_topology(const tws_config *c, const char *order, const int64_t
   }
   ck_assert_int_eq(topology.axes, axis);
   for (int stage = 0; stage < size[0];
-       stage++) { /* the rank that stands for a stage is the first with this coordinate */
+       stage++) { /* a stage is represented by the first rank with its coordinate */
     int rank = tws_pipeline_grid_stage(&topology, 0, stage), coordinates[TWS_MAX_AXES];
     tws_topology_coordinates(&topology, rank, coordinates);
     for (int a = 0; a < topology.axes; a++)
@@ -502,7 +505,8 @@ static void check_topology(const tws_config *c, const char *order, const int64_t
   }
 }
 
-/* Any sizes, any order: replicas and batch, the topology, the print-out; ranks that do not divide are refused. */
+/* For any sizes and any order of axes, checks replicas and batch, the topology and the print-out; numbers of ranks that
+ * the axes do not divide are refused. */
 START_TEST(axes_divide_the_ranks) {
   enum { ROUNDS = TWS_SANITIZED ? 200 : 2000 };
   int refused = 0;
@@ -659,7 +663,8 @@ START_TEST(schema_describes_every_key) {
   ck_assert(cJSON_IsFalse(cJSON_GetObjectItem(json->root, "additionalProperties")));
   size_t aliases = 0;
   for (size_t i = 0; i < tws_key_count; i++) aliases += tws_keys[i].alias != NULL;
-  const size_t twins = 5 + 2 + 7 * 2; /* bfloat16, tensor_parallel.tp, groups of seven compression techniques */
+  const size_t twins = 5 + 2 + 7 * 2; /* keys that occur twice: those of bfloat16, of tensor_parallel.tp, and of the
+                                       * groups of seven compression techniques */
   ck_assert_int_eq((size_t)count_described(json->root), tws_key_count + aliases + twins);
   const cJSON *stage = cJSON_GetObjectItem(
       cJSON_GetObjectItem(cJSON_GetObjectItem(properties, "zero_optimization"), "properties"), "stage");
@@ -729,7 +734,7 @@ START_TEST(every_allocation_may_fail) {
 END_TEST
 
 START_TEST(schema_without_memory) {
-  for (long n = 0; n < 400; n++) { /* the whole has too many allocations to fail each */
+  for (long n = 0; n < 400; n++) { /* the schema has too many allocations to let each of them fail */
     failing_allocator f = {.countdown = n < 200 ? n : n * 37};
     tws_set_allocator(&(tws_allocator){failing_resize, &f});
     tws_code code = print_schema(NULL);

@@ -1,4 +1,4 @@
-/* Configurations as people paste them, and what is said of how they are read: words of other languages, fractions of
+/* Configurations as people paste them, and the notes on how they are read: words of other languages, fractions of
  * counts, "auto", arguments at their defaults. */
 #include <check.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "tests/configs.h"
 #include "tests/suite.h"
 
-/* As a file: JSON, or where it is none Hjson. */
+/* Reads a configuration as if from a file: as JSON, or where the text is no JSON as Hjson. */
 static tws_code from_file(const char *text, tws_config **out) {
   tws_json *json;
   err = (tws_error){0};
@@ -19,7 +19,7 @@ static tws_code from_file(const char *text, tws_config **out) {
   return code;
 }
 
-/* The notes of a configuration; the caller frees them. */
+/* Returns the notes of a configuration and asserts their number; the caller frees the text. */
 static tws_text notes_of(const tws_config *c, int lines) {
   tws_text text = {0};
   int count;
@@ -87,21 +87,23 @@ START_TEST(words_of_listings_and_python) {
 }
 END_TEST
 
-/* 0.9 x hidden^2 is how people write this size; elements are whole. */
+/* Fractions of counts are rounded down, because users write this size as 0.9 x hidden^2. */
 START_TEST(fractions_of_counts_are_rounded) {
   static const char text[] =
       "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 3,\n \"stage3_prefetch_bucket_size\": 3774873.6,\n"
       " \"sub_group_size\": 1e9, \"stage3_max_live_parameters\": 1.5, \"allgather_bucket_size\": 2.25}}";
   tws_config *c;
   ck_assert_msg(resolve(text, 1, 0, &c) == TWS_OK, "%s", err.message);
-  ck_assert_int_eq(c->zero.prefetch_bucket_size, 3774873); /* as int(0.9 * 2048 * 2048), which "auto" is too */
+  ck_assert_int_eq(c->zero.prefetch_bucket_size, 3774873); /* int(0.9 * 2048 * 2048), which is also the value of
+                                                            * "auto" */
   ck_assert_int_eq(c->zero.max_live_parameters, 1);
   tws_text notes = notes_of(c, 3);
   ck_assert_ptr_nonnull(
       strstr(notes.data, "ds.json:2:2: \"zero_optimization.stage3_prefetch_bucket_size\" is 3774873.6"));
   ck_assert_ptr_nonnull(strstr(notes.data, "rounded down to 3774873\n"));
   tws_text_free(&notes);
-  for (int given = 0; given < 2; given++) { /* for other programs, which take no fraction */
+  for (int given = 0; given < 2; given++) { /* the printed configuration has no fraction, because other programs refuse
+                                             * one */
     tws_text out = printed(c, given);
     ck_assert_msg(strstr(out.data, "\"stage3_prefetch_bucket_size\": 3774873,"), "%s", out.data);
     ck_assert_msg(strstr(out.data, "\"allgather_bucket_size\": 2\n") || strstr(out.data, "_size\": 2,"), "%s",
@@ -116,7 +118,7 @@ START_TEST(fractions_of_counts_are_rounded) {
   ck_assert_ptr_nonnull(strstr(notes.data, "command line: \"zero_optimization.reduce_bucket_size\" is 943718"));
   tws_text_free(&notes);
   tws_config_destroy(c);
-  /* Numbers that count no elements stay whole, and so do limits. */
+  /* Fractions of other numbers are refused, and so are limits out of range. */
   static const char *const refused[] = {"{\"train_micro_batch_size_per_gpu\": 1.5}",
                                         "{\"zero_optimization\": {\"stage\": 2.5}}",
                                         "{\"zero_optimization\": {\"reduce_bucket_size\": 0.5}}",
@@ -127,7 +129,8 @@ START_TEST(fractions_of_counts_are_rounded) {
 }
 END_TEST
 
-/* Arguments that DeepSpeed's manual lists, at what it says their defaults are. */
+/* Arguments of optimizers that DeepSpeed's manual lists are accepted without a note where they have their documented
+ * defaults. */
 START_TEST(documented_arguments_at_their_defaults) {
 #define PARAMS(type, params) \
   "{\"train_batch_size\": 8, \"optimizer\": {\"type\": \"" type "\", \"params\": {" params "}}}"
@@ -159,7 +162,7 @@ START_TEST(documented_arguments_at_their_defaults) {
   tws_config_destroy(c);
   ck_assert_int_eq(from_text(PARAMS("Adam", "\"adamw_mode\": false, \"adam_w_mode\": false"), &c), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "given twice: \"optimizer.params.adamw_mode\""));
-  /* Adafactor's two epsilons are printed, and read again as what they were. */
+  /* Adafactor's two epsilons are printed, and read back as the same numbers. */
   c = config_of(PARAMS("Adafactor", "\"eps\": [null, 0.02], \"d\": 2, \"beta2_decay\": -0.5"));
   ck_assert_double_eq(c->epsilon, 1.1920928955078125e-7);
   ck_assert(c->scale_epsilon == 0.02 && c->rms_limit == 2 && c->beta2_decay == -0.5);
@@ -194,7 +197,8 @@ START_TEST(documented_arguments_at_their_defaults) {
 }
 END_TEST
 
-/* A choice that does not go with the division of ranks is refused, and what was chosen is freed (LeakSanitizer). */
+/* Elasticity's choice is refused where model_parallel_size differs from the division of ranks, and its memory is freed
+ * (LeakSanitizer). */
 START_TEST(elasticity_of_other_divisions) {
   static const char text[] =
       "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 64, \"micro_batch_sizes\": [2, 4], "
@@ -209,7 +213,7 @@ START_TEST(elasticity_of_other_divisions) {
   ck_assert_int_eq(tws_config_set(c, "tensor_parallel.autotp_size", "2", &err), TWS_OK);
   ck_assert_msg(tws_config_resolve(c, 8, NULL, &err) == TWS_OK, "%s", err.message);
   ck_assert(c->micro_batch_size == micro && c->accumulation_steps == accumulation && micro > 0);
-  tws_text out = printed(c, 0); /* reads back, and chooses the same */
+  tws_text out = printed(c, 0); /* the print-out reads back and gives the same choice */
   tws_config *again = config_of(out.data);
   ck_assert_msg(tws_config_resolve(again, 8, NULL, &err) == TWS_OK, "%s", err.message);
   ck_assert(again->train_batch_size == c->train_batch_size && again->micro_batch_size == micro);
@@ -241,7 +245,7 @@ START_TEST(amp_auto_is_off) {
 }
 END_TEST
 
-/* Notes on keys and sections without effect. */
+/* Returns the notes on keys and sections without effect, and asserts their number; the caller frees the text. */
 static tws_text idle_of(const char *json, int lines) {
   tws_config *c = config_of(json);
   tws_text text = {0};
@@ -252,7 +256,7 @@ static tws_text idle_of(const char *json, int lines) {
   return text;
 }
 
-/* DeepSpeed switches these on where they are there, whatever is in them. */
+/* DeepSpeed switches features on where their sections are present, whatever keys they have; the notes say so. */
 START_TEST(sections_that_are_switches) {
   static const struct {
     const char *text;
@@ -292,7 +296,8 @@ START_TEST(sections_that_are_switches) {
 }
 END_TEST
 
-/* Each with its condition unmet, in other words "auto" or its default, and with the condition met. */
+/* Keys with a condition: there is a note where the condition is not met, and none where the key is "auto" or has its
+ * default, or the condition is met. */
 START_TEST(conditions_that_are_not_met) {
 #define ZERO(stage, more) "\"zero_optimization\": {\"stage\": " stage ", " more "}"
 #define WITH_OFFLOAD ", \"offload_optimizer\": {\"device\": \"cpu\"}"
@@ -375,7 +380,7 @@ START_TEST(conditions_that_are_not_met) {
 }
 END_TEST
 
-/* A reason names the verb, flag or key that does it here, as they are called. */
+/* The reason why a key has no effect names the verb, flag or key that has its effect here. */
 START_TEST(reasons_name_what_does_it_here) {
   static const struct {
     const char *text, *path, *reason;
@@ -417,7 +422,8 @@ START_TEST(reasons_name_what_does_it_here) {
     ck_assert_msg(strstr(idle.data, says) != NULL, "%s: %s", text, idle.data);
     tws_text_free(&idle);
   }
-  /* The tutorial's section, in which nothing is a key that DeepSpeed does not read. */
+  /* The section of DeepSpeed's tutorial: each note says that the key has no effect, and none that DeepSpeed does not
+   * read it. */
   tws_text idle = idle_of(
       "{\"quantize_training\": {\"enabled\": true, \"quantizer_kernel\": true, \"quantize-algo\": "
       "{\"q_type\": \"asymmetric\"}, \"quantize_bits\": {\"start_bits\": 12, \"target_bits\": 4}, "
@@ -425,7 +431,7 @@ START_TEST(reasons_name_what_does_it_here) {
       7);
   ck_assert_ptr_null(strstr(idle.data, "unknown key"));
   tws_text_free(&idle);
-  /* The verb tune says nothing of keys that it reads. */
+  /* The verb tune prints no notes on keys that it reads. */
   ck_assert(
       tws_autotuning_is_read("x: \"autotuning.enabled\" has no effect: the verb tune is the search, and reads this "
                              "section whatever enabled says"));
@@ -434,7 +440,8 @@ START_TEST(reasons_name_what_does_it_here) {
 }
 END_TEST
 
-/* The values of a parameter group are those of a configuration that gives them to all parameters, with each schedule. */
+/* The values of a parameter group equal those of a configuration that gives them to all parameters, with each
+ * schedule. */
 START_TEST(param_groups_have_values_of_their_own) {
   static const char *const schedules[] = {
       "OneCycle\", \"params\": {\"cycle_min_lr\": %s, \"cycle_max_lr\": %s, \"cycle_first_step_size\": 5",
@@ -481,7 +488,8 @@ START_TEST(param_groups_have_values_of_their_own) {
 }
 END_TEST
 
-/* A list of groups in optimizer.params is param_groups and params; on the command line it replaces the file's list. */
+/* A list of groups in optimizer.params means param_groups and params; on the command line it replaces the file's
+ * list. */
 START_TEST(params_as_a_list) {
   static const char *const texts[] = {
       "{\"params\": {\"lr\": 0.5, \"betas\": [0.8, 0.9]}, \"param_groups\": [{\"params\": \"*.bias\", \"lr\": 3}, "

@@ -1,4 +1,4 @@
-/* Configurations that are refused: where, why, and what to do instead. */
+/* Configurations that are refused: the error gives the place, the reason and the remedy. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,7 +101,8 @@ START_TEST(bad_files) {
 }
 END_TEST
 
-/* Without a number of ranks: the rules, and a batch that no number of ranks makes. */
+/* Checks configurations without a number of ranks: conflicts of keys are refused, and a batch that no number of ranks
+ * can have. */
 START_TEST(check_without_ranks) {
   static const struct {
     const char *text;
@@ -129,7 +130,8 @@ START_TEST(check_without_ranks) {
 }
 END_TEST
 
-/* Each was given to DeepSpeed 0.19.8, which takes it: so do we, and say in a warning what has no effect. */
+/* DeepSpeed 0.19.8 accepts each of these cases (they were run there), and so does this program, with a warning where a
+ * key has no effect. */
 START_TEST(deepspeed_keys_are_accepted) {
   static const char *const cases[] = {
       "\"zero_optimization\": {\"stage\": \"2\"}",
@@ -209,7 +211,7 @@ START_TEST(deepspeed_keys_are_accepted) {
 }
 END_TEST
 
-/* Everything that is wrong with a file is said at once, a line each. */
+/* All errors of a file are reported at once, one line each. */
 START_TEST(all_refusals_at_once) {
   tws_config *c;
   ck_assert_int_eq(from_text("{\"train_batch_size\": 8.5,\n \"zero_optimization\": {\"stge\": 3, \"foo\": 1},\n"
@@ -453,8 +455,8 @@ START_TEST(contradictions) {
 }
 END_TEST
 
-/* Only the first of thousands of unknown keys are compared with known ones, and the others say so; one that is close to a
- * known key is a slip all the same. */
+/* Where a file has thousands of unknown keys, only the first are compared with known ones, and the notes on the others
+ * say so; a key that resembles a known one is still reported as a typing error. */
 START_TEST(thousands_of_unknown_keys) {
   enum { KEYS = 40000 };
   int count;

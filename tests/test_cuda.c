@@ -1,5 +1,5 @@
-/* The CUDA module as far as it goes without a GPU: it loads, exports one table, says what it supports, and on a machine
- * without a device reports that instead of failing. What needs a device is in tests/gpu. */
+/* The CUDA module as far as it goes without a GPU: it loads, exports one table of functions, answers what it supports,
+ * and returns an error on a machine without a device. Tests that need a device are in tests/gpu. */
 #include <check.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 static void *module;
 static const tws_cuda_api *api;
 
-/* Casts to 8 bits have a type of codes in place of the second. */
+/* Returns the work of a kernel with small sizes. Casts to 8 bits take a type of codes as their second type. */
 static tws_work work_of(tws_kernel kernel, tws_dtype dtype, tws_dtype dtype2) {
   if (kernel == TWS_KERNEL_QUANTIZE) dtype2 = dtype2 == TWS_F32 ? TWS_E5M2 : TWS_E4M3;
   return (tws_work){.code = (uint8_t)kernel, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2, .d = {4, 8, 2, 2, 64}};
@@ -33,7 +33,7 @@ START_TEST(table) {
             b->supports);
   const tws_comm_ops *c = api->comm_ops;
   ck_assert(c->collective && c->send && c->receive && c->start_collective && c->start_message && !c->allocate);
-  /* The core is linked in, but it is not what another module would get. */
+  /* The program's core is linked into the module, but its symbols are not exported. */
   ck_assert_ptr_null(dlsym(module, "tws_fail"));
   ck_assert_ptr_null(dlsym(module, "tws_check_operands"));
   char text[200];
@@ -41,7 +41,7 @@ START_TEST(table) {
 }
 END_TEST
 
-/* Every kernel in all types, and the shapes that are left out. */
+/* The module supports every kernel in all types, except the shapes that it excludes. */
 START_TEST(support) {
   for (int k = 0; k < TWS_KERNEL_COUNT; k++) {
     tws_work w = work_of((tws_kernel)k, TWS_F32, TWS_F32);
@@ -68,8 +68,8 @@ START_TEST(support) {
 }
 END_TEST
 
-/* cuDNN takes the graphs of attention for devices that are not here: what it would run, and how much memory that needs,
- * is known without one. Shapes that it declines go to the backend's own kernels. */
+/* Describes a device to cuDNN, which builds the graphs of attention for devices that are absent. The test learns in
+ * this way which shapes cuDNN takes; the backend's own kernels compute all others. */
 static const char *describe_device(int version, int multiprocessors, int shared_bytes) {
   static char text[1024];
   snprintf(text, sizeof text,
@@ -88,12 +88,12 @@ START_TEST(attention_graphs) {
   static const int devices[3][3] = {{800, 108, 166912}, {900, 132, 232448}, {1000, 148, 232448}};
   static const struct {
     int64_t d[5];
-    int deterministic; /* has room for that in what the plan gives */
+    int deterministic; /* 1: the plan's workspace suffices for the deterministic backward pass */
   } shapes[] = {{{8, 1024, 12, 12, 64}, 0}, {{2, 1000, 25, 25, 64}, 0}, {{4, 2048, 32, 8, 64}, 0},
                 {{1, 4096, 32, 8, 128}, 0}, {{2, 70, 4, 2, 128}, 1},    {{3, 64, 3, 3, 64}, 1}};
   tws_error err = {0};
   tws_work w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
-  /* The library wants a driver; without one the toolkit's stand-in will do. */
+  /* cuDNN needs a driver's library; without a driver the toolkit's stub suffices. */
   if (!dlopen("libcuda.so.1", RTLD_NOW) && !dlopen(TWS_CUDA_STUB, RTLD_NOW)) return;
   if (api->attention_for(describe_device(900, 132, 232448), &w, 0, &err) == TWS_UNSUPPORTED &&
       (strstr(err.message, "cuDNN is not there") || strstr(err.message, "knows no cuDNN")))
@@ -118,7 +118,7 @@ START_TEST(attention_graphs) {
 }
 END_TEST
 
-/* On a GPU the same graphs are built, which takes what a description cannot show: the device's own kernels. */
+/* On a GPU the same graphs are built; that also requires kernels for this device, which a description cannot prove. */
 START_TEST(attention_is_built) {
   static const int64_t shapes[][5] = {{8, 1024, 12, 12, 64}, {1, 2048, 32, 8, 64}, {1, 1024, 8, 8, 128}};
   tws_error err = {0};
@@ -134,7 +134,7 @@ START_TEST(attention_is_built) {
 }
 END_TEST
 
-/* The backward pass keeps its row products where the plan has room for a copy of dq. */
+/* The workspace of the attention gradient has room for its row sums, and the forward kernel needs no workspace. */
 START_TEST(workspace_is_enough) {
   for (int64_t head = 1; head <= 256; head += 51) {
     tws_work w = work_of(TWS_KERNEL_ATTENTION_GRAD, TWS_BF16, TWS_BF16);
@@ -149,7 +149,8 @@ END_TEST
 START_TEST(no_device) {
   int count = -1;
   tws_error err = {0};
-  if (api->device_count(&count, &err) == TWS_OK) { /* there is a GPU: another device than those there are */
+  if (api->device_count(&count, &err) == TWS_OK) { /* on a machine with GPUs the test asks for one more than there
+                                                    * are */
     tws_backend *backend = NULL;
     ck_assert_int_ge(count, 1);
     ck_assert_int_eq(api->backend->create(count, 0, &backend, &err), TWS_ENVIRONMENT);

@@ -27,7 +27,7 @@ static tws_network *network_of(const cJSON *config) {
   return padded_network_of(config, 1);
 }
 
-/* With the adapters that it has. */
+/* Returns the network of a family, with its adapters. */
 static tws_network *adapted_network(const cJSON *family) {
   tws_network *network = network_of(member(family, "config"));
   const cJSON *lora = cJSON_GetObjectItemCaseSensitive(family, "lora");
@@ -52,8 +52,8 @@ typedef struct sample_inputs {
   uint32_t targets; /* the input that has them */
 } sample_inputs;
 
-/* Reads the inputs of the family; a decoder has a text, the letters after each of its own, and the positions of both.
- */
+/* Reads the inputs of a family. A decoder without listed inputs gets a text as its tokens, each next letter as the
+ * target, and the positions of the tokens. */
 static void read_inputs(const tws_network *network, const cJSON *family, const char *text, sample_inputs *x) {
   const cJSON *given = cJSON_GetObjectItemCaseSensitive(family, "inputs");
   x->targets = tws_network_input_of(network, TWS_INPUT_TARGETS);
@@ -72,7 +72,8 @@ static void read_inputs(const tws_network *network, const cJSON *family, const c
   }
 }
 
-/* A text's part for a step; where it is over, or the family has inputs, all steps have the same. */
+/* Reads the inputs of a step: the step's range of the text. Where the text is too short, or the family lists its
+ * inputs, all steps have the same inputs. */
 static void read_step(const tws_network *network, const cJSON *family, const char *text, int step, sample_inputs *x) {
   const size_t first = (size_t)step * TOKENS;
   read_inputs(network, family, strlen(text) > first + TOKENS ? text + first : text, x);
@@ -88,7 +89,7 @@ static double sign(uint64_t element, uint64_t salt) {
   return (element * UINT64_C(2654435761) + (977 + salt) * 40503 + 12345) >> 8 & 1 ? 1 : -1;
 }
 
-/* Relative to the size of the gradient. */
+/* Compares products with a gradient, relative to the size of the gradient. */
 static double worst_gradient;
 static void compare_sums(const char *family, const char *name, const cJSON *want, const double *got, double size) {
   int i = 0;
@@ -102,8 +103,8 @@ static void compare_sums(const char *family, const char *name, const cJSON *want
   }
 }
 
-/* Which size errors are relative to: that of a bias of keys or of the ends of spans, which is 0 but for rounding, is
- * what its weights' gradients cancel to. */
+/* Returns the size that a gradient's errors are relative to. The gradient of a bias of keys, or of the ends of spans,
+ * is 0 but for rounding: there it is the size of the weight's gradient, whose terms cancel. */
 static double size_to_compare(const cJSON *golden, const char *name, double size) {
   const double want = number(member(golden, name), "size");
   const size_t stem = strlen(name) - strlen("bias");
@@ -140,7 +141,7 @@ static void compare_gradient(const char *family, const hand_job *job, const tws_
   free(of_column);
 }
 
-/* A network with a second loss: that one alone, and from then on nothing of it counts. */
+/* For a network with a second loss: computes this loss alone, and then removes its targets, too, which gives 0. */
 static void compare_next_sentence(hand_job *job, const cJSON *family, const sample_inputs *x) {
   static int32_t none[MOST_NUMBERS];
   const uint32_t classes = tws_network_input_of(job->train->network, TWS_INPUT_CLASSES);
@@ -154,7 +155,7 @@ static void compare_next_sentence(hand_job *job, const cJSON *family, const samp
   ck_assert_double_eq(hand_loss(job, job->weights, 0), 0);
 }
 
-/* All targets but one do not count: the loss is that token's, over all tokens. */
+/* Compares the likelihoods of single tokens: with all other targets ignored, the loss is that of the token. */
 static void compare_likelihoods(hand_job *job, const char *family, const sample_inputs *x, const cJSON *golden) {
   const cJSON *point;
   int32_t targets[TOKENS];
@@ -169,7 +170,7 @@ static void compare_likelihoods(hand_job *job, const char *family, const sample_
   }
 }
 
-/* Every byte that the engine has is one of the ledger. */
+/* Checks that the engine has allocated exactly the ledger's bytes in each tier. */
 static tws_code check_allocated(const tws_plan *plan, const tws_executor *x, tws_error *why) {
   tws_ledger ledger;
   TWS_TRY(tws_ledger_read(plan, &ledger, why));
@@ -218,7 +219,7 @@ static const char *config_text(const cJSON *family, double clipping, const char 
   return text;
 }
 
-/* Frozen parameters are unchanged, to the last bit, and all others have changed. */
+/* Asserts that frozen parameters have not changed by a bit, and that all others have. */
 static void expect_frozen(hand_job *job) {
   const tws_network *network = job->train->network;
   const uint64_t total = job->first[network->param_count];
@@ -305,8 +306,8 @@ typedef struct rank_run {
   tws_error err;
 } rank_run;
 
-/* A rank's samples and tokens of the whole batch, `each` of a sample, micro-batch after micro-batch. Numbers of rows
- * count from the first of a micro-batch. */
+/* Selects a rank's samples and tokens from the whole batch of an input with `each` numbers per sample, micro-batch
+ * after micro-batch. Row numbers count from the first row of a micro-batch. */
 static void own_tokens(const tws_plan *plan, int ring, const tws_network_input *input, int each, const int32_t *all,
                        int32_t *own) {
   const tws_position *at = &plan->position;
@@ -379,7 +380,8 @@ static const char *division_text(const cJSON *family, int d) {
   return text;
 }
 
-/* 0 where the division is not legal for the family. */
+/* Trains a division on ranks as threads and compares its losses. Returns 0 where the division is not legal for the
+ * family, else 1. */
 static int compare_division(const tws_network *network, const hand_job *weights, const cJSON *family, const char *text,
                             int d) {
   sample_inputs inputs[DIVIDED_STEPS];
@@ -390,7 +392,7 @@ static int compare_division(const tws_network *network, const hand_job *weights,
   thread_world world = {.lock = PTHREAD_MUTEX_INITIALIZER, .arrived = PTHREAD_COND_INITIALIZER};
   for (int step = 0; step < DIVIDED_STEPS; step++) read_step(network, family, text, step, &inputs[step]);
   const tws_code resolved = resolve(division_text(family, d), RANKS, network->hidden, &config);
-  if (resolved != TWS_OK && sequence_length(family) == 1) return 0; /* of one token nothing is divided */
+  if (resolved != TWS_OK && sequence_length(family) == 1) return 0; /* a sequence of one token cannot be divided */
   ck_assert_msg(resolved == TWS_OK, "%s", err.message);
   tws_plan_request request = {.network = network, .config = config, .threads = 1};
   HAND_OK(tws_plan_topology(config, RANKS, &request.topology, &err));
@@ -423,7 +425,7 @@ static int compare_division(const tws_network *network, const hand_job *weights,
   return 1;
 }
 
-/* Every division of every family, but those that are not legal for it. */
+/* Compares every division of every family in a file, and counts the legal ones in `done`. */
 static void divide_families(const char *file, int *done) {
   tws_json *golden = golden_file(file);
   const cJSON *family;
@@ -449,7 +451,8 @@ START_TEST(divided) {
 }
 END_TEST
 
-/* But along the sequence, where their biases would have to be divided too. */
+/* Encoder-decoders are divided like decoders, except along the sequence, where their biases would have to be divided,
+ * too. */
 START_TEST(divided_pairs) {
   int done[DIVISIONS] = {0};
   divide_families("encoder_decoders.json", done);
@@ -458,7 +461,7 @@ START_TEST(divided_pairs) {
 }
 END_TEST
 
-/* Nor tokens between split layers. */
+/* Networks of pictures are divided neither along the sequence nor in tokens between split layers. */
 START_TEST(divided_pictures) {
   int done[DIVISIONS] = {0};
   divide_families("pictures.json", done);
@@ -471,7 +474,7 @@ END_TEST
 START_TEST(divided_encoders) {
   int done[DIVISIONS] = {0};
   divide_families("encoder_heads.json", done);
-  for (int d = 0; d < DIVISIONS; d++) /* a ring takes none: they see all tokens, or read one */
+  for (int d = 0; d < DIVISIONS; d++) /* a ring divides no encoder: encoders see all tokens, or read one */
     ck_assert_msg((done[d] > 3) == (strcmp(divisions[d].name, "ring") != 0), "%s was legal %d times", divisions[d].name,
                   done[d]);
 }
@@ -489,7 +492,7 @@ static void compare_families(const char *file) {
   tws_json_destroy(golden);
 }
 
-/* The losses of one rank in training, as a golden family has them. */
+/* Trains on one rank and returns the losses in the form of a golden family. */
 static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text) {
   cJSON *family = cJSON_CreateObject(), *losses = cJSON_AddArrayToObject(family, "losses");
   sample_inputs x;
@@ -504,7 +507,8 @@ static cJSON *losses_alone(tws_network *network, hand_job *job, const char *text
   return family;
 }
 
-/* Dropped numbers depend neither on ranks nor on recomputation; gradients are those of the numbers that are left. */
+/* Dropout drops the same numbers whatever the ranks and with recomputation; gradients are those of the remaining
+ * numbers. */
 START_TEST(dropout) {
 #define SIZES "\"num_hidden_layers\":2,\"hidden_size\":16,\"num_attention_heads\":4,\"vocab_size\":32"
 #define GPT_SIZES "\"n_layer\":2,\"n_embd\":16,\"n_head\":4,\"vocab_size\":32,\"n_positions\":32"
@@ -534,7 +538,7 @@ START_TEST(dropout) {
     hand_job_end(&job);
     hand_job_begin(&again, network, config_text(family, 0, "none"));
     set_inputs(&again, &x);
-    /* larger weights than are drawn: gradients stand out from how a loss is rounded */
+    /* weights larger than drawn ones: the gradients are then large against the loss's rounding errors */
     for (uint64_t w = 0; w < again.first[network->param_count]; w++)
       if (fabsf(again.weights[w]) < 0.5F) again.weights[w] *= 8;
     const double dropped = hand_loss(&again, again.weights, 1), whole = hand_loss(&again, again.weights, 0);
@@ -607,7 +611,7 @@ START_TEST(refused_positions) {
 }
 END_TEST
 
-/* Counts of published models, and the same in addition to a vocabulary's padding. */
+/* Networks have the published parameter counts, also with a padded vocabulary, which adds only the padding. */
 START_TEST(published_counts) {
   tws_json *golden = golden_file("parameter_counts.json");
   const cJSON *model;

@@ -1,4 +1,4 @@
-/* Rules taken over from DeepSpeed's autotuner, against golden values that were executed on it. */
+/* Rules taken over from DeepSpeed's autotuner, against golden values that its own code computed. */
 #include <check.h>
 #include "base/json.h"
 #include "build_interface.h"
@@ -49,7 +49,7 @@ START_TEST(golden_micro_batches) {
 }
 END_TEST
 
-/* Names, order and size of the default spaces; the micro batches 4, 6, 8 are the last dimension. */
+/* The default spaces have DeepSpeed's names, order and sizes; the micro-batches 4, 6, 8 are the last dimension. */
 START_TEST(golden_spaces) {
   const cJSON *item;
   int spaces = 0;
@@ -103,7 +103,8 @@ static double given_number(const cJSON *item, const char *key) {
   return cJSON_HasObjectItem(item, key) ? number(item, key) : 0;
 }
 
-/* BERT-large's is what DeepSpeed published: 93 from 324,358,144 bytes of activations, 94 at stage 2. */
+/* The batches of fast mode are DeepSpeed's; for BERT-large DeepSpeed published them: 93 from 324,358,144 bytes of
+ * activations, 94 at stage 2. */
 START_TEST(golden_fast_mode) {
   const cJSON *item;
   int cases = 0;

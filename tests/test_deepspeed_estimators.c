@@ -1,4 +1,5 @@
-/* DeepSpeed's memory formulas: vectors made by its own functions, tables that its documentation prints. */
+/* DeepSpeed's memory formulas: golden values that its own functions computed, and tables that its documentation
+ * prints. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,7 +51,8 @@ START_TEST(numbers_of_zero3) {
 }
 END_TEST
 
-/* Newer Pythons print the enumeration's full name instead of its value padded to four; everything else is equal. */
+/* Returns a text as older Pythons print it: newer ones print the enumeration's full name instead of its value padded to
+ * four characters; everything else is equal. */
 static char *as_printed(const char *text) {
   static const char *const from = "OffloadDeviceEnum.cpu", *const to = "cpu ";
   tws_text out = {0};
@@ -83,7 +85,7 @@ static void check_blocks(int stage) {
     tws_free(printed);
     tws_text_free(&out);
   }
-  ck_assert_int_ge(exact, 5); /* those of Python 3.10 and older to the letter */
+  ck_assert_int_ge(exact, 5); /* the texts of Python 3.10 and older are equal character by character */
   tws_json_destroy(json);
 }
 START_TEST(printed_zero2) {
@@ -95,7 +97,7 @@ START_TEST(printed_zero3) {
 }
 END_TEST
 
-/* Published tables have two digits; exact halves may round either way there. */
+/* Returns 1 if bytes round to a published number, which has two digits; exact halves may round either way. */
 static int rounds_to(double bytes, double gib) {
   return fabs(bytes / 1073741824.0 - gib) < 0.005001;
 }

@@ -1,11 +1,12 @@
-/* The demo's script, with a program in the place of twinspeed that writes down how it was called. */
+/* The script of the demo, run with a substitute for twinspeed that records how it was called. */
 #include <check.h>
 
 #include "tests/command.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
 
-/* Each verb leaves the files that the script needs; `tune` a corrected profile, too; `estimate` sleeps if told to. */
+/* The substitute: each verb writes the files that the script needs, and `tune` also a corrected profile; `estimate`
+ * sleeps where a file "sleeps" exists. */
 static const char program[] =
     "#!/bin/sh\n"
     "here=$(dirname \"$0\")\n"
@@ -51,7 +52,7 @@ static int called(const char *calls, const char *verb, const char *words) {
   return 0;
 }
 
-/* The commands after the search predict with the profile that its runs corrected. */
+/* After the search, the script's commands predict with the profile that the search's runs corrected. */
 START_TEST(the_corrected_profile_is_used) {
   write_programs();
   command_result r = demo(60);

@@ -1,7 +1,7 @@
 /* ctest: engine */
-/* On the emulated device: what a stream waits for is what the plan says, no more and no less; and with the costs of the
- * plan's operations on the device's clock a step takes as long as the longest path says. One rank, whose collectives
- * and messages are there in time. */
+/* On the emulated device a stream waits for exactly the operations that the plan names; and with the costs of the
+ * plan's operations on the device's clock a step takes as long as the longest path. The job has one rank; its
+ * collectives and messages complete at once. */
 #include <check.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -128,7 +128,7 @@ static tws_plan *make_plan(const job *j, const tws_network *network, tws_config 
 typedef struct watched {
   const tws_plan *plan;
   const tws_machine *machine;
-  long *first; /* [op_count + 1]: what was noted when an operation began */
+  long *first; /* [op_count + 1]: number of works recorded when an operation began */
 } watched;
 
 static tws_code before_op(void *user, uint32_t op, tws_error *e) {
@@ -148,13 +148,13 @@ static int contains(const long *list, int count, long value) {
   return 0;
 }
 
-/* The first work of an operation comes after the last of the one before on its stream and the last of each that it
- * depends on; what follows of the same operation after its own alone. */
+/* Checks what each work waits for: the first work of an operation for the previous operation on its stream and for the
+ * last works of the operations that it depends on; further works of the operation only for the previous one. */
 static void check_waits(const job *j, const watched *w, const tws_plan *plan) {
   enum { MOST = 64 };
   long *last = calloc(plan->op_count, sizeof *last), of_stream[TWS_STREAM_COUNT] = {0}, after[MOST];
   int across = 0, known;
-  const long begin = node(0, after, MOST, &known); /* streams still know what they did in the step before */
+  const long begin = node(0, after, MOST, &known); /* number of the first work: earlier ones are of the step before */
   for (uint32_t op = 0; op < plan->op_count; op++) {
     const tws_op *o = &plan->ops[op];
     ck_assert_msg(w->first[op + 1] > w->first[op], "%s: operation %u did nothing", j->what, op);
@@ -218,7 +218,7 @@ START_TEST(streams_wait_for_dependencies_alone) {
   ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
   double *times = calloc(plan->op_count, 2 * sizeof *times);
   watched w = {plan, &machine, calloc(plan->op_count + 1u, sizeof *w.first)};
-  /* the first step waits for each operation: kernels are loaded there */
+  /* the first step also waits after each operation, because kernels are loaded then */
   ck_assert_msg(tws_executor_step(executor, 0, 1, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
   trace(1);
   ck_assert_msg(tws_executor_step(executor, 0, 2, times, before_op, &w, &err) == TWS_OK, "%s", err.message);
@@ -226,7 +226,7 @@ START_TEST(streams_wait_for_dependencies_alone) {
   check_waits(j, &w, plan);
   trace(0);
   ck_assert(tws_longest_path(plan, &machine, &path, &err) == TWS_OK);
-  if (plan->state->arena_bytes[TWS_TIER_DISK] == 0) /* a disk takes the time that it takes */
+  if (plan->state->arena_bytes[TWS_TIER_DISK] == 0) /* transfers to a disk take real time */
     ck_assert_msg(fabs(step_seconds(plan, times) - path.step_s) <= 1e-5 * path.step_s, "%s: %.9g s instead of %.9g",
                   j->what, step_seconds(plan, times), path.step_s);
   double serial = 0; /* and hides something */

@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* The disk tier: transfers of any shape, what goes wrong with the file, and whose swap files are removed when. */
+/* The disk tier: transfers of any shape, faults of the swap file, and which swap files are removed when. */
 #include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -28,7 +28,7 @@ static tws_code transfer(tws_disk *disk, int writes, uint64_t offset, void *memo
   return tws_disk_wait(disk, ticket, &err);
 }
 
-/* Transfers at random places and addresses against a copy in memory; several under way at once. */
+/* Random transfers, several of them at a time, leave the same bytes in the file as in a copy in memory. */
 START_TEST(any_shape) {
   static const tws_aio ways[] = {{4096, 1, 1, 0, 0}, {8192, 4, 1, 1, 1}, {20000, 3, 3, 0, 1}, {1 << 20, 8, 2, 0, 0}};
   enum { BYTES = 300000, ROOM = 76 * 4096, TRANSFERS = 60 };
@@ -53,7 +53,7 @@ START_TEST(any_shape) {
     ck_assert(transfer(disk, 0, 0, memory, BYTES) == TWS_OK);
     ck_assert(memcmp(memory, mirror, BYTES) == 0);
     const tws_disk_count before = tws_disk_transferred(disk);
-    ck_assert(transfer(disk, 1, 8192, memory, 16384) == TWS_OK); /* whole blocks: nothing else moves */
+    ck_assert(transfer(disk, 1, 8192, memory, 16384) == TWS_OK); /* a transfer of whole blocks moves nothing else */
     ck_assert_uint_eq(tws_disk_transferred(disk).written - before.written, 16384);
     ck_assert_uint_eq(tws_disk_transferred(disk).read, before.read);
     tws_disk_destroy(disk);
@@ -63,7 +63,7 @@ START_TEST(any_shape) {
 }
 END_TEST
 
-/* Each says which file and which tensor; nothing works after it, and what was there stays. */
+/* Each error names the file and the tensor; after a fault all further transfers fail. */
 START_TEST(faults) {
   static const tws_aio aio = {4096, 4, 1, 0, 1};
   static char memory[40000], path[1024];
@@ -89,7 +89,7 @@ START_TEST(faults) {
 }
 END_TEST
 
-/* ---- whose files they are ---- */
+/* ---- ownership of swap files ---- */
 
 static int count_files(void) {
   DIR *list = opendir(in_folder("twinspeed-swap"));
@@ -104,13 +104,13 @@ static const char swapped[] =
     "\"zero_optimization\":{\"stage\":3,\"sub_group_size\":20000,\"offload_optimizer\":{\"device\":\"nvme\","
     "\"nvme_path\":\"%s\"},\"offload_param\":{\"device\":\"nvme\",\"max_in_cpu\":9000}},"
     "\"twinspeed\":{\"sequence_length\":32}}";
-/* Parameters alone, so that they are what is missed. */
+/* Only the parameters are swapped, so that the error is about them. */
 static const char parameters_swapped[] =
     "{\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2,\"optimizer\":{\"type\":\"AdamW\"},"
     "\"zero_optimization\":{\"stage\":3,\"offload_param\":{\"device\":\"nvme\",\"nvme_path\":\"%s\",\"max_in_cpu\":0}},"
     "\"twinspeed\":{\"sequence_length\":32}}";
 
-/* A training that is ended by a signal once its swap file is there. */
+/* Trains until the swap file exists, then ends the training by a signal, and asserts that `left` swap files remain. */
 static void end_training(const char *config, int number, int left) {
   char program[256];
   snprintf(program, sizeof program, "%s/twinspeed", TWS_BUILD_DIR);
@@ -128,7 +128,7 @@ static void end_training(const char *config, int number, int left) {
   ck_assert_int_eq(kill(child, number), 0);
   int status;
   ck_assert_int_eq(waitpid(child, &status, 0), child);
-  while (waitpid(-1, NULL, 0) > 0) continue; /* the one that trained, whose parent was killed */
+  while (waitpid(-1, NULL, 0) > 0) continue; /* the training process, whose parent was killed */
   const int as_documented = number == SIGTERM ? WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGTERM
                                               : WIFSIGNALED(status) && WTERMSIG(status) == number;
   ck_assert_msg(as_documented, "status %x", (unsigned)status);
@@ -141,7 +141,7 @@ START_TEST(swap_files) {
   snprintf(config, sizeof config, "%s", in_folder("swapped.json"));
   snprintf(text, sizeof text, swapped, folder);
   write_text(config, text);
-  tws_disk *ours = make_disk(8192, &aio); /* another run, alive all the time */
+  tws_disk *ours = make_disk(8192, &aio); /* the swap file of another run, which is alive all the time */
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   end_training(config, SIGTERM, 0);
   end_training(config, SIGKILL, 1);
@@ -173,7 +173,8 @@ static int find_file(char *path, size_t size) {
   return found;
 }
 
-/* Parameters that were cut away during training, or whose file was removed: the step that misses them says so. */
+/* Parameters in a swap file that is cut or removed during training: the step that reads them fails with an error that
+ * says so. */
 START_TEST(lost_parameters) {
   char program[256], text[1024], config[128], said[128], path[512] = "", message[4096];
   snprintf(program, sizeof program, "%s/twinspeed", TWS_BUILD_DIR);
@@ -194,7 +195,7 @@ START_TEST(lost_parameters) {
     usleep(200000);
     int status;
     ck_assert_int_eq(removes ? unlink(path) : 0, 0);
-    do { /* again and again: a step that writes all makes the file whole */
+    do { /* repeated, because a step that writes all parameters makes the file whole again */
       if (!removes) (void)!truncate(path, 4096);
       usleep(300);
     } while (waitpid(child, &status, WNOHANG) == 0);

@@ -1,4 +1,4 @@
-/* Elasticity against DeepSpeed's own answers. */
+/* Elasticity compared with DeepSpeed's own answers. */
 #include "config/elasticity.h"
 #include <check.h>
 #include "base/memory.h"
@@ -29,9 +29,9 @@ static int read_case(const cJSON *config, tws_elastic *e) {
   return 1;
 }
 
-/* The reader of the file refuses at once some configurations that DeepSpeed refuses later. A number of a JSON file has
- * no type, so 2.0 is 2 here; a section that is not enabled asks for nothing, and the minutes of a scheduler have no
- * effect, which a note says. */
+/* Reads a golden configuration from a file: some that DeepSpeed refuses later are refused here at once. A number of a
+ * JSON file has no type, so 2.0 is 2 here; a section that is not enabled asks for nothing, and the minutes of a
+ * scheduler have no effect, which a note says. */
 static void compare_file(const cJSON *config, const cJSON *result, const char *what) {
   const int asks = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(config, "enabled")) && !strstr(what, "[2.0]") &&
                    !strstr(what, "min_time");
@@ -49,7 +49,7 @@ static void compare_file(const cJSON *config, const cJSON *result, const char *w
   cJSON_Delete(root);
 }
 
-/* All of them but a version of DeepSpeed itself that is too old. */
+/* The choices of all golden cases, except those for a version of DeepSpeed that is too old. */
 START_TEST(golden_choices) {
   tws_json *golden = golden_file("elasticity.json");
   const cJSON *one;
@@ -94,7 +94,7 @@ START_TEST(golden_choices) {
 END_TEST
 
 /* The output of `twinspeed elastic` against DeepSpeed's answers: the batch and the numbers of GPUs, and the micro-batch
- * of the requested world, both in its row and with -n. */
+ * of the requested world, both in the table's row and with -n. */
 START_TEST(printed_lists) {
   tws_json *golden = golden_file("elasticity.json");
   const cJSON *one;
@@ -121,7 +121,7 @@ START_TEST(printed_lists) {
     } else {
       cJSON *json = assert_json(&r, "twinspeed-elastic-1");
       const cJSON *list = cJSON_GetObjectItem(json, "valid_gpus"), *own = cJSON_GetObjectItem(json, "asked");
-      const int shared = !world || cJSON_GetArraySize(gpus) > 1; /* not a batch for this world alone */
+      const int shared = !world || cJSON_GetArraySize(gpus) > 1; /* the batch is not chosen for this world alone */
       if (shared) {
         ck_assert_msg(cJSON_Compare(list, gpus, 1), "%s: %s", what, r.out);
         ck_assert_msg(cJSON_Compare(cJSON_GetObjectItem(json, "final_batch_size"), result->child, 1), "%s: %s", what,
@@ -155,7 +155,7 @@ START_TEST(printed_lists) {
 }
 END_TEST
 
-/* As text, by --set alone, and what is no elasticity. */
+/* The output as text, with the section given by --set only, and the errors where there is no elasticity. */
 START_TEST(printed_table) {
   static const char set[] =
       "elastic --set elasticity.enabled=true --set elasticity.max_train_batch_size=16 --set "

@@ -24,7 +24,7 @@ static double member_of(const cJSON *root, const char *name) {
   return item->valuedouble;
 }
 
-/* Losses by step as the CSV of either verb has them. */
+/* Reads the losses of all steps from the CSV of either verb. */
 static void read_losses(const char *path, char losses[EMULATED_STEPS][32]) {
   char line[512];
   FILE *file = fopen(path, "r");
@@ -83,7 +83,7 @@ START_TEST(losses_of_a_training_in_simulated_time) {
 }
 END_TEST
 
-/* GPUs that are not there: more ranks than cores by far. */
+/* Emulates 64 GPUs on this machine, with many more ranks than cores, twice with the same output. */
 START_TEST(a_cluster_of_devices) {
   const char *model = in_folder("model.json"), *trace = in_folder("trace.json");
   char *first = NULL;
@@ -135,7 +135,8 @@ static const char *digest_of(const cJSON *answer) {
   return cJSON_GetObjectItemCaseSensitive(answer, "digest")->valuestring;
 }
 
-/* A checkpoint of either verb is gone on from by the other; evaluations are those of a training. */
+/* A job of train resumes from a checkpoint of emulate, and the reverse; losses and evaluations are those of a training
+ * without a break. */
 START_TEST(saves_and_evaluations_are_those_of_a_training) {
   const char *model = in_folder("model.json");
   char saved[160], trained[160];
@@ -180,11 +181,12 @@ START_TEST(no_order_changes_a_bit) {
 }
 END_TEST
 
-/* Ranks that hold equal bits hold them once: no bit changes, and what replicas have in common is there once. */
+/* With --share, ranks that have equal bits store them once: no result changes, and `shared_bytes` counts the copies
+ * that are not stored. */
 START_TEST(storage_is_shared_by_ranks_with_equal_bits) {
   static const struct {
     const char *flags;
-    double copies; /* of parameters and moments, of 12 bytes, that are not held */
+    double copies; /* copies of parameters and moments, 12 bytes per parameter, that are not stored */
   } jobs[] = {{"-n 8 --stage 0", 7}, {"-n 4 --tp 2 --stage 0 --seed-order 5", 1}, {"-n 8 --stage 1", 7.0 / 3}};
   const char *model = in_folder("wide.json");
   FILE *file = fopen(model, "w");
@@ -227,7 +229,8 @@ START_TEST(every_scenario_comes_out_as_it_says) {
 }
 END_TEST
 
-/* A link that comes and goes, or has less, or is gone, is the same for flows as for the formula. */
+/* A link that flaps, has less bandwidth or is lost slows a step equally at the fidelities "analytic", "flow" and
+ * "simgrid". */
 START_TEST(links_are_as_slow_for_flows) {
   static const char *const names[] = {"flapping-nic", "degraded-link", "lost-link"};
   static const char *const levels[] = {"analytic", "flow", "simgrid"};
@@ -266,8 +269,8 @@ static const char *write_scenario(const char *rest, ...) {
   return path;
 }
 
-/* A node dies at any time and comes back: the job continues by itself, and ends with the bits of one without a fault.
- * bench-faults does the same hundreds of times. */
+/* A node dies at a random time and is repaired: the job restarts by itself and ends with the same bits as a job without
+ * a fault. bench-faults does this hundreds of times. */
 START_TEST(deaths_leave_no_trace) {
   cJSON *calm = emulate("--scenario %s", write_scenario("\"save\":{\"every\":2}"));
   for (int i = 0; i < 6; i++) {
@@ -287,7 +290,7 @@ START_TEST(deaths_leave_no_trace) {
 }
 END_TEST
 
-/* Young's and Daly's intervals next to the best one of the exact expectation. */
+/* The intervals of Young's and Daly's formulas are close to the interval with the best expected goodput. */
 START_TEST(the_best_interval) {
   for (int i = 0; i < 6; i++) {
     const double save_s = 1, between_s = 20 * pow(4, i), restart_s = 5;
@@ -315,7 +318,7 @@ START_TEST(the_best_interval) {
 }
 END_TEST
 
-/* Events of the last step are in its trace. */
+/* A trace contains the events of the last step. */
 START_TEST(events_are_in_the_trace) {
   const char *trace = in_folder("events.json");
   const char *scenario = write_scenario("\"events\":[{\"kind\":\"slow\",\"rank\":3,\"factor\":2,\"at_s\":0.0001}]");

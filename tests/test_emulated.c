@@ -1,7 +1,7 @@
 /* ctest: mpi slow */
-/* Training on the emulated device (tests/emulator): the CUDA backend, its graphs and the NCCL communicator as they are,
- * under the whole engine, against the host. Kernels of a graph run in a random order among those that its dependencies
- * allow; messages and collectives are rendezvous. */
+/* Training on the emulated device (tests/emulator): the unchanged CUDA backend, its graphs and the NCCL communicator,
+ * in the whole engine, compared with the host's backend. Kernels of a graph run in a random order among those that its
+ * dependencies allow; messages and collectives are rendezvous. */
 #include <check.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -10,13 +10,14 @@
 #include "members.h"
 #include "real/cuda/cuda.h"
 
-/* Recorded steps give the bits of steps that are started operation by operation, both what the host computes. */
+/* Steps recorded as graphs give the same bits as steps that are started operation by operation, and both give the
+ * host's losses within a tolerance. */
 START_TEST(recorded) {
   static const char *const models[] = {"gpt", "llama"}, *const types[] = {"fp32", "bf16", "fp16"};
   static const double limits[] = {2e-6, 1e-4, 1e-4};
   char flags[256];
   double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
-  /* evaluations between steps: inputs of both come a step ahead, one in the other's place */
+  /* evaluations between steps: the inputs of training and evaluation are uploaded a step ahead into the same buffers */
   snprintf(flags, sizeof flags,
            "-m %s/%s.json --dtype %s --micro-batch 2 --accumulation 2 --steps 4 --eval-data %s/text --eval-every 2 "
            "--eval-steps 2",
@@ -31,8 +32,8 @@ START_TEST(recorded) {
 }
 END_TEST
 
-/* Where no graph can be made, steps run operation by operation, and one message says so; so does another of attention
- * that runs without tensor cores, as this build's own kernels do. */
+/* Where no graph can be made, steps run operation by operation, and one warning says so. Another warning says that
+ * attention runs without tensor cores, as this build's own kernels do. */
 START_TEST(not_recorded) {
   char flags[256];
   double eager[MOST_STEPS], whole[MOST_STEPS];
@@ -84,7 +85,8 @@ static const struct {
     {4, "llama", "--tp 2 --sp 2 --micro-batch 2", NULL},
 };
 
-/* Groups of every axis, messages among stages, tied parameters: as the host's communicator. */
+/* Trainings with groups of every axis, messages between stages and tied parameters have the losses of the host's
+ * communicator. */
 START_TEST(ranks) {
   char flags[256];
   double host[MOST_STEPS], device[MOST_STEPS];
@@ -106,8 +108,8 @@ static int is_run(const cJSON *run, const char *model, const char *type, int wor
          is_true(run, "every_micro_batch") == every;
 }
 
-/* Gradients are reduced in the type that communication_data_type gives: losses are those of the loop in PyTorch that
- * does so (tests/test_train_communication.c compares the host with it, in all types). */
+/* Gradients are reduced in the type that communication_data_type gives: losses are those of a loop in PyTorch that
+ * reduces in the same type (tests/test_train_communication.c compares the host with it, in all types). */
 START_TEST(communication_types) {
   static const struct {
     int ranks, first, last; /* stages */
@@ -148,7 +150,7 @@ START_TEST(communication_types) {
 }
 END_TEST
 
-/* A step that is traced is timed on the device; the summary says what of the device's memory is the plan's. */
+/* A step that is traced is timed on the device; the summary states how much of the device's memory the plan takes. */
 START_TEST(traced) {
   char flags[256];
   double loss[MOST_STEPS];
@@ -197,9 +199,9 @@ static void record(const product *p) {
   ck_assert_int_eq(p->ops->record(p->backend, 0, NULL), TWS_OK);
 }
 
-/* The first of the library's proposals takes 4 ms and the fastest 1 ms, when the device is warm and kernels are loaded,
- * which takes longer than all the time there is for choosing. The choice for a work stays, in recordings too; nothing
- * is timed in them, nor where bits are to repeat. */
+/* The first algorithm that the emulated library proposes for a product takes 4 ms, and the fastest 1 ms, once the
+ * device is warm and the kernels are loaded; loading takes longer than all the time for choosing. The choice for a work
+ * stays, also in recordings. Nothing is timed while recording, nor where bits have to repeat. */
 START_TEST(chosen) {
   enum { BYTES = 64 * 64 * 2 };
   const double fastest = _i ? 4 : 1; /* that may be found */
@@ -226,7 +228,7 @@ START_TEST(chosen) {
 }
 END_TEST
 
-/* A forbidden call while a step is recorded corrupts the recording; one that is given up leaves the device usable. */
+/* A forbidden call while a step is recorded corrupts the recording; an abandoned recording leaves the device usable. */
 START_TEST(abandoned) {
   enum { COUNT = 1024 };
   tws_error err = {0};

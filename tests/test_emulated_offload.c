@@ -1,8 +1,8 @@
 /* ctest: mpi slow */
 /* Offloading on the emulated device: the optimizer, parameters and activation checkpoints on the host and on a disk,
- * for a rank whose kernels run on a device. Functions of the host run in a random order among those that streams and
- * events allow, and cannot touch device memory. Losses are compared with the host engine's, recorded steps with eager
- * ones to the last bit, and the arenas of every tier with the ledger. */
+ * for a rank whose kernels run on a device. Host functions run in a random order of those that streams and events
+ * allow, and cannot touch device memory. Losses are compared with the host engine's, recorded steps with eager ones to
+ * the last bit, and the arenas of every tier with the ledger. */
 #include "emulated.h"
 #include "draw.h"
 #include "members.h"
@@ -33,8 +33,8 @@ static void write_config(const char *text) {
   snprintf(path, sizeof path, "%s/config.json", folder), write_text(path, text);
 }
 
-/* Every tier of every rank has the bytes of the ledger, the disk moved what the plan says, and steps were recorded.
- * They need not be where some memory may be pageable (recorded 0). */
+/* Asserts that every tier of every rank has the ledger's bytes, that the disk's traffic is the planned one, and that
+ * steps were recorded as graphs. recorded 0: some memory may be pageable, so steps need not be recorded. */
 static void check_result(const char *name, int recorded) {
   tws_error err = {0};
   tws_json *json;
@@ -136,7 +136,8 @@ static void put_folder(char *out, size_t size, const char *text) {
   out[n] = '\0';
 }
 
-/* Every second job also runs operation by operation. */
+/* Trains the jobs of the table on the host and on the emulated device; every second job also runs operation by
+ * operation. */
 START_TEST(chosen_jobs) {
   if (!takes((uint64_t)_i, 3)) return;
   char config[1024], flags[512], more[256], text[1100];
@@ -192,7 +193,7 @@ static const char *pick(uint64_t seed, uint64_t index, const char *const *list, 
   pick(seed, index, (const char *const[]){__VA_ARGS__}, \
        (int)(sizeof(const char *const[]){__VA_ARGS__} / sizeof(const char *)))
 
-/* Draws a configuration. Some of them no engine takes. */
+/* Draws a configuration, which no engine may be able to run. Returns the number of ranks. */
 static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size_t flag_size) {
   const int ranks = 1 << (draw(seed, 1, 0, 9) < 4 ? 0 : draw(seed, 1, 0, 9) < 8 ? 1 : 2), stage = draw(seed, 2, 1, 3);
   const int zenflow = draw(seed, 3, 0, 5) == 0, late = !zenflow && draw(seed, 4, 0, 5) == 0;

@@ -1,6 +1,6 @@
 /* ctest: mpi */
 /* Jobs whose end is none of the ranks' own: mpirun is killed, stays or is stopped, Ctrl-C comes twice, processes are
- * stopped and continue, and what they print is not read. */
+ * stopped and continue, and their output is not read. */
 #include <check.h>
 #include "launch/protocol.h"
 #include "launch/watch.h"
@@ -23,7 +23,7 @@ static void assert_end(const running_job *j, int status, const char *says, const
   running_assert_gone(j);
 }
 
-/* No rank is to blame, and what mpirun would have removed is removed. */
+/* When mpirun is killed, the error blames no rank, and the files that mpirun would have removed are removed. */
 START_TEST(mpirun_is_killed) {
   running_job j;
   start(&j, 2, "--steps 1000000 --deadline 20");
@@ -35,7 +35,7 @@ START_TEST(mpirun_is_killed) {
 }
 END_TEST
 
-/* No rank is to blame for a signal that mpirun gets from outside; one that a rank gets is that rank's. */
+/* When mpirun gets a signal from outside, the error blames no rank; when a rank gets one, the error names that rank. */
 START_TEST(mpirun_is_asked_to_end) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGTERM, SIGTERM};
   static const char asked[] = "mpirun ended all ranks and names none that failed: a signal from outside this job";
@@ -51,7 +51,7 @@ START_TEST(mpirun_is_asked_to_end) {
 }
 END_TEST
 
-/* Ranks that calibrate starts are watched, too. */
+/* The watchdog also supervises ranks that calibrate starts. */
 START_TEST(calibration_is_stopped) {
   char line[512];
   running_job j;
@@ -69,7 +69,8 @@ START_TEST(calibration_is_stopped) {
 }
 END_TEST
 
-/* Ranks that generate texts are watched, too: many short ones, so that a cache is kept and the job takes long. */
+/* The watchdog also supervises ranks that generate texts. The job has many short texts, so that it has a cache and
+ * takes long. */
 START_TEST(generation_is_stopped) {
   enum { PROMPTS = 100000 };
   char line[512];
@@ -94,7 +95,7 @@ START_TEST(generation_is_stopped) {
 }
 END_TEST
 
-/* The second time ends all by force, also ranks or an mpirun that are stopped and take no signals. */
+/* A second Ctrl-C ends all processes by force, also stopped ranks and a stopped mpirun, which receive no signals. */
 START_TEST(interrupted_twice) {
   running_job j;
   start(&j, 2, "--steps 1000000 --deadline 20");
@@ -108,7 +109,7 @@ START_TEST(interrupted_twice) {
 }
 END_TEST
 
-/* All work is done: the launcher reports that mpirun does not end, and no failure. */
+/* When all work is done but mpirun does not end, the launcher reports that, and no failure. */
 START_TEST(mpirun_stays) {
   char text[512], path[8192], before[4096];
   running_job j;
@@ -129,7 +130,7 @@ START_TEST(mpirun_stays) {
 }
 END_TEST
 
-/* Ranks that wait for an mpirun that is stopped are not to blame: it helps them to end. */
+/* When mpirun is stopped, the error does not blame the ranks that wait for it, because mpirun helps them to end. */
 START_TEST(mpirun_is_stopped) {
   running_job j;
   start(&j, 2, "--steps 60 --deadline 2");
@@ -139,8 +140,9 @@ START_TEST(mpirun_is_stopped) {
 }
 END_TEST
 
-/* Whoever continues before the deadline has done no harm: a rank, the launcher with ranks elsewhere, of which it hears
- * nothing meanwhile, and one rank with the process that watches over it. */
+/* A process that is stopped and continues before the deadline causes no error: a rank; the launcher; the launcher of
+ * ranks on other machines, from which it hears nothing meanwhile; and a single rank, alone or with the process that
+ * supervises it. */
 START_TEST(stopped_and_continued) {
   static const struct {
     int ranks, far, rank;
@@ -163,7 +165,7 @@ START_TEST(stopped_and_continued) {
 }
 END_TEST
 
-/* A rank that prints waits for its reader as long as that takes. */
+/* A rank whose output is not read waits for the reader as long as necessary, without an error. */
 START_TEST(unread_output) {
   char line[2048], text[4096] = "";
   snprintf(line, sizeof line, "exec %s/twinspeed " RUNNING_TRAIN "-n %d --steps 3000 --deadline 1", TWS_BUILD_DIR,
@@ -179,7 +181,7 @@ START_TEST(unread_output) {
 }
 END_TEST
 
-/* One rank behaves as if it had no process that watches over it. */
+/* A single rank, which another process supervises, reacts to signals like a process without a supervisor. */
 START_TEST(guarded) {
   static const struct { int number, status; } ends[] = {{SIGINT, 130}, {SIGTERM, 143}, {SIGKILL, 137}};
   running_job j;
@@ -199,7 +201,7 @@ START_TEST(guarded) {
 }
 END_TEST
 
-/* ---- what is said where the rank is not known ---- */
+/* ---- errors where the failing rank is not known ---- */
 
 static tws_code judge(const char *const *lines, int ranks, int came, tws_error *err) {
   char board[RUNNING_RANKS * TWS_BOARD_LINE] = "";
@@ -245,7 +247,7 @@ START_TEST(messages_state_the_known_cause) {
 }
 END_TEST
 
-/* Only mpirun's own folder is removed, and what links in it point to stays. */
+/* Only mpirun's own folder is removed, without following links in it. */
 START_TEST(remains_end_at_links) {
   char line[1024];
   snprintf(line, sizeof line,

@@ -1,5 +1,5 @@
-/* Training through twinspeed.h: equal to the bit to `twinspeed train`, on one and several ranks, from files and from
- * memory, several engines in one process. Most of it is in tests/ranks_library.c, which runs as the ranks. */
+/* Training through twinspeed.h: with exactly the results of `twinspeed train`, on one and several ranks, from files and
+ * from memory, several engines in one process. Most of it is in tests/ranks_library.c, which runs as the ranks. */
 /* ctest: library ranks_library mpi */
 #include <cjson/cJSON.h>
 #include <check.h>
@@ -127,8 +127,8 @@ START_TEST(states_are_read_and_set) {
 }
 END_TEST
 
-/* library/examples/training.c: the step after resuming has the loss that it had before; the last time its two engines
- * both have states and parameters on a disk. */
+/* Runs library/examples/training.c: the step after resuming has the loss that it had before. In the last case both of
+ * its engines have states and parameters on a disk. */
 START_TEST(the_example_resumes) {
   const char *first, *again;
   char text[512], config[128] = "";
@@ -166,7 +166,7 @@ static twinspeed_job *open_small(int64_t ranks) {
   return job;
 }
 
-/* Faults are values: a process with an engine continues after each of them. */
+/* Errors of the library are return values: the process and its engine work after each of them. */
 START_TEST(faults_are_told) {
   int32_t tokens[2][33] = {{0}}, targets[2][32] = {{0}};
   twinspeed_batch batch = {.tokens = tokens[0]};
@@ -206,7 +206,7 @@ START_TEST(faults_are_told) {
   ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &counted, &error), TWINSPEED_OK);
   batch.targets = NULL;
   ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &step, &error), TWINSPEED_OK);
-  ck_assert_double_ne(step.loss, counted.loss); /* a learning rate of 0 changed nothing between the two */
+  ck_assert_double_ne(step.loss, counted.loss); /* equal weights (the learning rate is 0), but other targets count */
   for (int i = 0; i < 32; i++) targets[0][i] = tokens[0][i + 1];
   batch.targets = targets[0];
   ck_assert_int_eq(twinspeed_train_batch(engine, &batch, &counted, &error), TWINSPEED_OK);
@@ -260,7 +260,7 @@ static void compare_state(const oracle *o, const cJSON *step, const char *state,
     for (uint64_t k = 0; k < n; k++) sum += values[k], squares += (double)values[k] * values[k];
     const double got[] = {sum, sqrt(squares), values[0], values[n / 2], values[n - 1]};
     const double norm = cJSON_GetArrayItem(item, 1)->valuedouble;
-    for (int k = 0; k < 5; k++) /* sums lose digits where their terms cancel */
+    for (int k = 0; k < 5; k++) /* a larger tolerance for sums, whose terms cancel */
       ck_assert_msg(fabs(got[k] - cJSON_GetArrayItem(item, k)->valuedouble) < 2e-4 * norm * (k ? 1 : sqrt((double)n)),
                     "%s of %s, number %d: %.9g, not %.9g", known, o->params[i].name, k, got[k],
                     cJSON_GetArrayItem(item, k)->valuedouble);
@@ -360,7 +360,7 @@ int main(void) {
   tcase_add_loop_test(tests, access_is_that_of_deepspeed, 0, 3);
   suite_add_tcase(suite, tests);
   set_up();
-  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* ranks that wait leave the cores to others */
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1); /* ranks that wait yield their cores to other processes */
   write_jobs();
   const int status = run_suite(suite);
   remove_folder();

@@ -1,6 +1,6 @@
 /* ctest: sampled */
-/* The features of runtimes: searches are cut to them, answers say which ones are missing, and what a search writes for
- * DeepSpeed obeys its rules of batches and stages. */
+/* The features of runtimes: searches skip points that the runtime cannot run, answers name missing features, and the
+ * files that a search writes for DeepSpeed obey its rules of batches and stages. */
 #include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -75,7 +75,7 @@ START_TEST(families_have_what_their_software_has) {
 }
 END_TEST
 
-/* A row that the table does not name takes the family that its figures mean. */
+/* A runtime that is not in the table of families belongs to the family that its figures suggest. */
 START_TEST(unknown_rows_have_a_family) {
   const tws_runtime engine = {.name = "unheard-of", .copies_buckets = 1},
                     blocks = {.name = "unheard-of", .by_block = 1};
@@ -127,8 +127,9 @@ START_TEST(answers_say_what_is_missing) {
 }
 END_TEST
 
-/* DeepSpeed 0.19, runtime/config.py: without a model that says otherwise all ranks are replicas, those of a sequence
- * apart, and the batch has to be micro batch x accumulation x replicas; of two of them the third follows. */
+/* Asserts that a batch is legal for DeepSpeed 0.19, runtime/config.py: without a model that divides ranks, all ranks
+ * are replicas, except those that share a sequence, and the batch is micro-batch x accumulation x replicas. Two of the
+ * three determine the third. */
 static void assert_batch(const cJSON *config, int ranks) {
   const cJSON *batch = cJSON_GetObjectItem(config, "train_batch_size");
   const int micro = member(config, "train_micro_batch_size_per_gpu")->valueint;

@@ -77,7 +77,7 @@ static void check_picture(const char *path, const char *magic) {
   ck_assert_msg(strstr(head, magic) != NULL, "%s starts with %.20s", path, head);
 }
 
-/* A legend names what is in the picture, and nothing else. */
+/* Asserts that a figure's legend contains the text `there` and not the text `not_there`. */
 static void check_legend(const char *name, const char *there, const char *not_there) {
   const int file = open(in_folder(name), O_RDONLY);
   ck_assert_msg(file >= 0, "%s", name);
@@ -88,12 +88,12 @@ static void check_legend(const char *name, const char *there, const char *not_th
 }
 
 START_TEST(figures_are_drawn) {
-  if (!tws_plot_available()) return; /* the program says so, too, and continues */
+  if (!tws_plot_available()) return; /* without gnuplot the program says so and continues */
   const char *scripts = TWS_SOURCE_DIR "/scenarios/plots", *magic[] = {"PNG", "<svg"};
   tws_timeline *both[] = {example("simulated", 2), example("measured", 2)};
   tws_plot_point points[] = {{"Z0 n1", 0.2, 0.19, 0.22, 0.21}, {"Z3 n2 'quoted'", 0.3, 0.29, 0.31, 0.2}};
   tws_text csv = {0};
-  tws_text_add(&csv, "op,phase,micro_batch,name"); /* as many categories as a ledger has, and one more */
+  tws_text_add(&csv, "op,phase,micro_batch,name"); /* one column more than a ledger has categories */
   for (int c = 0; c <= TWS_CATEGORY_COUNT; c++) tws_text_add(&csv, ",category %d", c);
   tws_text_add(&csv, ",total\n");
   for (int i = 0; i < 50; i++) {

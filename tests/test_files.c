@@ -1,5 +1,5 @@
 /* Hostile or unlucky folders and the files that the program writes and reads: links, devices, pipes, signals, readers
- * of a folder that another job saves to, states that are lost. No file outside is touched, and no process hangs. */
+ * of a folder to which another job saves, lost states. No file outside is touched, and no process hangs. */
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
@@ -36,7 +36,7 @@ static int is_there(const char *path) {
   return kind_of(path) != 0;
 }
 
-/* Names in a folder that contain the word. */
+/* Returns the number of names in a folder that contain the word. */
 static int count_names(const char *path, const char *word) {
   DIR *list = opendir(path);
   int found = 0;
@@ -45,7 +45,7 @@ static int count_names(const char *path, const char *word) {
   return found;
 }
 
-/* The program, ended after a while where it hangs: status 124 of timeout is then 137. */
+/* Runs the program under `timeout`, which kills it after 60 s if it hangs; the status is then 137. */
 static command_result limited(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static command_result limited(const char *format, ...) {
   char words[2048], line[4096];
@@ -75,7 +75,8 @@ START_TEST(writer_follows_no_link) {
   assert_holds(victim, "precious");
   unlink(old_name);
   ck_assert_int_eq(symlink(victim, link), 0);
-  ck_assert_int_eq(tws_write_file(link, "new", 3, &err), TWS_OK); /* whether it may is asked before */
+  ck_assert_int_eq(tws_write_file(link, "new", 3, &err), TWS_OK); /* callers have to check before whether they may
+                                                                   * replace the link */
   ck_assert_int_eq(kind_of(link), S_IFREG);
   assert_holds(victim, "precious");
   unlink(link);
@@ -110,7 +111,7 @@ START_TEST(streams_are_written_to) {
 }
 END_TEST
 
-/* Verbs whose outputs are written in different ways; %s is the output. */
+/* Verbs that write their outputs with different code; %s is the output. */
 static const char *const verbs[] = {"convert tokens @/text %s",
                                     "convert tokens @/text @/else --eval %s",
                                     "convert checkpoint @/weights.safetensors %s",
@@ -145,7 +146,8 @@ static void fill_inputs(void) {
   write_bytes(in_folder("weights.safetensors"), weights, 8 + length + 8);
 }
 
-/* Refused without --force; with it the link is replaced, and what it leads to is not touched. */
+/* A symbolic link as an output is refused without --force; with --force the link is replaced, and its target is not
+ * touched. */
 START_TEST(links_as_outputs) {
   const char *link = in_folder("link"), *victim = in_folder("victim");
   ck_assert_int_eq(symlink("victim", link), 0);
@@ -184,7 +186,7 @@ START_TEST(pipes_as_outputs) {
 }
 END_TEST
 
-/* The second file of a data set is asked about as the first is. */
+/* An existing second file of a data set, the index, is not overwritten without --force. */
 START_TEST(index_of_tokens_is_kept) {
   write_text(in_folder("set.idx"), "precious");
   command_result r = limited("convert tokens %s %s --megatron", in_folder("text"), in_folder("set.bin"));
@@ -194,7 +196,7 @@ START_TEST(index_of_tokens_is_kept) {
 }
 END_TEST
 
-/* The conversion waits for its input when the signal comes: its unfinished output is there by then. */
+/* A signal ends a conversion that waits for input: its unfinished output, which exists by then, is removed. */
 START_TEST(signals_leave_nothing) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
   const char *input = in_folder("input");
@@ -217,8 +219,8 @@ START_TEST(signals_leave_nothing) {
 }
 END_TEST
 
-/* The work of a handler, without a signal: files are removed, and a scratch folder with all its files; links are not
- * followed, and files that a child process has inherited are not the child's. */
+/* Does what a signal handler does, without a signal: removes unfinished files and a scratch folder with all its files,
+ * without following links. A child process does not remove the files of its parent. */
 START_TEST(unfinished_files) {
   char scratch[200], inside[300];
   tws_new_file file;
@@ -284,7 +286,7 @@ static void assert_treasure(void) {
   assert_holds(in_folder("victim"), "precious");
 }
 
-/* Whatever leads out of the folder is removed itself. */
+/* Links in a folder of checkpoints are removed or replaced, and their targets stay untouched. */
 START_TEST(links_in_a_folder) {
   static const char *const folders[] = {"run/.saving-x", "run/.removing-x", "run/.saving-global_step4"};
   static const char *const files[] = {"run/.lock", "run/.latest.new", "run/latest"};
@@ -313,7 +315,7 @@ START_TEST(links_in_a_folder) {
 }
 END_TEST
 
-/* A rank's file goes into the folder that was made for it, and into no other. */
+/* A rank writes its file only into the folder that was made for the save, even if a link replaces that folder. */
 START_TEST(links_during_a_save) {
   int fd;
   ck_assert_int_eq(tws_folder_begin(save, "global_step4", NULL, &err), TWS_OK);
@@ -327,8 +329,8 @@ START_TEST(links_during_a_save) {
 }
 END_TEST
 
-/* --keep removes the checkpoints that the index lists. The user's own folder stays, and is reported; the save has
- * succeeded. */
+/* --keep removes the files of old checkpoints that their indices list. The user's files and folders stay and are
+ * reported, and the save succeeds. */
 START_TEST(keep_leaves_what_is_the_users) {
   assert_saved(save, 1, 0, NULL);
   write_text(in_folder("run/global_step1/notes.txt"), "mine");
@@ -355,12 +357,12 @@ START_TEST(keep_leaves_what_is_the_users) {
   ck_assert(is_there(in_folder("moved/index.json")) && is_there(in_folder("moved/rank-00000.safetensors")));
   assert_holds(in_folder("run/global_step4/mp_rank_00_model_states.pt"), "theirs");
   ck_assert_int_eq(count_names(save, ".removing"), 0);
-  assert_saved(save, 6, 1, NULL); /* what is left is no checkpoint: nothing more to say */
+  assert_saved(save, 6, 1, NULL); /* the remains are no checkpoint and cause no more remarks */
   ck_assert(!is_there(in_folder("run/global_step5")));
 }
 END_TEST
 
-/* No list says what a checkpoint with a damaged index has. */
+/* A checkpoint with a damaged index is kept whole, because no list says which files belong to it. */
 START_TEST(keep_leaves_what_it_cannot_read) {
   assert_saved(save, 1, 0, NULL);
   write_text(in_folder("run/global_step1/index.json"), "damaged");
@@ -369,7 +371,7 @@ START_TEST(keep_leaves_what_it_cannot_read) {
 }
 END_TEST
 
-/* A step that is saved again takes the place of its checkpoint, and the user's files stay in it. */
+/* A step that is saved again replaces the files of its checkpoint, and the user's files in it stay. */
 START_TEST(a_step_saved_again) {
   hand_value = 1;
   assert_saved(save, 4, 0, NULL);
@@ -382,7 +384,7 @@ START_TEST(a_step_saved_again) {
 }
 END_TEST
 
-/* Leftovers that cannot be removed are a remark, and the save succeeds. */
+/* Leftovers that cannot be removed cause a remark, and the save succeeds. */
 START_TEST(leftovers_that_stay) {
   ck_assert_int_eq(mkdir(in_folder("run/.saving-global_step4"), 0777), 0);
   ck_assert_int_eq(mkdir(in_folder("run/.saving-global_step4/mine"), 0777), 0);
@@ -399,7 +401,7 @@ END_TEST
 
 /* ---- readers ---- */
 
-/* A reader learns that the checkpoint was removed under it, and which one is there. */
+/* A reader whose checkpoint was removed meanwhile gets an error that says so and names an existing checkpoint. */
 START_TEST(a_reader_and_keep) {
   char path[300];
   tws_saved_index *index = NULL;
@@ -422,7 +424,7 @@ START_TEST(a_reader_and_keep) {
 }
 END_TEST
 
-/* A job that saves every step and keeps one, and readers all the time: every one gets a whole checkpoint. */
+/* While a job saves every step and keeps one checkpoint, every reader gets a whole checkpoint. */
 START_TEST(readers_of_a_running_job) {
   char program[256], text[128];
   enum { READERS = 25 };
@@ -453,7 +455,8 @@ END_TEST
   "{\"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_positions\": 64, \"n_embd\": 32, \"n_layer\": 1, \"n_head\": " \
   "4}"
 
-/* A job has found the checkpoint to resume, and waits for its model, a pipe, while another job replaces it. */
+/* A job has found its checkpoint and waits for its model, which is a pipe; meanwhile another job replaces the
+ * checkpoint. */
 START_TEST(resuming_while_a_job_saves) {
   char program[256], text[128], pipe[128];
   const char *said = in_folder("said");
@@ -498,7 +501,7 @@ START_TEST(resuming_while_a_job_saves) {
 }
 END_TEST
 
-/* A pipe in the place of a file: refused at once, with its name. */
+/* A pipe in the place of a checkpoint's file is refused at once, with the file's name in the error. */
 START_TEST(pipes_in_a_checkpoint) {
   static const char *const names[] = {"run/latest", "run/global_step4/index.json",
                                       "run/global_step4/rank-00000.safetensors"};
@@ -529,7 +532,7 @@ END_TEST
 
 #define JOB "train -m tiny-gpt2 --seq 32 --quiet --data %s --save %s --save-every 2 "
 
-/* A folder full of traps: warned of before the first step, and every save succeeds. */
+/* In a folder with links and foreign files a job warns before the first step, and every save succeeds. */
 START_TEST(a_job_in_a_folder_of_traps) {
   assert_saved(save, 1, 0, NULL);
   write_text(in_folder("run/global_step1/notes.txt"), "mine");
@@ -546,8 +549,8 @@ START_TEST(a_job_in_a_folder_of_traps) {
 }
 END_TEST
 
-/* Adam without eps: rows of the vocabulary that no text has become 0/0. The warning names the key; nothing broken is
- * saved, and what was saved before stays. */
+/* Adam with eps 0: the rows of the vocabulary that occur in no text become 0/0. The warning names the key; the broken
+ * state is not saved, and the earlier checkpoint stays. */
 START_TEST(a_lost_state_is_not_saved) {
   static const char config[] =
       "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001, "
@@ -568,7 +571,7 @@ START_TEST(a_lost_state_is_not_saved) {
 }
 END_TEST
 
-/* Outputs that a configuration names are asked about as those of the command line are. */
+/* Existing output files that a configuration names are refused without --force, like those of the command line. */
 START_TEST(outputs_of_a_configuration) {
   char text[512];
   snprintf(text, sizeof text,
@@ -591,7 +594,7 @@ START_TEST(outputs_of_a_configuration) {
 }
 END_TEST
 
-/* A full disk is the environment (4) however many ranks there are. */
+/* A full disk gives exit code 4 (environment), on one rank and on two. */
 START_TEST(a_full_disk) {
   command_result r = limited("train -m tiny-gpt2 --seq 32 --quiet --steps 2 --data %s -n %d --csv /dev/full",
                              in_folder("text"), 1 + _i);
@@ -600,7 +603,7 @@ START_TEST(a_full_disk) {
   r = limited("train -m tiny-gpt2 --seq 32 --quiet --steps 2 --data %s -n %d >/dev/full", in_folder("text"), 1 + _i);
   assert_one_error(&r, 4, "an output on a full disk");
   command_free(&r);
-  char line[1024]; /* a disk of its own, where the system lets us have one */
+  char line[1024]; /* a small file system, where the test may mount one */
   snprintf(line, sizeof line,
            "unshare -m sh -c 'mount -t tmpfs -o size=200k none %s && exec timeout -s KILL 60 %s/twinspeed " JOB
            "--steps 2 -n %d'",
@@ -613,7 +616,7 @@ START_TEST(a_full_disk) {
 }
 END_TEST
 
-/* Results of an earlier search are removed with --force; what a link leads to is none of them. */
+/* tune --force removes the results of an earlier search, and follows no links. */
 START_TEST(a_search_follows_no_link) {
   write_text(in_folder("treasure/exp.json"), "precious");
   ck_assert_int_eq(symlink("../treasure", in_folder("run/z0")), 0);
@@ -627,7 +630,7 @@ START_TEST(a_search_follows_no_link) {
 }
 END_TEST
 
-/* Swap files of ended jobs are removed from the program's folder, not from where a link in its place leads. */
+/* Swap files of ended jobs are removed from the program's folder, and not from the target of a link in its place. */
 START_TEST(swap_files_follow_no_link) {
   static const char config[] =
       "{\"train_batch_size\":4,\"train_micro_batch_size_per_gpu\":2,\"optimizer\":{\"type\":\"AdamW\"},"

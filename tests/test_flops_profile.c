@@ -30,7 +30,7 @@ static double macs(const cJSON *json, const char *name) {
 
 /* ---- GPT-2 ---- */
 
-/* A causal query sees itself and what is before it; each pair is two products of the head's size. */
+/* A causal query attends to itself and all earlier positions; each pair costs two products of the head's size. */
 START_TEST(gpt2_by_formula) {
   const double h = 768, layers = 12, vocabulary = 50257, s = 1024, batch = 2, rows = s * batch;
   const double pairs = batch * 12 * s * (s + 1) / 2;
@@ -39,7 +39,8 @@ START_TEST(gpt2_by_formula) {
   ck_assert_double_eq_tol(number(json, "macs") / (linear + attention), 1, 1e-12);
   ck_assert_double_eq(number(module(json, ""), "macs"), number(json, "macs"));
   ck_assert_double_eq_tol(macs(json, "transformer.h.3.mlp"), rows * 8 * h * h, 1);
-  /* backward, a product has two: of its input and of its weight, which also sums the bias */
+  /* In the backward pass a product becomes two: the gradients of its input and of its weight, which also sums the
+   * bias */
   const double one_way = 2 * rows * h * 4 * h;
   const cJSON *up = module(json, "transformer.h.3.mlp.c_fc");
   ck_assert_double_ge(number(up, "backward_flops"), 2 * one_way);
@@ -80,7 +81,7 @@ static command_result answer(const char *verb, const char *more) {
 #define LORA \
   "--set twinspeed.lora.r=8 --set twinspeed.lora.lora_alpha=16 --set 'twinspeed.lora.target_modules=\"all-linear\"'"
 
-/* model_flops of a step, and an MFU that follows from them and the time of the step. */
+/* Returns the model FLOPs of a step, and asserts that the MFU follows from them and the step's seconds. */
 static double model_flops(const char *verb, const char *more) {
   char words[512];
   snprintf(words, sizeof words, "%s --json", more);
@@ -95,7 +96,7 @@ static double model_flops(const char *verb, const char *more) {
   return flops;
 }
 
-/* By hand, for a token: a frozen weight has no gradient, and the input of the first layer needs none. */
+/* Compares with FLOPs counted by hand: frozen weights have no gradient, and the input of the first layer needs none. */
 START_TEST(adapters_by_hand) {
   const double h = HIDDEN, i = INNER, r = LOW, s = SEQUENCE, tokens = (double)MICRO * STEPS * SEQUENCE;
   const double qkv = 2 * h * 3 * h, rest = 2 * (h * h + 3 * h * i), head = 2 * h * WORDS, attention = 4 * h * s;
@@ -115,7 +116,8 @@ START_TEST(adapters_by_hand) {
 }
 END_TEST
 
-/* The last layer and the head are trained: backward ends at the last layer's queries, keys and values. */
+/* Compares with FLOPs counted by hand where only the last layer and the head are trained: the backward pass ends at the
+ * last layer's queries, keys and values. */
 START_TEST(frozen_layers_by_hand) {
   const double h = HIDDEN, i = INNER, s = SEQUENCE, tokens = (double)MICRO * STEPS * SEQUENCE;
   const double qkv = 2 * h * 3 * h, rest = 2 * (h * h + 3 * h * i), head = 2 * h * WORDS, attention = 4 * h * s;
@@ -131,13 +133,14 @@ START_TEST(frozen_layers_by_hand) {
 }
 END_TEST
 
-/* Rates are those of what is computed: none is above what the part can do. */
+/* Rates are computed from the FLOPs that are executed: in the backward pass a frozen product counts once. */
 START_TEST(rates_of_adapters) {
   make_folder();
   write_llama();
   command_result r = answer("profile", LORA " --json");
   cJSON *json = assert_json(&r, "twinspeed-profile-report-1");
-  const double down = 2.0 * MICRO * SEQUENCE * HIDDEN * INNER; /* the gradient of its input, not of its weight */
+  const double down = 2.0 * MICRO * SEQUENCE * HIDDEN * INNER; /* FLOPs of the gradient of the input; the weight has
+                                                                * none */
   const cJSON *module_of_base = module(json, "model.layers.2.mlp.down_proj");
   ck_assert_double_ge(number(module_of_base, "backward_flops"), down);
   ck_assert_double_lt(number(module_of_base, "backward_flops"), 1.2 * down); /* with its adapter */
@@ -160,7 +163,8 @@ END_TEST
 
 /* ---- BERT-large, as published ---- */
 
-/* The profiler's rounding: two decimals of the unit, without zeros after them. */
+/* Asserts that a value, rounded as DeepSpeed's profiler prints it (two decimals of the unit), is the published
+ * figure. */
 static void assert_same(double value, const char *published, const char *what) {
   char unit = 0, text[32];
   double figure = 0;
@@ -196,8 +200,8 @@ static cJSON *bert_large(void) {
   return profile(words);
 }
 
-/* Our figures, turned into those of that release's way of counting (golden/bert_profile.json says how it counts). The
- * pooler and the classifier of the next sentence are not parts of our model. */
+/* Compares this program's counts, converted to the rules of that DeepSpeed release (golden/bert_profile.json describes
+ * them). The pooler and the classifier of the next sentence are not part of this model. */
 START_TEST(bert_large_as_published) {
   tws_json *golden = golden_file("bert_profile.json");
   make_folder();
@@ -211,8 +215,9 @@ START_TEST(bert_large_as_published) {
 #define OF(part) (snprintf(name, sizeof name, "%s%s", layer, part), name)
   const double attention = macs(json, OF(".attention")) - products + softmax;
   const double self =
-      macs(json, OF(".attention.self")) + softmax; /* queries, keys and values; the products are counted apart */
-  ck_assert_double_eq(macs(json, OF("")) - products, 12 * h * h * batch * s); /* the products are where they belong */
+      macs(json, OF(".attention.self")) + softmax; /* queries, keys and values; attention's products count elsewhere */
+  ck_assert_double_eq(macs(json, OF("")) - products, 12 * h * h * batch * s); /* a layer's MACs include attention's
+                                                                               * products once */
   assert_module(golden, "BertLayer", number(module(json, OF("")), "parameters"),
                 macs(json, OF("")) - products + softmax);
   assert_module(golden, "BertAttention", number(module(json, OF(".attention")), "parameters"), attention);
@@ -225,7 +230,7 @@ START_TEST(bert_large_as_published) {
   assert_module(golden, "BertEncoder", number(module(json, "bert.encoder"), "parameters"), encoder);
   const double pooler = batch * h * h, pooler_params = h * h + h;
   assert_module(golden, "BertModel", number(module(json, "bert"), "parameters") + pooler_params, encoder + pooler);
-  /* scores of all tokens here, of the masked ones there */
+  /* this program computes scores for all tokens, the published model for masked ones */
   const double transform = macs(json, "cls.predictions.transform");
   const double scores = macs(json, "cls.predictions") - transform;
   ck_assert_double_eq(scores, batch * s * h * vocabulary);

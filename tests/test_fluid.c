@@ -1,5 +1,5 @@
-/* Flows that share links: random ones that start and end at random times, on links whose capacities change, against
- * rates that are worked out again from nothing after every event; and what two of them do by hand. */
+/* Flows that share links: random flows that start and end at random times, on links whose capacities change, compared
+ * with rates that are recomputed from scratch after every event; and an example of two flows by hand. */
 #include <check.h>
 #include <math.h>
 #include <stdint.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include "suite.h"
 
-#include "sim/fluid.c" /* the module shows nothing but its table */
+#include "sim/fluid.c" /* included, because the module exports only its table */
 
 enum { LINKS = 12, FLOWS = 60, CHANGES = 4 };
 
@@ -18,7 +18,8 @@ typedef struct slow_flow {
   double start_s, left, rate, end_s;
 } slow_flow;
 
-/* Each round gives all flows that are not held yet the most that every link allows. */
+/* Computes max-min fair rates: each round fixes the rates of all flows through the link with the smallest fair
+ * share. */
 static void slow_rates(slow_flow *flows, const double *capacity) {
   int held[FLOWS] = {0};
   for (;;) {
@@ -98,7 +99,8 @@ static void draw(uint64_t *random, slow_flow *flows, double *capacity, change *c
     changes[i] = (change){2.5 + 5 * i, 0.5 + (double)(draw_number(random) % 4), (int)(draw_number(random) % LINKS)};
 }
 
-/* Ends of the flows; their starts and the changes are dates of the same list. */
+/* Runs the flows with the simulator's code and writes their ends; the starts of flows and the changes of capacity are
+ * dates in its list. */
 static void run_fast(const slow_flow *flows, const double *capacity, const change *changes, double *ends) {
   tws_fluid *fluid = tws_fluid_create(LINKS);
   ck_assert_ptr_nonnull(fluid);
@@ -144,7 +146,7 @@ START_TEST(two_flows) {
   tws_fluid_capacity(fluid, 0, 1, 0);
   tws_fluid_capacity(fluid, 1, 4, 0);
   tws_fluid_flow(fluid, both, 2, 4, 0, 7);   /* 1 a second: link 0 is full */
-  tws_fluid_flow(fluid, second, 1, 9, 0, 8); /* 3 a second: what it leaves of link 1 */
+  tws_fluid_flow(fluid, second, 1, 9, 0, 8); /* 3 per second: the rest of link 1 */
   ck_assert_double_eq(tws_fluid_next(fluid), 3);
   ck_assert_uint_eq(tws_fluid_pop(fluid), 8);
   tws_fluid_capacity(fluid, 0, 0, 3); /* nothing moves */

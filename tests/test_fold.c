@@ -1,6 +1,6 @@
 /* ctest: sampled */
-/* Steps of many micro-batches: what few of them say is what all of them need and take, to the byte, for every schedule
- * and stage; and what is too long is refused before memory goes. */
+/* Steps of many micro-batches: plans with few micro-batches predict the time and memory of all, to the byte, for every
+ * schedule and stage; steps that are too long are refused before memory is allocated. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -38,12 +38,12 @@ static void check_same_path(const tws_path_result *folded, const tws_path_result
                 step);
 }
 
-/* The parts of a job that were planned with fewer micro-batches. */
+/* Number of parts of a job that were planned with fewer micro-batches. */
 typedef struct planned {
-  int few_timed, few_laid_out; /* fewer micro-batches than there are */
+  int few_timed, few_laid_out; /* 1: fewer micro-batches than the job has were timed, or laid out */
 } planned;
 
-/* Every representative's whole plan, sound, and the account of all of them together. */
+/* Compares the estimate, which plans few micro-batches, with the whole plans of all representative ranks. */
 static planned check_job(const tws_plan_request *job, const tws_machine *machine, uint64_t seed) {
   tws_error err = {0};
   tws_rank_set set;
@@ -114,7 +114,7 @@ START_TEST(folded_jobs_are_whole_jobs) {
     ck_assert(tws_plan_topology(&config, world, &request.topology, &err) == TWS_OK);
     const int kind = stages > 1 ? (int)pipeline.kind : TWS_PIPELINE_KIND_COUNT;
     const int folds = check_job(&request, &machine, seed).few_timed;
-    if (config.matmul_dtype == TWS_MATMUL_AUTO) { /* with casts there are more sizes, and layouts settle less often */
+    if (config.matmul_dtype == TWS_MATMUL_AUTO) { /* casts add sizes of buffers, and folding succeeds less often */
       tried[kind]++;
       folded[kind] += folds;
     }
@@ -127,8 +127,8 @@ START_TEST(folded_jobs_are_whole_jobs) {
 }
 END_TEST
 
-/* Jobs of all kinds, with steps that are hardly longer than the samples, and longer ones. TWS_FOLD_JOBS says how many,
- * TWS_FOLD_FIRST the first. */
+/* Jobs of all kinds, with steps of a few and of many micro-batches. TWS_FOLD_JOBS is the number of jobs, TWS_FOLD_FIRST
+ * the first. */
 START_TEST(few_rounds_of_any_job) {
   static const uint64_t kinds[] = {0,         BESIDE, CODED,  OFFLOADED,    RANKED, IN_STEP,
                                    EXCHANGED, RINGED, HOSTED, CHECKPOINTED, 1 << 10};
@@ -179,7 +179,8 @@ static tws_job *job_of(int64_t stages, const char *schedule, int64_t steps) {
   return job;
 }
 
-/* A timeline shows every operation: with one all micro-batches are simulated. */
+/* A simulation of few micro-batches gives the step of the whole simulation. A timeline shows every operation, and
+ * therefore simulates all micro-batches. */
 START_TEST(folded_simulations_are_whole_simulations) {
   static const struct {
     int64_t stages, steps;
@@ -219,7 +220,7 @@ START_TEST(folded_simulations_are_whole_simulations) {
 }
 END_TEST
 
-/* A million micro-batches cost what a few dozen do. */
+/* Estimating and verifying a million micro-batches builds no more operations than a few dozen need. */
 START_TEST(any_number_of_micro_batches) {
   for (int64_t stages = 1; stages <= 4; stages *= 4) {
     tws_job *job = job_of(stages, NULL, 1 << 20);
@@ -241,8 +242,8 @@ START_TEST(any_number_of_micro_batches) {
 }
 END_TEST
 
-/* Plans that cannot be folded are refused above 2^23 operations: an engine's plan, and GPipe's, which holds every
- * micro-batch. */
+/* Plans that cannot be folded are refused above 2^23 operations: the plan that an engine runs, and GPipe's, which needs
+ * every micro-batch. */
 START_TEST(plans_of_too_many_operations_are_refused) {
   tws_job *jobs[2] = {job_of(1, NULL, 1 << 20), job_of(4, "gpipe", 1 << 20)};
   for (int i = 0; i < 2; i++) {
@@ -259,7 +260,7 @@ START_TEST(plans_of_too_many_operations_are_refused) {
 }
 END_TEST
 
-/* 2^26 ranks: representative ranks are computed, not searched for among all. */
+/* For 2^26 ranks, representative ranks are computed, without a search through all ranks. */
 START_TEST(representatives_of_many_ranks) {
   static const tws_axis axes[] = {TWS_AXIS_PIPE, TWS_AXIS_DATA, TWS_AXIS_MODEL};
   static const int dims[] = {4, 1 << 21, 8};

@@ -1,5 +1,5 @@
-/* Configurations of other programs: jobs that are written for them and read back are the same, files as people have
- * them are read, and what is written keeps the rules of DeepSpeed and Megatron. */
+/* Configurations of other programs: jobs that are written in their formats read back as the same jobs, users' files are
+ * read, and written files keep the rules of DeepSpeed and Megatron. */
 #include <check.h>
 #include <ctype.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 
 enum { JOBS = TWS_SANITIZED ? 20 : 200, LAYERS = 32, POSITIONS = 8192 };
 
-/* Returns 1 if the build has toml++, 0 if it refuses such files by name. */
+/* Returns 1 if the build has toml++, 0 if it refuses TOML files with an error that names toml++. */
 static int reads_toml(void) {
   cJSON *root;
   tws_error why = {0};
@@ -35,7 +35,7 @@ static int pick(uint64_t seed, uint64_t what, int count) {
   return (int)draw(seed, what, 0, count - 1);
 }
 
-/* A configuration at random, and its ranks; many are refused. */
+/* Writes a random configuration to text and returns its number of ranks; many are refused. */
 static int draw_config(uint64_t seed, char *text, size_t size) {
   static const char *const schedules[] = {"1f1b", "interleaved", "gpipe"};
   static const char *const modes[] = {"none", "full", "selective", "operations"}, *const places[] = {"none", "cpu"};
@@ -103,7 +103,7 @@ static const struct {
                {TWS_FORMAT_ACCELERATE, "transformers", "accelerate.yaml"},
                {TWS_FORMAT_ACCELERATE_FSDP, "torchtune", "fsdp.yaml"}};
 
-/* The last key first, without quotes' styles and comments, as another program may write it again. */
+/* Returns a copy with the keys in reverse order, as another program may write the file again. */
 static cJSON *reversed(const cJSON *object) {
   cJSON *out = cJSON_CreateObject();
   for (int i = cJSON_GetArraySize(object); i-- > 0;) {
@@ -141,8 +141,8 @@ static void assert_rules(tws_config_format format, const tws_text *file, int ran
   cJSON_Delete(root);
 }
 
-/* Writes the job as a file of that format, and sets *before to its settings. Returns 0 if the software cannot run
- * it. */
+/* Writes the job as a file of that format, and sets *before to its settings. Returns 0 if that software cannot run the
+ * job. */
 static int write_job(int which, const tws_config *config, int ranks, const char *path, tws_settings *before) {
   const tws_config_format format = formats[which].format;
   const tws_runtime *runtime = tws_runtime_find(formats[which].runtime);
@@ -157,7 +157,8 @@ static int write_job(int which, const tws_config *config, int ranks, const char 
   return 1;
 }
 
-/* Returns the number of settings that the format holds, all of which the file at `path` states as in *before. */
+/* Reads the job from the file at `path`, asserts that all settings that the format holds equal *before, and returns
+ * their number. */
 static int read_job(int which, int ranks, const char *path, const tws_settings *before) {
   const tws_config_format format = formats[which].format;
   tws_settings after;
@@ -182,7 +183,8 @@ static int read_job(int which, int ranks, const char *path, const tws_settings *
   return held;
 }
 
-/* Returns the number of settings that were held, and are equal; -1: the software cannot run the job. */
+/* Writes the job in a format and reads it back. Returns the number of settings that the format holds; -1: the software
+ * cannot run the job. */
 static int round_trip(int which, const tws_config *config, int ranks) {
   const char *path = in_folder(formats[which].file);
   tws_settings before;
@@ -273,7 +275,7 @@ START_TEST(exports_survive_other_writers) {
 }
 END_TEST
 
-/* Files as people have them: what they mean in flags. */
+/* Users' files of other programs give the job that the same settings as flags give. */
 START_TEST(files_of_others_are_read) {
   static const struct {
     const char *name, *text, *runtime;
@@ -340,7 +342,7 @@ START_TEST(files_of_others_are_read) {
 }
 END_TEST
 
-/* One error with its place, never a wrong number. */
+/* A bad file gives one error with its place in the file, and never a wrong number. */
 START_TEST(bad_files_have_a_place) {
   static const struct {
     const char *name, *text, *says;
@@ -361,7 +363,7 @@ START_TEST(bad_files_have_a_place) {
 }
 END_TEST
 
-/* The rules themselves refuse what the software refuses. */
+/* The rules that this test applies to written files refuse the configurations that DeepSpeed and Megatron refuse. */
 START_TEST(rules_refuse) {
   static const char *const ds[] = {
       "{\"train_batch_size\": 12, \"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 1}",
@@ -404,7 +406,7 @@ START_TEST(rules_refuse) {
 }
 END_TEST
 
-/* --export: the file, a script for Slurm, the launch line; a job that the software cannot run is refused. */
+/* --export writes the file, a script for Slurm and the launch line; a job that the software cannot run is refused. */
 START_TEST(jobs_are_exported) {
   static const struct {
     const char *format, *options, *launch, *has;
@@ -460,7 +462,8 @@ static void assert_file_is_deepspeeds(const char *path, int ranks, int batch) {
   free(text);
 }
 
-/* A job whose batch elasticity chooses is exported with that batch; the section, which DeepSpeed refuses, is named. */
+/* A job whose batch elasticity chooses is exported with that batch; a note names the section elasticity, which is not
+ * exported. */
 START_TEST(elastic_jobs_are_exported_with_their_batch) {
   static const char *const said[][2] = {{"deepspeed", "elasticity (its batch of 60 for 6 ranks is in the file)"},
                                         {"megatron", "--global-batch-size 60"},

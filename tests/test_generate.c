@@ -1,5 +1,5 @@
 /* ctest: engine mpi */
-/* Generating: which token is chosen of which scores, and what the verb does with a checkpoint. */
+/* Generating: the choice of a token by its scores, and the verb on a checkpoint. */
 #include "answers.h"
 #include "members.h"
 #include "real/sample.h"
@@ -14,18 +14,19 @@ static int32_t sample(double temperature, int64_t k, double p, double uniform, d
   return tws_sample(scores, COUNT, &how, NULL, uniform, room, likely);
 }
 
-/* Limits by a share of the most likely token's probability, and the penalty of tokens that the text has. */
+/* min_p excludes tokens below a share of the largest probability, and the repetition penalty lowers tokens that the
+ * text has. */
 START_TEST(min_p_and_penalty) {
   static const uint8_t seen[COUNT] = {1, 1, 1, 0, 0};
   tws_candidate room[COUNT];
   tws_sampling how = {.temperature = 1, .top_p = 1, .min_p = 0.9};
   double likely, all = 0;
   for (int i = 0; i < COUNT; i++) all += exp((double)scores[i]);
-  for (int i = 0; i < 100; i++) { /* only the two equal ones have nine tenths of the largest probability */
+  for (int i = 0; i < 100; i++) { /* only tokens 1 and 3 reach nine tenths of the largest probability */
     const int32_t token = tws_sample(scores, COUNT, &how, NULL, i / 100.0, room, &likely);
     ck_assert(token == 1 || token == 3);
   }
-  how.min_p = 0.1; /* e^-2 of it is more, e^-2.5 is less */
+  how.min_p = 0.1; /* e^-2 of the largest probability is above min_p, e^-2.5 below */
   ck_assert_int_eq(tws_sample(scores, COUNT, &how, NULL, 0.999, room, &likely), 0);
   how = (tws_sampling){.temperature = 0, .top_p = 1, .repetition = 2};
   ck_assert_int_eq(tws_sample(scores, COUNT, &how, NULL, 0, room, &likely), 1);
@@ -58,7 +59,7 @@ START_TEST(choices) {
   spread(1, 3, 1, share);
   ck_assert(share[2] == 0 && share[4] == 0);
   ck_assert_double_eq_tol(share[0], exp(1) / (exp(1) + 2 * exp(3)), 1e-4);
-  spread(1, 0, 0.5, share); /* the two likeliest have 0.88 of it, one has 0.44 */
+  spread(1, 0, 0.5, share); /* the two likeliest tokens have 0.88 of the probability, one has 0.44 */
   ck_assert(share[1] == 0.5 || fabs(share[1] - 0.5) < 1e-9);
   ck_assert_double_eq_tol(share[1] + share[3], 1, 1e-9);
   spread(1, 0, 0.4, share);
@@ -88,8 +89,8 @@ static char *told(const char *format, ...) {
   return r.out;
 }
 
-/* The same seed says the same, another one something else; sequences may be longer than the model sees; precision and
- * what divided the training do not matter. */
+/* The same seed gives the same text, another seed another one; texts may be longer than the model's sequence; the
+ * precision and the division of the training do not matter. */
 START_TEST(generation_continues_the_prompt) {
   command_result r = twinspeed(
       "train -m tiny-gpt2 --quiet --seq 32 --micro-batch 2 --accumulation 1 -n 2 --stage 3 "
@@ -104,13 +105,13 @@ START_TEST(generation_continues_the_prompt) {
   ck_assert(strncmp(one, "the ", 4) == 0 && strcmp(one, same) == 0 && strcmp(one, other) != 0);
   int letters = 0;
   for (const char *c = one; *c; c++) letters += (*c >= 'a' && *c <= 'z') || *c == ' ' || *c == '.' || *c == '\n';
-  ck_assert_int_gt(letters, 80); /* it has learnt which bytes there are */
+  ck_assert_int_gt(letters, 80); /* the model has learnt which bytes occur */
   char *greedy = told(GO_ON "--prompt 'the ' --tokens 8 --temperature 0 --seq 32", folder);
   char *halves = told(GO_ON "--prompt 'the ' --tokens 8 --temperature 0 --seq 64 --dtype bf16", folder);
   ck_assert_str_eq(greedy, halves);
   char *ids = told(GO_ON "--prompt-ids 116,104,101,32 --tokens 8 --temperature 0 --seq 32", folder);
   ck_assert_int_eq(atoi(ids), (unsigned char)greedy[4]);
-  char elastic[64]; /* the training's batch is none of a text's */
+  char elastic[64]; /* elasticity's batch is a training's, and has no effect on texts */
   snprintf(elastic, sizeof elastic, "%s/elastic.json", folder);
   write_text(elastic, "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 4, \"micro_batch_sizes\": [2]}}");
   char *of_elastic = told(GO_ON "-c %s --prompt ab --tokens 4 --temperature 0", folder, elastic);
@@ -141,7 +142,7 @@ static void same_tokens(const cJSON *a, const cJSON *b) {
   }
 }
 
-/* Texts of one file have the tokens that each has alone, with a cache or without, in batches of any size. With a cache
+/* Each text of a file gets the tokens that it gets alone, with a cache or without, in batches of any size. With a cache
  * each token but the last goes through the model once. */
 START_TEST(prompts_of_a_file) {
   char path[64], line[256];
@@ -214,7 +215,7 @@ START_TEST(ranks_agree) {
 }
 END_TEST
 
-/* Weights in few bits take less memory, and the scores hardly change. */
+/* Weights in few bits take less memory, and the scores change little. */
 START_TEST(weights_of_few_bits) {
   cJSON *whole = answer("--prompt 'the ' --tokens 2 --seq 32"), *coded;
   double bytes = number(whole, "allocated_bytes");
@@ -241,7 +242,7 @@ START_TEST(weights_of_few_bits) {
 }
 END_TEST
 
-/* Returns the answer of scoring texts that the training saw, with weights of a type. */
+/* Scores texts from the training data with weights of the type that `how` gives, and returns the answer. */
 static cJSON *scored(const char *how) {
   char path[64];
   snprintf(path, sizeof path, "%s/scored", folder);
@@ -255,8 +256,8 @@ static cJSON *scored(const char *how) {
   return json;
 }
 
-/* Perplexity with weights of few bits is that of float32 within 1 % (8 bits) and 5 % (4 bits), by groups of 64; a
- * linear weight takes the bits of its code and 32 bits, or 64 with a minimum, for each group. */
+/* Perplexity with weights in few bits is that of float32 within 1 % (8 bits) or 5 % (4 bits), in groups of 64; a linear
+ * weight takes the bits of its code and, for each group, 32 bits, or 64 with a minimum. */
 START_TEST(perplexity_of_few_bits) {
   static const struct {
     const char *type;
@@ -293,7 +294,8 @@ START_TEST(perplexity_of_few_bits) {
     ck_assert_msg(fabs(got / perplexity - 1) < types[i].within && got != perplexity, "%s: %g, not %g", types[i].type,
                   got, perplexity);
     if (i == 0) ck_assert_double_eq_tol(number(parts, "perplexity"), got, 1e-6 * got);
-    const double elements = saved * 8 / (32 - types[i].bits); /* of coded weights: 12 hidden^2 for each layer */
+    const double elements = saved * 8 / (32 - types[i].bits); /* number of coded weights: a multiple of a layer's 12
+                                                               * hidden^2 */
     ck_assert_msg(fmod(elements, 12 * 64 * 64) == 0, "%s: %.0f weights", types[i].type, elements);
     ck_assert_double_eq(number(coded, "predicted_bytes"), number(coded, "allocated_bytes"));
     cJSON_Delete(coded);

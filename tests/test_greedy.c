@@ -15,7 +15,7 @@
 enum { TEXTS = 3, TOKENS = 64, LONGEST = 20, CAPACITY = LONGEST + TOKENS, MOST_RANKS = 4, VOCABULARY = 32 };
 static const double WIDTH = 0.8; /* of the weights' formula */
 
-/* A family with its weights and what the library generates. */
+/* A family of decoders with its weights, and the texts that the library generates. */
 typedef struct family {
   const char *name;
   cJSON *config;
@@ -24,7 +24,8 @@ typedef struct family {
   const cJSON *tensors, *texts;
 } family;
 
-/* The configuration of a family, with keys that are replaced: room for the texts, and caps that let tokens differ. */
+/* Returns the configuration of a family with some keys replaced: more positions for the texts, and caps of scores that
+ * make tokens differ. */
 static cJSON *config_of_family(const cJSON *golden, const cJSON *of) {
   cJSON *config = cJSON_Duplicate(member(of, "config"), 1);
   const cJSON *changed;
@@ -33,7 +34,7 @@ static cJSON *config_of_family(const cJSON *golden, const cJSON *of) {
   return config;
 }
 
-/* Shapes of tensors that have positions differ from those of decoders.json. */
+/* Returns the shapes of a family's tensors; those with positions differ from decoders.json. */
 static cJSON *tensors_of_family(const cJSON *golden, const cJSON *of) {
   cJSON *all = cJSON_Duplicate(member(of, "tensors"), 1);
   const cJSON *changed;
@@ -70,7 +71,8 @@ static void family_end(family *f) {
 
 /* ---- ranks as threads ---- */
 
-/* The ranks share the texts so far. Each rank's programs process their tokens; one rank chooses the next. */
+/* The texts so far, which the ranks share. Each rank's programs process their tokens; one rank chooses the next
+ * token. */
 typedef struct batch {
   const family *family;
   const char *division;
@@ -78,7 +80,7 @@ typedef struct batch {
   pthread_barrier_t chosen;
   int32_t token[TEXTS][CAPACITY];
   int prompt[TEXTS];
-  int64_t forward[MOST_RANKS]; /* tokens that went through the programs of a rank */
+  int64_t forward[MOST_RANKS]; /* number of tokens that a rank's programs have processed */
 } batch;
 
 typedef struct rank_run {
@@ -203,8 +205,8 @@ static void batch_begin(batch *b, const family *f, const char *division, int ran
   }
 }
 
-/* Keys of the configuration, and more of them in its section "twinspeed"; experts: 1: of models with experts alone.
- * fewest: models whose sizes permit the division. */
+/* Divisions of the ranks. keys: members of the configuration; own: members of its section "twinspeed"; experts 1: only
+ * for models with experts; fewest: the least number of models that permit the division. */
 static const struct division {
   const char *name, *keys, *own;
   int ranks, experts, fewest;
@@ -220,7 +222,8 @@ static const struct division {
                   ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}", "", 2, 0, 100}};
 enum { DIVISIONS = sizeof divisions / sizeof *divisions };
 
-/* Returns 0 where the model's sizes do not permit the division. */
+/* Generates the texts with a division of the ranks and compares them. Returns 0 where the model's sizes do not permit
+ * the division, else 1. */
 static int generate_divided(const family *f, const struct division *d) {
   char keys[512];
   tws_config *config;
@@ -371,7 +374,7 @@ START_TEST(the_program_generates_the_librarys_tokens) {
     write_text(in_folder("config.json"), config);
     write_text(in_folder("prompts"), prompts.data);
     write_weights(&f, in_folder("model.safetensors"));
-    /* at last the experts on two ranks, each with texts of its own */
+    /* the last run divides the experts among two ranks, each with texts of its own */
     for (int how = 0; how < (tws_network_has_experts(f.network) ? 3 : 2); how++) {
       const int cached = how > 0;
       cJSON *json = generated(&f, how == 0 ? "--no-cache" : how == 1 ? "" : "--ep 2", cached);

@@ -1,6 +1,6 @@
 /* ctest: engine sampled */
-/* Graphs that no architecture makes yet, through every reader: verified, laid out, costed, simulated, executed on the
- * host and differentiated against finite differences. */
+/* Graphs that no architecture has yet are verified, laid out, costed, simulated, executed on the host and
+ * differentiated against finite differences. */
 #include "hand_network.h"
 #include "suite.h"
 
@@ -14,8 +14,8 @@ static void make_ids(int32_t *ids, uint64_t count, int64_t below, uint64_t strea
 
 enum { VOCABULARY = 11, WIDTH = 12, SAMPLES = 2, SEQUENCE = 5, MOST = 64 };
 
-/* A graph at random: values are read by none, one or many, branches join where they like. Without ReLU, whose corners
- * differences fall over. */
+/* Makes a random graph: values have no reader, one or many, and branches join anywhere. It has no ReLU, at whose corner
+ * finite differences fail. */
 static void random_graph(hand_network *h, uint64_t seed) {
   uint32_t value[MOST], live = 0;
   hand_network_begin(h, VOCABULARY, MOST);
@@ -99,7 +99,7 @@ static void end_heads(hand_network *h, uint32_t x) {
   tws_build_loss(&h->b, tws_build_linear(&h->b, -2, "head", x, WIDTH, VOCABULARY, 0.3f, 1, NULL, TWS_NONE));
 }
 
-/* A layer whose tokens see all others that count, on both sides. */
+/* Adds an encoder layer, whose tokens attend to all valid tokens, earlier and later ones. */
 static uint32_t encoder_layer(hand_network *h, int layer, uint32_t x, uint32_t lengths) {
   tws_network_builder *b = &h->b;
   const int64_t width = h->net->values[x].per_row, qkv[3] = {WIDTH, WIDTH, WIDTH};
@@ -146,7 +146,7 @@ START_TEST(encoder_with_padding) {
 }
 END_TEST
 
-/* A decoder reads an encoder of another length, twice. */
+/* Adds a layer of cross-attention: a decoder reads an encoder's output, which has another length. */
 static uint32_t cross_layer(hand_network *h, int layer, uint32_t x, uint32_t memory, uint32_t lengths) {
   tws_network_builder *b = &h->b;
   const int64_t kv[3] = {WIDTH, WIDTH, 0};
@@ -212,7 +212,7 @@ END_TEST
 
 /* ---- experts ---- */
 
-/* A layer of experts, with a residual branch of its own. */
+/* Adds a layer of experts with a residual connection. */
 static uint32_t expert_layer(hand_network *h, int layer, uint32_t x, const tws_routing *routing, tws_module_type type) {
   tws_network_builder *b = &h->b;
   const int64_t inner = WIDTH + 4, up = type == TWS_MODULE_SWIGLU ? 2 * inner : inner;
@@ -229,8 +229,8 @@ static uint32_t expert_layer(hand_network *h, int layer, uint32_t x, const tws_r
 #undef NAME
 }
 
-/* Top-1 and top-2 with fewer slots than tokens want, and top-3 of which the most probable are kept: gradients through
- * the routers, their auxiliary losses and the slots, wherever it is differentiable. */
+/* Layers with top-1 and top-2 routing with too few slots, and with top-3 routing that keeps the most probable tokens:
+ * checks the gradients through the routers, their auxiliary losses and the slots, wherever it is differentiable. */
 START_TEST(experts) {
   int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
   hand_network h;
@@ -255,7 +255,8 @@ START_TEST(experts) {
   HAND_OK(
       tws_executor_get(job.executor, TWS_PROGRAM_EVALUATE, job.evaluate->metrics, 0, metrics, TWS_METRIC_COUNT, &err));
   ck_assert(metrics[TWS_METRIC_DROPPED] > 0 && metrics[TWS_METRIC_DROPPED] < 0.5);
-  ck_assert(metrics[TWS_METRIC_AUXILIARY] > 0.5); /* at least 1 a layer when it is balanced, times its weight */
+  ck_assert(metrics[TWS_METRIC_AUXILIARY] > 0.5); /* the auxiliary loss of a balanced layer is at least 1, times its
+                                                   * weight */
   hand_job_end(&job);
   tws_network_destroy(h.net);
 }
@@ -299,8 +300,8 @@ static void dropping_end(dropping_job *d) {
   tws_network_destroy(d->h.net);
 }
 
-/* The gradient and recomputation drop the numbers that the forward pass dropped; other steps drop other numbers, other
- * micro-batches the same of each sample, evaluations none. */
+/* The gradient and recomputation drop the same numbers as the forward pass. Another step drops other numbers; another
+ * division into micro-batches drops the same numbers of each sample; evaluations drop none. */
 START_TEST(dropout) {
   int32_t ids[SAMPLES * SEQUENCE], targets[SAMPLES * SEQUENCE];
   dropping_job drops, parts, keeps;

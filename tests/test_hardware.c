@@ -1,4 +1,5 @@
-/* Published devices and boxes: figures, what costs are made of them, their page, estimates on each, and schemas. */
+/* Published devices and boxes: their figures, the costs computed from them, their page of the documentation, estimates
+ * on each, and schemas. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ static int near(double a, double b) {
   return fabs(a - b) <= 1e-9 * fabs(b);
 }
 
-/* Parts that had a profile before keep its costs, which were held against training runs. */
+/* Returns 1 for a device whose profile existed before: it keeps its costs, which were compared with training runs. */
 static int had_a_profile(const char *name) {
   static const char *const before[] = {"h100-pcie", "b200", "gb200", "b300", "gb300"};
   for (size_t i = 0; i < sizeof before / sizeof *before; i++)
@@ -102,7 +103,7 @@ START_TEST(profiles_have_the_figures) {
                           tws_figure_value(d->figures, "hbm_gb") * 1073741824.0 / d->parts);
       ck_assert_int_eq(tws_profile_has_no_engine(p), strcmp(d->vendor, "nvidia") != 0);
       ck_assert_int_eq(tws_profile_rates(p), share > 0 ? TWS_RATES_MEASURED : TWS_RATES_DATA_SHEET);
-      /* a GPU's tiles reach at most 0.85 of the peak */
+      /* the tiles of a GPU's products reach at most 0.85 of the peak */
       if (share > 0) ck_assert_double_le(fabs(tws_profile_product_share(p) - share), share > 0.85 ? 0.15 : 1e-9);
       measured += share > 0;
       other += tws_profile_has_no_engine(p);
@@ -117,7 +118,7 @@ START_TEST(profiles_have_the_figures) {
 }
 END_TEST
 
-/* Large products of a device take as long as was measured. */
+/* Large products take as long as measurements of the device say. */
 START_TEST(products_as_measured) {
   static const struct {
     const char *profile;
@@ -136,7 +137,8 @@ START_TEST(products_as_measured) {
 }
 END_TEST
 
-/* A cluster has a box's numbers; its links are nominal ones times what their class reaches. */
+/* A built-in cluster has the figures of its box; its links have the nominal bandwidth times the share that their class
+ * reaches. */
 START_TEST(clusters_have_the_figures) {
   for (int i = 0; tws_box_nth(i); i++) {
     const tws_box *b = tws_box_nth(i);
@@ -216,13 +218,13 @@ START_TEST(no_engine_runs_on_others) {
 }
 END_TEST
 
-/* Rates that were measured of a device are stronger than those of a runtime's generation. */
+/* Measured rates of a device override those that a runtime assumes for its generation. */
 START_TEST(measured_products_stay) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
   tws_job *job;
   spec.model = "gpt2";
   spec.runtime = "megatron";
-  spec.profile = "rtx-a6000"; /* of Ampere, whose style has 0.92 */
+  spec.profile = "rtx-a6000"; /* a device of the generation Ampere, for which the runtime has 0.92 */
   ck_assert_int_eq(tws_job_load(&spec, &job, &err), TWS_OK);
   ck_assert(near(tws_profile_product_share(job->profile), 0.9 * 0.848));
   tws_job_destroy(job);
@@ -240,7 +242,8 @@ static int has_type(const cJSON *item, const char *type) {
   return strcmp(type, "integer") == 0 && cJSON_IsNumber(item) && floor(item->valuedouble) == item->valuedouble;
 }
 
-/* The words of JSON Schema that ours use; the name of what is wrong, or NULL. */
+/* Checks an item against a schema, for the keywords of JSON Schema that this program uses; returns the name of the
+ * wrong member, or NULL. */
 static const char *invalid(const cJSON *schema, const cJSON *item);
 
 static const char *invalid_object(const cJSON *schema, const cJSON *item) {
@@ -285,7 +288,7 @@ static cJSON *schema_of(tws_code (*print)(tws_text *out, tws_error *err)) {
   return schema;
 }
 
-/* Every built-in profile as a file keeps to the schema, and is read as the built-in itself. */
+/* Every built-in profile, written as a file, conforms to the schema and reads back as the same profile. */
 START_TEST(profiles_keep_to_the_schema) {
   cJSON *schema = schema_of(tws_profile_print_schema);
   int published = 0;
@@ -338,7 +341,7 @@ START_TEST(clusters_keep_to_the_schema) {
     tws_json *json;
     ck_assert_int_eq(tws_json_parse(text, strlen(text), *name, &json, &err), TWS_OK);
     ck_assert_msg(tws_cluster_from_json(json, &file, &err) == TWS_OK, "%s: %s", *name, err.message);
-    own.box = 0; /* a file's figures are for people */
+    own.box = 0; /* a cluster file's figures are only shown to readers */
     cJSON *again = tws_cluster_to_json(&file), *first = tws_cluster_to_json(&own);
     char *texts[2] = {cJSON_Print(again), cJSON_Print(first)};
     ck_assert_str_eq(texts[0], texts[1]);
@@ -405,7 +408,7 @@ START_TEST(hints_have_the_nearest_names) {
 }
 END_TEST
 
-/* A device by its profile's name is a node with one of it. */
+/* The name of a device's profile is also a cluster: one node with one such device. */
 START_TEST(a_device_is_a_cluster) {
   tws_cluster c;
   ck_assert_int_eq(tws_cluster_named("rtx-4090", &c, &err), TWS_OK);
@@ -413,7 +416,8 @@ START_TEST(a_device_is_a_cluster) {
   ck_assert_str_eq(c.profile, "rtx-4090");
   ck_assert_double_eq_tol(c.host_link.bandwidth, 31.5e9, 1);
   ck_assert(c.host_memory_bytes == 64e9 && c.cores_per_node == 16 && c.host_bandwidth > 0);
-  ck_assert_int_eq(tws_cluster_named("a100", &c, &err), TWS_OK); /* a cluster of that name comes first */
+  ck_assert_int_eq(tws_cluster_named("a100", &c, &err), TWS_OK); /* a cluster of that name has priority over the
+                                                                  * device */
   ck_assert(!c.lone_device && c.nics_per_node == 1);
   ck_assert_int_eq(tws_cluster_named("rtx-4090:2", &c, &err), TWS_INVALID);
   ck_assert_msg(strstr(err.message, "rtx-4090 names one device") != NULL, "%s", err.message);
@@ -436,7 +440,7 @@ static void print_figure(FILE *out, const tws_figure *list, const char *key, dou
     fprintf(out, " |");
 }
 
-/* "KAWS MLP: gpus 8, ...; recalled: ..." */
+/* Prints figures grouped by source: "KAWS MLP: gpus 8, ...; recalled: ..." */
 static void print_by_source(FILE *out, const tws_figure *list) {
   const tws_figure *first = list;
   for (; list->key; list++) {

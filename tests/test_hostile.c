@@ -1,5 +1,5 @@
-/* A hostile user: command lines that make no sense, files that are none, limits and signals. Each has the exit code
- * that the documentation promises, one error line, and leaves no file. */
+/* A hostile user: senseless command lines, invalid files, resource limits and signals. Each gives the documented exit
+ * code and one error line, and leaves no file. */
 #include <check.h>
 #include <dirent.h>
 #include <signal.h>
@@ -145,7 +145,7 @@ static const struct {
     {2, "launch --include a -- true"},
     {2, "rank-worker train"},
     {2, "completion tcsh"},
-    /* names and contents that mean nothing */
+    /* names and contents that are invalid */
     {3, "estimate -m gpt5"},
     {3, "estimate -m ''"},
     {3, "estimate -m @/empty"},
@@ -211,7 +211,7 @@ static const struct {
     {3, "launch --hostfile @/hosts --exclude localhost:9 --dry-run"},
     {3, "launch --hostfile @/hosts --exclude elsewhere --dry-run"},
     {3, "train -m tiny-gpt2 --cluster host:2x4 --data @/text"},
-    /* the file system and the machine say no */
+    /* errors of the file system and of the machine */
     {4, "estimate -m @/none.json"},
     {4, "estimate -m @/folder"},
     {4, "estimate -m @/dangling"},
@@ -226,7 +226,7 @@ static const struct {
     {4, "estimate -m gpt2 --ledger-csv /proc/x"},
     {4, "estimate --safetensors @/none.safetensors"},
     {4, "simulate -m tiny-gpt2 --trace @/none/x"},
-    {2, "simulate -m tiny-gpt2 --csv @/loop"}, /* a symbolic link, wherever it leads */
+    {2, "simulate -m tiny-gpt2 --csv @/loop"}, /* a symbolic link as an output is refused */
     {4, "profile -m tiny-gpt2 --measured @/none"},
     {4, "tune -m tiny-gpt2 -o @/text"},
     {4, "tune -m tiny-gpt2 -o @/none/x"},
@@ -275,13 +275,13 @@ START_TEST(lines_of_the_table) {
 }
 END_TEST
 
-/* Returns 1 where the option takes a list: of the sizes of a job, in the verbs that answer for each combination. */
+/* Returns 1 where the option takes a list of values: sizes of a job, in the verbs that answer for each combination. */
 static int takes_list(const char *verb, const char *flag) {
   return (strncmp(verb, "estimate", 8) == 0 || strncmp(verb, "simulate", 8) == 0) && strcmp(flag, "--threads") != 0 &&
          strcmp(flag, "--seed") != 0 && strcmp(flag, "--vocab-multiple") != 0;
 }
 
-/* Numbers that an option cannot have. */
+/* Numbers out of an option's range are refused. */
 START_TEST(numbers_out_of_range) {
   static const char *const verbs[] = {"estimate -m gpt2", "check -m gpt2", "simulate -m gpt2", "profile -m gpt2",
                                       "train -m gpt2 --data @/text"};
@@ -298,7 +298,7 @@ START_TEST(numbers_out_of_range) {
 }
 END_TEST
 
-/* Words in any order: whatever comes of it is an answer or one error, and never a signal. */
+/* Words in a random order give an answer or one error, and never a crash. */
 START_TEST(random_lines) {
   static const char *const words[] = {"-m tiny-gpt2",
                                       "-m @/model.json",
@@ -367,7 +367,7 @@ static command_result shell(const char *format, const char *more) {
   return command_execute(argv);
 }
 
-/* Limits of the shell end in a message, and leave nothing unfinished. */
+/* Exceeded limits of the shell give an error message and leave no unfinished file. */
 START_TEST(limits) {
   command_result r = shell("ulimit -f 1; %s/twinspeed simulate -m gpt2 --quiet --trace %s/trace%s", "");
   ck_assert_msg(r.status == 4 && strstr(r.err, "File too large"), "%d %s", r.status, r.err);
@@ -386,7 +386,7 @@ START_TEST(limits) {
 }
 END_TEST
 
-/* Whatever the limit of the address space: one message, and no process is aborted in a library. */
+/* Under any limit of the address space there is one error message, and no library aborts the process. */
 START_TEST(little_address_space) {
   if (TWS_SANITIZED) return; /* which takes terabytes of it */
   for (int mib = 70 + _i; mib < 150; mib += 10) {
@@ -408,8 +408,9 @@ START_TEST(little_address_space) {
 }
 END_TEST
 
-/* Each of these reads a pipe that no process writes to. A folder's file is refused at once; a command line may
- * name a pipe, and is refused when no process has opened it for writing within five seconds. Nothing waits for longer. */
+/* Each of these commands reads a pipe that no process writes to. A pipe in a checkpoint's or model's folder is refused
+ * at once; a pipe on the command line is refused when no process has opened it for writing within five seconds. No
+ * command waits longer. */
 START_TEST(pipes_that_nothing_writes_to) {
   static const char at_once[] = "a pipe or a device, and a regular file is expected", *const late =
                                                                                           "no process has written to";
@@ -456,7 +457,7 @@ START_TEST(pipes_that_nothing_writes_to) {
   write_text(in_folder("far"), "elsewhere slots=1\n");
   for (int i = 0; i < READS; i++) (void)mkfifo(in_folder(reads[i].pipe), 0600);
   fflush(NULL);
-  for (int i = 0; i < READS; i++) { /* at the same time: each of the second kind takes five seconds */
+  for (int i = 0; i < READS; i++) { /* all commands run at the same time, because some take five seconds */
     err[i] = command_scratch();
     running[i] = fork();
     if (running[i] != 0) continue;
@@ -485,7 +486,7 @@ START_TEST(pipes_that_nothing_writes_to) {
 }
 END_TEST
 
-/* One line and the documented status, whatever the program was doing. */
+/* A signal gives one error line and the documented status, whatever the program was doing. */
 START_TEST(signals) {
   static const char *const lines[] = {
       "train -m tiny-gpt2 --seq 32 --steps 1000000 --every 1000000 --quiet --data",

@@ -1,6 +1,5 @@
-/* The house: a folder uses only the folders below it, no header includes itself by way of others, files, functions
- * and lines keep to a size that one finds one's way in, no shell is started,
- * texts become numbers in one place. Read from the sources. */
+/* Rules for the sources: a folder uses only the folders below it, no header includes itself through others, files,
+ * functions and lines have a maximal size, no shell is started, and texts become numbers in one place. */
 #include <check.h>
 #include <ctype.h>
 #include <ftw.h>
@@ -14,7 +13,7 @@
 
 enum { MAX_FILES = 2048, MAX_INCLUDES = 64, FILE_LINES = 800, FUNCTION_LINES = 80, COLUMNS = 120 };
 
-/* Lowest first; those of one number are twins that do not know each other. */
+/* The folders with their levels, lowest first; folders of one level do not include each other. */
 static const struct {
   const char *folder;
   int level;
@@ -63,7 +62,7 @@ static int find(const char *path) {
   return -1;
 }
 
-/* A name without a folder is in the file's own folder. */
+/* Records an include. A name without a folder is in the file's own folder. */
 static void read_include(source *s, const char *name) {
   char path[192];
   const char *slash = strrchr(s->path, '/');
@@ -75,15 +74,15 @@ static void read_include(source *s, const char *name) {
   s->includes[s->include_count++] = to;
 }
 
-/* Characters of UTF-8, without the line's end. */
+/* Returns the number of characters (UTF-8) in a line, without its line feed. */
 static int columns_of(const char *line) {
   int columns = 0;
   for (; *line && *line != '\n'; line++) columns += (*line & 0xc0) != 0x80;
   return columns;
 }
 
-/* Tables have lines as long as what they say. Functions begin at the margin with their opening brace at the end of the
- * line, and end with a brace at the margin. */
+/* Measures a source. The length of lines is not limited in tables (.inc, .def). Functions begin at the margin with
+ * their opening brace at the end of the line, and end with a brace at the margin. */
 static void measure_source(source *s) {
   char path[640], line[1024], include[160];
   int begin = 0;
@@ -160,7 +159,8 @@ END_TEST
 
 /* ---- one writer of files ---- */
 
-/* A call that makes, changes, renames or removes files. Those with flags or a mode count where these say so. */
+/* Functions that create, change, rename or remove files. Functions with flags or a mode count only where the arguments
+ * contain one of the words. */
 static const struct {
   const char *name, *when; /* one of these words is among the arguments; NULL: always */
 } file_calls[] = {{"fopen", "\"w|\"a|+"},
@@ -187,8 +187,8 @@ static const struct {
                   {"ofstream", NULL},
                   {"nftw", NULL}};
 
-/* All files are written by base/output_file.c. The others reach files in folders of the program's own, relative to the
- * open folder and without following links. */
+/* The only files that may call these functions: base/output_file.c writes all files; the others access files in folders
+ * of the program's own, relative to the open folder and without following links. */
 static const struct {
   const char *path, *calls, *why;
 } file_users[] = {{"base/output_file.c", NULL, "the writer"},
@@ -205,7 +205,7 @@ static int is_name(char c) {
   return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-/* Returns 1 if one of the words, separated by |, is in the text; if whole != 0, if it is the whole text. */
+/* Returns 1 if one of the words, separated by |, is in the text or, with whole != 0, if it is the whole text. */
 static int has_word(const char *words, const char *text, size_t length, int whole) {
   for (const char *at = words; *at;) {
     const size_t n = strcspn(at, "|");
@@ -215,7 +215,7 @@ static int has_word(const char *words, const char *text, size_t length, int whol
   return 0;
 }
 
-/* Arguments of the call that begins there: up to its closing parenthesis. */
+/* Returns the length of a call's arguments, from the opening to the closing parenthesis. */
 static size_t arguments_of(const char *at) {
   int depth = 0;
   size_t n = 0;
@@ -234,7 +234,7 @@ static int may_call(const char *path, const char *name) {
   return 0;
 }
 
-/* Calls of one function in one text; those that are not allowed go into `found`. */
+/* Returns the number of calls of one function in a text; appends the calls that are not allowed to `found`. */
 static int look_for_call(const char *path, const char *text, size_t call, char *found, size_t size) {
   const char *name = file_calls[call].name, *when = file_calls[call].when;
   const size_t length = strlen(name);
@@ -254,8 +254,8 @@ static int look_for_call(const char *path, const char *text, size_t call, char *
   return seen;
 }
 
-/* Code that writes files in another way follows planted links, leaves partial files, or destroys files that it does not
- * own. */
+/* Only base/output_file.c writes files: other code may follow planted links, leave partial files, or destroy foreign
+ * files. */
 START_TEST(one_writer_of_files) {
   char found[4096] = "";
   int seen = 0;
@@ -271,14 +271,15 @@ START_TEST(one_writer_of_files) {
 }
 END_TEST
 
-/* Where `word` begins in a line that has no letter before it: popen( is no part of my_popen(. */
+/* Returns the place where `word` begins in a line without a letter before it (popen( is no part of my_popen(), or
+ * NULL. */
 static const char *find_word(const char *line, const char *word) {
   for (const char *at = strstr(line, word); at; at = strstr(at + 1, word))
     if (at == line || !(isalnum((unsigned char)at[-1]) || at[-1] == '_') || !isalpha((unsigned char)*word)) return at;
   return NULL;
 }
 
-/* Words that no line of the sources has, except in one file. */
+/* Words that may occur in no line of the sources, except in one file. */
 typedef struct refused {
   const char *why, *except, *words[20];
 } refused;
@@ -296,7 +297,7 @@ static void look_through(const char *path, const refused *rules, int rule_count)
   fclose(file);
 }
 
-/* Programs are started with argument vectors, and texts become numbers, in one place each. */
+/* Programs are started with argument vectors in one place, and texts become numbers in one place. */
 START_TEST(no_shell_and_one_conversion) {
   static const refused rules[] = {
       {"starts a shell: base/process.h starts programs by argument vectors",
@@ -318,13 +319,13 @@ START_TEST(no_shell_and_one_conversion) {
 }
 END_TEST
 
-/* ---- techniques: what a job does is asked of its plan ---- */
+/* ---- readers of plans do not ask the configuration for the technique ---- */
 
-/* Members of the configuration that say how training is done. */
+/* Members of the configuration that select a technique of training. */
 static const char *const techniques[] = {"zero.stage",    "zero->stage", "overlap_comm", "offload_optimizer",
                                          "offload_param", "zenflow",     "hpz",          "secondary_ranks"};
-/* Who may not ask for them, and who of these may: flops profiles tell what a configuration says, a search's space turns
- * it. */
+/* The folders whose files may not read `techniques`, and the files that may: the FLOPs profile describes a
+ * configuration, and a search's space varies it. */
 static const char *const readers[] = {"estimators/", "communication/", "sim/", "models/", "autotune/"};
 static const char *const may_ask[] = {"estimators/flops_profile.", "autotune/space", "autotune/points.",
                                       "autotune/deepspeed_space."};
@@ -335,7 +336,7 @@ static int begins_with_one(const char *path, const char *const *with, size_t man
   return 0;
 }
 
-/* Comments and strings become spaces. */
+/* Replaces comments and strings by spaces. */
 static void keep_code(char *text) {
   while (*text) {
     const char *closed = text[0] == '/' && text[1] == '*' ? strstr(text + 2, "*/") : NULL;
@@ -351,7 +352,8 @@ static void keep_code(char *text) {
   }
 }
 
-/* The technique that a file of one of the readers asks for, or the section of ZeRO as a whole; NULL: none. */
+/* Returns the technique that a file of one of the readers asks for, or "zero" where it reads the whole section; NULL:
+ * none. */
 static const char *technique_in(const char *path, char *text) {
   if (!begins_with_one(path, readers, sizeof readers / sizeof *readers)) return NULL;
   if (begins_with_one(path, may_ask, sizeof may_ask / sizeof *may_ask)) return NULL;
@@ -379,7 +381,8 @@ START_TEST(techniques_are_known_to_plans) {
 }
 END_TEST
 
-/* One line more in a reader is noticed; in a comment, a string, a file that may ask or another folder it is none. */
+/* The check notices one more line in a reader, but not in a comment, in a string, in an excepted file or in another
+ * folder. */
 START_TEST(techniques_that_are_asked_for_are_noticed) {
   static const struct {
     const char *path, *text;

@@ -10,7 +10,8 @@
 
 enum { LARGEST = 6, ACCEPTED_FILES = 8 };
 
-/* Passes that lower a step around one another's work, formats that contain one another, and pairs of one subject. */
+/* The accepted circles: passes that call each other, formats that contain one another, and pairs of files of one
+ * subject. */
 static const char *const accepted[][ACCEPTED_FILES] = {
     {"plan/delayed.c", "plan/offload.c", "plan/optimizer.c", "plan/zenflow.c", "plan/zero.c", "plan/zero_bucket_slots.c"},
     {"checkpoint/deepspeed.c", "checkpoint/folder.c", "checkpoint/index.c", "checkpoint/read.c",
@@ -32,14 +33,14 @@ enum { CIRCLES = sizeof accepted / sizeof *accepted };
 
 static calls *graph;
 
-/* CMakeFiles/twinspeed.dir/plan/zero.c.o is plan/zero.c. */
+/* Reads an object file of the build: CMakeFiles/twinspeed.dir/plan/zero.c.o belongs to plan/zero.c. */
 static int read_object(const char *path, const struct stat *status, int type, struct FTW *where) {
   const char *start = strstr(path, ".dir/"), *end = strrchr(path, '.');
   (void)where;
   if (type != FTW_F || !start || strcmp(end, ".o") != 0) return 0;
   char name[512];
   snprintf(name, sizeof name, "%.*s", (int)(end - start - 5), start + 5);
-  char source[1024]; /* of a file that is gone the object stays in a build's folder */
+  char source[1024]; /* a build's folder may keep the object of a removed file */
   snprintf(source, sizeof source, "%s/%s", TWS_SOURCE_DIR, name);
   if (strncmp(name, "bench/", 6) == 0 || access(source, F_OK) != 0) return 0;
   const size_t size = (size_t)status->st_size;
@@ -70,7 +71,7 @@ static int is_accepted(int circle, const char *file) {
   return 0;
 }
 
-/* Names the files of a circle in `text`, and tells how many there are. */
+/* Writes the names of a circle's files to `text` and returns their number. */
 static int members_of(const circles *found, int circle, char *text, size_t size) {
   int members = 0;
   size_t length = 0;
@@ -83,7 +84,8 @@ static int members_of(const circles *found, int circle, char *text, size_t size)
   return members;
 }
 
-/* The largest circle; `outside` names one that is not within an accepted one, or is empty. */
+/* Returns the size of the largest circle; `outside` receives the files of one that is not within an accepted circle, or
+ * is empty. */
 static int largest_circle(char *outside, size_t size) {
   circles *found = circles_of(graph);
   int largest = 0;
@@ -116,7 +118,8 @@ START_TEST(circles_of_calls_do_not_grow) {
 }
 END_TEST
 
-/* One call more: from a helper of every pass up to a pass, from a level to one above, into a circle, between circles. */
+/* Adds one call to the graph: from a helper of every pass to a pass, from a level to a higher one, into a circle, or
+ * between circles; the check has to notice it. */
 START_TEST(a_call_that_closes_a_circle_is_noticed) {
   static const struct {
     const char *from, *to;

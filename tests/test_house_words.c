@@ -1,5 +1,5 @@
-/* The words of the house: comments, messages and pages of documentation use the terms of the field (CONTRIBUTING.md,
- * Words), not the everyday words of tests/words.def.
+/* Checks words: comments, messages and pages of documentation use the terms of the field (CONTRIBUTING.md, Words), not
+ * the everyday words of tests/words.def.
  *
  * A file is read once, character by character, and its text is divided into comments, string literals and code, as a
  * compiler does it. A comment is the text between its delimiters; several comments of "//" in successive lines are
@@ -18,7 +18,7 @@ enum { LONG_COMMENT = 30, LONGEST = 1 << 16, FOLDERS = 24 };
 
 static const struct {
   const char *word, *term;
-  int first; /* refused as the first word of a comment that begins like a sentence, alone */
+  int first; /* 1: refused only as the first word of a comment */
 } words[] = {
 #define WORD(word, term) {word, term, 0},
 #define BEGINNING(word, term) {word, term, 1},
@@ -28,11 +28,12 @@ static const struct {
 };
 enum { WORDS = sizeof words / sizeof *words };
 
-/* The refused words that each folder may still have, until its texts have been edited: a number may fall, not rise. */
+/* The number of texts with refused words that each folder may still have, until they are edited: a number may fall, not
+ * rise. */
 static struct {
   const char *folder;
-  int comments, strings; /* the most that have a refused word */
-  int seen, found, said; /* comments read, comments and strings with a word */
+  int comments, strings; /* the largest allowed numbers of comments and strings with a refused word */
+  int seen, found, said; /* found so far: all comments, comments with a word, strings with a word */
 } folders[FOLDERS] = {
 #include "tests/words_left.def"
 };
@@ -41,8 +42,8 @@ static int is_letter(char c) {
   return isalnum((unsigned char)c) || c == '_' || c == '\'';
 }
 
-/* The first refused word in a text, or -1. Words are compared letter by letter; white space and the asterisks that
- * begin the lines of a comment count as one space. */
+/* Returns the index of a refused word that the text contains, or -1. Words are compared letter by letter; white space
+ * and the asterisks that begin the lines of a comment count as one space. */
 static int refused_word(const char *text, int comment) {
   static char plain[LONGEST];
   size_t n = 0;
@@ -110,7 +111,7 @@ static void read_source(const char *path, const char *text) {
       c--;
     } else if (*c == '"') {
       for (c++; *c && *c != '"' && *c != '\n'; c++) {
-        if (*c == '\\' && c[1]) c++; /* an escape is no letter of a word */
+        if (*c == '\\' && c[1]) c++; /* an escape sequence separates words */
         add(c[-1] == '\\' ? ' ' : *c);
       }
       end_text(path, line, STRING);
@@ -179,7 +180,7 @@ START_TEST(words_are_those_of_the_field) {
 }
 END_TEST
 
-/* Counts what a text of source would add. */
+/* Returns how many comments with a refused word the text of a source adds; *said: how many strings. */
 static int found_in(const char *text, int *said) {
   char copy[256];
   const int found = folders[0].found, before = folders[0].said;

@@ -1,6 +1,6 @@
 /* ctest: mpi sampled */
-/* Weights from and for Hugging Face: tests/golden/huggingface_tensors.json says what its library calls the tensors, of
- * what shapes they are, and what it loses with weights that a formula gives. */
+/* Weights from and for Hugging Face: tests/golden/huggingface_tensors.json has the names and shapes of the library's
+ * tensors, and its losses with weights that a formula gives. */
 #include "answers.h"
 #include "base/memory.h"
 #include "members.h"
@@ -29,8 +29,8 @@ static float golden_value(const cJSON *tensor, uint64_t index, uint64_t element)
   return formula(element, index, cJSON_GetArraySize(tensor) == 1 && ends_with(tensor->string, "weight"));
 }
 
-/* A file of the tensors from number `first` on up to `end`. bf16: the upper halves of float32. `without`: leave this
- * many letters of the names out. */
+/* Writes a safetensors file of the tensors number `first` to `end` - 1. bf16 1: only the upper halves of float32.
+ * `without`: number of letters to omit at the beginning of names. */
 static void write_file(const char *path, const cJSON *tensors, int first, int end, int bf16, int without) {
   tws_text header = {0}, data = {0};
   const cJSON *tensor;
@@ -66,7 +66,7 @@ static void write_file(const char *path, const cJSON *tensors, int first, int en
   tws_text_free(&data);
 }
 
-/* The same as torch.save would write it, in float32. */
+/* Writes the tensors number `first` to `end` - 1 in float32 as torch.save would write them. */
 static void write_torch_file(const char *path, const cJSON *tensors, int first, int end) {
   torch_archive archive = {.count = 0};
   tws_text pickle = {0};
@@ -97,7 +97,7 @@ static void write_torch_file(const char *path, const cJSON *tensors, int first, 
   tws_text_free(&pickle);
 }
 
-/* Two files and the index that names them: safetensors or torch.save's. */
+/* Writes the tensors as two files and an index, in safetensors or in torch.save's format. */
 static void write_shards(const cJSON *tensors, int torch) {
   const int count = cJSON_GetArraySize(tensors), half = count / 2;
   const char *ending = torch ? "bin" : "safetensors";
@@ -141,7 +141,7 @@ static void check_loss(double got, const cJSON *golden, double limit, const char
                 got, want);
 }
 
-/* A training without learning saves the file that it began with, tensor for tensor. */
+/* Asserts that a training without learning saves the tensors that it began with. */
 static void check_export(const char *save, const cJSON *tensors) {
   char path[96];
   tws_safetensors *list = NULL;
@@ -172,7 +172,7 @@ static void check_export(const char *save, const cJSON *tensors) {
   tws_safetensors_close(list);
 }
 
-/* The tokens that the library chooses, and how likely it finds them. */
+/* Asserts that generating greedily gives the library's tokens and log probabilities. */
 static void check_greedy(const char *config, const char *from, const char *text, const cJSON *golden) {
   const cJSON *greedy = member(golden, "greedy"), *likely = member(golden, "log_probabilities");
   command_result r = twinspeed(
@@ -190,8 +190,8 @@ static void check_greedy(const char *config, const char *from, const char *text,
   command_free(&r);
 }
 
-/* One file on one rank; two files with an index, cut by tensor parallelism and the pipeline; bfloat16 masters; a file
- * without the first word of names. Losses are the library's. */
+/* Imports weights and compares losses with the library's: one file on one rank; two files with an index, divided by
+ * tensor parallelism and the pipeline; bfloat16 masters; a file whose names lack their first word. */
 START_TEST(weights_in_and_out) {
   tws_json *golden = golden_file("huggingface_tensors.json");
   const cJSON *model;
@@ -269,7 +269,7 @@ static command_result train_adapters(const char *config, const char *how) {
       config, text_path, text_path, how);
 }
 
-/* The losses of all steps, and that of the last evaluation. */
+/* Reads the losses of all steps from an answer and returns that of the last evaluation. */
 static double losses_of(command_result *r, double *losses, int steps) {
   ck_assert_msg(r->status == 0, "%s", r->err);
   cJSON *json = assert_json(r, "twinspeed-train-1");
@@ -282,8 +282,8 @@ static double losses_of(command_result *r, double *losses, int steps) {
   return last;
 }
 
-/* A checkpoint has the adapters alone: a training resumes from it and its base, on other ranks too; the file that PEFT
- * reads of it, added to the base, has the loss of base and adapters apart. */
+/* A checkpoint has only the adapters: a training resumes from it and the base model, on other ranks, too; merged with
+ * the base, the file that is written for PEFT gives the same loss as base and adapters. */
 START_TEST(adapters) {
 #define LORA "--set twinspeed.lora.r=4 --set twinspeed.lora.lora_alpha=6 --set twinspeed.lora.target_modules=all-linear"
 #define QUANTIZED(key) " --set twinspeed.frozen_quantization." key "="
@@ -340,12 +340,13 @@ START_TEST(adapters) {
 }
 END_TEST
 
-/* Weights in few bits lose what the same weights do, rounded before and kept in float32, in every division of ranks.
- * Adapters that have learnt nothing add nothing: merging them rounds. */
+/* With base weights in few bits, losses equal those of the same weights rounded beforehand and stored in float32, in
+ * every division of ranks. Adapters that have learnt nothing are 0: merging them only rounds the base. */
 START_TEST(rounded_base) {
   static const char all[] = QUANTIZED("skip_modules") "[]";
   static const char *const types[] = {BITS("int8"), BITS("nf4"), BITS("nf4") SCALES("2"), BITS("nf4") SCALES("96")};
-  const int over_rows = _i == 3; /* groups of blocks of several rows, which neither the head nor tensor ranks have */
+  const int over_rows = _i == 3; /* a group of blocks spans several rows, which is not possible for the head and for
+                                  * tensor ranks */
   static const struct {
     const char *ranks;
     double within;

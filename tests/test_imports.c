@@ -13,7 +13,7 @@
 
 static tws_error err;
 
-/* As NCCL_TOPO_DUMP_FILE has it, shortened: two GPUs of a node (NVIDIA/nccl-tests, issue 256). */
+/* A file as NCCL_TOPO_DUMP_FILE writes it, shortened: two GPUs of a node (NVIDIA/nccl-tests, issue 256). */
 static const char node[] =
     "<system version=\"1\">\n"
     " <cpu numaid=\"0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"207\">\n"
@@ -113,7 +113,8 @@ START_TEST(nodes_as_nvidia_smi_prints_them) {
   ck_assert(c.paired && c.intra.bandwidth == 150e9 && tws_cluster_port(&c, 2) == 50e9);
   ck_assert_str_eq(c.profile, "v100-16gb");
   ck_assert(n.processors == 1); /* all have the same cores */
-  /* without a column of NUMA nodes, devices with other cores are of another one; PIX: on the same PCIe switch */
+  /* without a column of NUMA nodes, devices with different cores are on different NUMA nodes; PIX: on the same PCIe
+   * switch */
   ck_assert_msg(tws_topology_read(plain, "t4.txt", &n, &err) == TWS_OK, "%s", err.message);
   ck_assert(n.devices == 4 && n.links == 0 && n.processors == 2 && n.sharers == 2);
   read_back(&n, "a100-40gb", 1, &c);
@@ -154,7 +155,7 @@ START_TEST(logs_become_tables) {
   tws_json_destroy(json);
   cJSON_free(text);
   cJSON_Delete(root);
-  /* a log that names no test says by its columns which it was: here each of two ranks gets half */
+  /* a log that names no test reveals it by its columns: here each of two ranks gets half */
   ck_assert_int_eq(tws_nccl_tests_read(RANKS("a") SUM("134217728", "16777216", "857.6"), "b", &read, &err), TWS_OK);
   ck_assert_int_eq(read.collective, TWS_COLLECTIVE_REDUCE_SCATTER);
   static const struct {
@@ -176,7 +177,7 @@ START_TEST(logs_become_tables) {
 }
 END_TEST
 
-/* Until 2021 only tests that have a root print one: the column after the sum is the time. */
+/* Before 2021, logs of tests without a root have no column for it: the column after the sum is the time. */
 START_TEST(logs_without_roots) {
   static const char ranks[] =
       "#   Rank  0 Pid 100 on a device  0 [0x3b] Tesla T4\n#   Rank  1 Pid 100 on a device  1 [0x86] Tesla T4\n"

@@ -30,7 +30,7 @@ static double number(const cJSON *object, const char *key) {
   return item->valuedouble;
 }
 
-/* Reads a file of weights into memory; *values are the first tensor that has this text in its name. */
+/* Reads a file of weights into memory; *values receives the first tensor whose name contains the text `tensor`. */
 static unsigned char *read_weights(const char *path, const char *tensor, const float **values, uint64_t *count) {
   FILE *file = fopen(path, "rb");
   ck_assert_ptr_nonnull(file);

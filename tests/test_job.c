@@ -1,4 +1,4 @@
-/* A job is one thing: where its ranks lie, which of them stand for others, its variants, and whether it fits. */
+/* A job: the placement of its ranks, its representative ranks, its variants, and whether it fits. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ START_TEST(ranks_fill_nodes) {
     ck_assert_int_eq(tws_mapping_nic(&m, rank), rank / 4); /* four devices to a NIC */
   }
   ck_assert_int_eq(tws_mapping_ranks_on_first_node(&m, (const int[]){6, 7, 8, 5}, 4), 3);
-  const tws_node_mapping host = tws_node_mapping_of(&cluster, 1, 5); /* spread over the nodes, more than cores or not */
+  const tws_node_mapping host = tws_node_mapping_of(&cluster, 1, 5); /* ranks on hosts are spread over the nodes */
   ck_assert_int_eq(host.slots, 2);
   ck_assert_int_eq(host.nodes, 3);
   ck_assert_int_eq(tws_mapping_most_on_node(&host), 2);
@@ -42,7 +42,8 @@ START_TEST(ranks_fill_nodes) {
 }
 END_TEST
 
-/* One rank stands for all where groups lie alike; all are taken where tensor groups of three meet nodes of eight. */
+/* One rank represents all where groups are placed alike; all ranks are taken where tensor groups of three lie on nodes
+ * of eight. */
 START_TEST(representative_ranks) {
   static const struct {
     int ranks, tensor, pipeline, stage, expected;
@@ -60,7 +61,7 @@ START_TEST(representative_ranks) {
     OK(tws_job_load(&spec, &job, &err));
     OK(tws_job_representatives(job, 0, &set, &err));
     ck_assert_msg(set.count == cases[i].expected, "case %zu: %d ranks", i, set.count);
-    if (set.count == tws_job_stages(job)) /* one for each stage, as others find it */
+    if (set.count == tws_job_stages(job)) /* one rank per stage, the same as tws_job_stage_rank() returns */
       for (int s = 0; s < set.count; s++) ck_assert_int_eq(set.ranks[s], tws_job_stage_rank(job, s));
     tws_rank_set_free(&set);
     OK(tws_job_representatives(job, job->ranks, &set, &err));
@@ -71,7 +72,7 @@ START_TEST(representative_ranks) {
 }
 END_TEST
 
-/* Whole replicas, the first and the last among them, or one rank of each stage. */
+/* The ranks that are verified are whole replicas, the first and the last among them, or one rank of each stage. */
 START_TEST(ranks_that_are_verified) {
   tws_job_spec spec = spec_of("gpt2", "dgx-a100:4");
   tws_job *job;
@@ -101,7 +102,7 @@ END_TEST
 
 /* ---- variants ---- */
 
-/* A variant of an open job and the job that another process loads from the variant's arguments are the same. */
+/* A variant of an open job equals the job that another process loads from the variant's arguments. */
 START_TEST(variants_are_jobs) {
   static const tws_variant variants[] = {
       {.stage = 0, .ranks = 1, .micro = 4, .accumulation = 2},
@@ -160,7 +161,8 @@ END_TEST
 
 /* ---- does it fit ---- */
 
-/* To the byte: what the device and the node have is enough, one byte more is not, and the answer says which. */
+/* A job that needs exactly the bytes of the device and the node fits; with one byte more it does not, and the answer
+ * names the device or the node. */
 START_TEST(fits_to_the_byte) {
   tws_job_spec spec = spec_of("gpt2", "dgx-a100");
   tws_job *job;
@@ -193,7 +195,7 @@ START_TEST(fits_to_the_byte) {
 }
 END_TEST
 
-/* Ranks of a node share its disks, where the cluster says how large they are. */
+/* The ranks of a node share its disks, where the cluster states their size. */
 START_TEST(nodes_share_their_disks) {
   tws_job_spec spec = spec_of("gpt2", "dgx-a100");
   tws_job *job;
@@ -214,7 +216,7 @@ START_TEST(nodes_share_their_disks) {
 }
 END_TEST
 
-/* Ranks of a host share one memory, whatever tier the bytes are of. */
+/* The ranks of a host share one memory, whatever tier their bytes are in. */
 START_TEST(hosts_share_their_memory) {
   tws_job_spec spec = spec_of("tiny-gpt2", "host");
   tws_job *job;
@@ -238,7 +240,7 @@ START_TEST(hosts_share_their_memory) {
 }
 END_TEST
 
-/* A job that cannot be built leaves no file and no memory. */
+/* A job that cannot be built leaves no file and leaks no memory. */
 START_TEST(bad_specifications) {
   static const struct {
     const char *model, *cluster, *set;

@@ -1,4 +1,4 @@
-/* JSON with places: what is read, what is refused and where, and that nothing breaks without memory. */
+/* The JSON reader: accepted and refused texts, lines and columns of items and errors, and exhausted memory. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -102,7 +102,7 @@ START_TEST(hjson) {
     ck_assert_msg(strncmp(err.message, refused[i][1], strlen(refused[i][1])) == 0, "%s: %s", refused[i][0],
                   err.message);
   }
-  const char open_ended[] = {'{', 'a', ':', '1', '}'}; /* the text need not end with a zero byte */
+  const char open_ended[] = {'{', 'a', ':', '1', '}'}; /* a text without a zero byte at its end */
   char *exact = malloc(sizeof open_ended);
   memcpy(exact, open_ended, sizeof open_ended);
   ck_assert_int_eq(tws_json_parse_hjson(exact, sizeof open_ended, "f", &json, &err), TWS_OK);
@@ -196,7 +196,7 @@ START_TEST(limits) {
 }
 END_TEST
 
-START_TEST(many_members_stay_quick) { /* quadratic duplicate checks would take minutes */
+START_TEST(many_members_stay_quick) { /* with a quadratic check for duplicates this would take minutes */
   enum { N = 100000 };
   tws_text text = {0};
   tws_json *json;
@@ -227,7 +227,7 @@ START_TEST(typed_members) {
 #define INT(key, low, high) tws_json_int(json, json->root, key, 0, low, high, 7, &i, &err)
   ck_assert(INT("i", 0, INT64_MAX) == TWS_OK && i == 500000000);
   ck_assert(INT("big", 0, INT64_MAX) == TWS_OK && i == INT64_MAX);
-  ck_assert(INT("huge", 0, INT64_MAX) == TWS_OK && i == INT64_MAX); /* what Python's sys.maxsize may become */
+  ck_assert(INT("huge", 0, INT64_MAX) == TWS_OK && i == INT64_MAX); /* sys.maxsize, as Python may write it */
   ck_assert(INT("low", INT64_MIN, INT64_MAX) == TWS_OK && i == INT64_MIN);
   ck_assert(INT("odd", 0, INT64_MAX) == TWS_OK && i == INT64_C(9007199254740993)); /* beyond a double */
   ck_assert(INT("n", 0, 9) == TWS_OK && i == 7);
@@ -253,7 +253,7 @@ START_TEST(typed_members) {
 }
 END_TEST
 
-/* ---- a random document keeps its values and its places ---- */
+/* ---- a random document keeps its values and the places of its members ---- */
 
 typedef struct expected {
   int line, column;

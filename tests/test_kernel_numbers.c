@@ -1,4 +1,5 @@
-/* Numbers under the host's kernels: the exponential, and every rounding of half precision and bfloat16, bit for bit. */
+/* Numeric helpers of the host's kernels: the exponential, and every rounding of half precision and bfloat16, bit for
+ * bit. */
 #define TWS_HOST_ISA test
 #include "real/host/kernels/vector.h"
 #include <cjson/cJSON.h>
@@ -30,8 +31,8 @@ START_TEST(exponential) {
 }
 END_TEST
 
-/* Every bfloat16 to float32 and back; every rounding case of float32: ties, the way up to infinity, denormal numbers,
- * NaN whose payload lies in the bits that are cut. */
+/* Converts every bfloat16 to float32 and back, and all kinds of float32 roundings: ties, overflow to infinity, denormal
+ * numbers, NaN whose payload is in the bits that are cut. */
 START_TEST(bf16_bits) {
   enum { ALL = 1 << 16, TAILS = 8 };
   static const uint32_t tail[TAILS] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x4000, 0xc000};
@@ -58,7 +59,7 @@ START_TEST(bf16_bits) {
 }
 END_TEST
 
-/* Likewise of half precision, against what it is made of: sign, exponent, fraction. */
+/* Returns the value of a half-precision number, computed from its sign, exponent and fraction. */
 static double half_value(uint32_t half) {
   const int exponent = half >> 10 & 31, sign = half >> 15 ? -1 : 1;
   const double fraction = half & 1023;
@@ -66,13 +67,13 @@ static double half_value(uint32_t half) {
   return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
 }
 
-/* The half that is nearest, the even one of two that are as near. */
+/* Returns the half-precision number that is nearest to x, and of two equally near ones the even one. */
 static uint16_t nearest_half(double x) {
   uint32_t low = 0, high = 0x7c00;
   const double size = fabs(x);
   if (isnan(x)) return 0x7e00;
   if (size >= 65520) return (uint16_t)(0x7c00 | (signbit(x) ? 0x8000 : 0));
-  while (high - low > 1) { /* positive halves are in the order of their bits */
+  while (high - low > 1) { /* the bits of positive halves are in the order of their values */
     const uint32_t middle = (low + high) / 2;
     if (half_value(middle) <= size)
       low = middle;
@@ -119,7 +120,7 @@ START_TEST(f16_bits) {
 }
 END_TEST
 
-/* Every code is the best that there is, and the largest of a block keeps its place. */
+/* Every code is the nearest one, and the largest value of a block is kept. */
 START_TEST(quantized) {
   enum { BLOCK = 66, BLOCKS = 200, COUNT = BLOCK * BLOCKS };
   static float values[COUNT], back[COUNT], scales[BLOCKS];
@@ -146,8 +147,8 @@ START_TEST(quantized) {
 }
 END_TEST
 
-/* Scales in 8 bits: each is at most half a step away, a step is a 127th of what any of its group differs from their
- * mean by, and equal ones are kept. */
+/* Quantizing scales to 8 bits: each scale is off by at most half a quantization step, a step is a 127th of the largest
+ * difference of a group's scale from their mean, and equal scales are kept exactly. */
 START_TEST(quantized_scales) {
   enum { GROUP = 256, GROUPS = 50, COUNT = GROUP * GROUPS };
   static float scales[COUNT], back[COUNT], means[GROUPS][2];
@@ -175,8 +176,8 @@ static float of_bits(uint32_t bits) {
   return value;
 }
 
-/* The values of all 256 codes of each 8-bit type are PyTorch's, and so is its rounding: halfway between two numbers,
- * close to that, and anywhere. */
+/* All 256 codes of each 8-bit type have PyTorch's values, and numbers are rounded like PyTorch's: halfway between two
+ * codes, close to that, and anywhere. */
 START_TEST(float8_golden) {
   tws_json *json = NULL;
   tws_error err = {0};
@@ -211,8 +212,8 @@ START_TEST(float8_golden) {
 }
 END_TEST
 
-/* Every instruction set rounds as base/float8.h does: all bfloat16 numbers, infinity and NaN among them, multiplied by
- * what makes the largest number the type's, and by 1. */
+/* Every instruction set rounds as base/float8.h does: all bfloat16 numbers, including infinity and NaN, multiplied by 1
+ * and by the factor that makes the largest number that of the type. */
 START_TEST(float8_codes) {
   enum { ALL = 1 << 16 };
   static uint16_t x[ALL];
@@ -249,7 +250,7 @@ START_TEST(float8_codes) {
 }
 END_TEST
 
-/* A tensor of zeros keeps its scale; what is not finite makes it not a number, and so every product. */
+/* The multiplier of a tensor of zeros is 1; infinity or NaN in a tensor makes it NaN, and thereby every product. */
 START_TEST(float8_scales) {
   ck_assert(tws_float8_multiplier(0, TWS_E4M3) == 1);
   ck_assert(tws_float8_multiplier(2, TWS_E4M3) == 224);

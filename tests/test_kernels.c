@@ -1,14 +1,14 @@
-/* One table of operation cases, and random shapes in addition, in several modes: against the float64 oracle, against
- * finite differences of it, bits that repeat, NaN that stays visible; always with guard zones around every operand and
- * read-only operands checked. */
+/* Runs one table of operation cases, and random shapes, in several modes: results against the float64 oracle, gradients
+ * against its finite differences, bits that repeat, NaN that stays visible; always with guard zones around every
+ * operand and checks that read-only operands are unchanged. */
 #include <check.h>
 #include <stdio.h>
 
 #include "tests/kernel_run.h"
 #include "tests/sanitized.h"
 
-/* With TWINSPEED_TEST_DEVICE=1 on a GPU's own libraries and instructions, which round where those that stand in for them
- * do not. */
+/* 1 with TWINSPEED_TEST_DEVICE=1: the test runs with a GPU's own libraries and instructions, which round in other
+ * places than the emulated ones. */
 static int on_device;
 
 static double root_mean_square(const double *v, int64_t count) {
@@ -22,10 +22,11 @@ static int is_product(const tws_work *w) {
          (w->code >= TWS_KERNEL_CONVOLUTION && w->code <= TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT);
 }
 
-/* Errors relative to the element and to the size of the whole: float32 sums of up to a thousand terms; half a unit in
- * the last place of bfloat16, or of half precision. The backward pass of attention reads rounded o and lse. */
+/* Returns the allowed error relative to the element and to the size of the operand: float32 sums of up to a thousand
+ * terms; half a unit in the last place of bfloat16, or of half precision. The backward pass of attention reads rounded
+ * o and lse. */
 static double tolerance(const tws_work *w, tws_dtype out) {
-  /* A device may multiply with probabilities of the storage type. */
+  /* A device may round the probabilities to the storage type before it multiplies. */
   if (w->code == TWS_KERNEL_ATTENTION && w->dtype != TWS_F32 && backend_kind == TWS_BACKEND_CUDA)
     return out == TWS_BF16 ? 1.2e-2 : out == TWS_F16 ? 1.5e-3 : 2e-5;
   if (w->code == TWS_KERNEL_ATTENTION_GRAD || w->code == TWS_KERNEL_DISENTANGLED_GRAD)
@@ -33,11 +34,11 @@ static double tolerance(const tws_work *w, tws_dtype out) {
   if (w->flags & TWS_STOCHASTIC && out == TWS_BF16) return 8e-3; /* a whole unit */
   if (w->code == TWS_KERNEL_ATTENTION && w->flags & TWS_ALIBI && out == TWS_F32)
     return 1e-5; /* scores like distances */
-  /* A product may be rounded before it is multiplied with the slope, or its activation is found: of 8 bits it is small
-   * here, where that shows. A device's library may round it before it adds a bias or what is there, and Hopper keeps
-   * some 14 bits of sums of products of 8. The library's epilogue writes the gradient of a bias, rounded, before the
-   * backend adds it to what is there, so that such sums are rounded twice, on the emulated device too. Sums over
-   * sources may be rounded after each of them. */
+  /* A product may be rounded before it is multiplied by the slope or before its activation is computed, which shows
+   * with products in 8 bits. A device's library may round a product before it adds a bias or the accumulated values,
+   * and Hopper keeps about 14 bits of the sums of products in 8 bits. The library's epilogue writes the gradient of a
+   * bias, rounded, before the backend adds it to what is there, so that such sums are rounded twice, on the emulated
+   * device too. Sums over sources may be rounded after each of them. */
   const uint32_t added = w->flags & (TWS_BIAS | TWS_ACCUMULATE);
   const int adds = on_device ? added != 0 : backend_kind == TWS_BACKEND_CUDA && added == (TWS_BIAS | TWS_ACCUMULATE);
   const int twice = (w->flags & TWS_GELU && (w->code == TWS_KERNEL_LINEAR_GRAD_INPUT || w->flags & TWS_FP8)) ||
@@ -46,8 +47,9 @@ static double tolerance(const tws_work *w, tws_dtype out) {
   const double sums = on_device && w->flags & TWS_FP8 ? 0x1p-12 : 0;
   return (twice ? 2 : sources) * (out == TWS_BF16 ? 4e-3 : out == TWS_F16 ? 5e-4 : 5e-6) + sums;
 }
-/* Sums of what is rounded before or after it is added up: the terms' errors do not know of each other. The root mean
- * square of one is at most half its tolerance, and the largest of some thousand sums is five times as far off. */
+/* Returns the allowed error of sums whose terms are rounded before or after they are added: the errors of terms are
+ * independent. The root mean square of a term's error is at most half its tolerance, and the largest of some thousand
+ * sums is off by five times as much. */
 static double rounded_terms(const tws_work *w, const values *want, int operand) {
   const int from =
       w->code == TWS_KERNEL_LINEAR_GRAD_INPUT || w->code == TWS_KERNEL_NORM_GRAD ? operand_named(want, "dx") : -1;
@@ -55,8 +57,8 @@ static double rounded_terms(const tws_work *w, const values *want, int operand) 
   return 2.5 * tolerance(w, want->info[from].dtype) * sqrt((double)w->d[0]) *
          root_mean_square(want->v[from], want->info[from].count);
 }
-/* A device may round the gradients of keys and values of each head of queries that shares them before it adds them up:
- * half a unit in the last place of the largest for each of them. */
+/* Returns the allowed error where a device rounds the gradients of keys and values for each query head that shares them
+ * before it adds them up: half a unit in the last place of the largest gradient per head. */
 static double rounded_heads(const tws_work *w, const double *want, int64_t count) {
   double largest = 0;
   if (w->code != TWS_KERNEL_ATTENTION_GRAD || w->dtype == TWS_F32 || !on_device) return 0;
@@ -64,16 +66,16 @@ static double rounded_heads(const tws_work *w, const double *want, int64_t count
   for (int64_t i = 0; i < count && heads > 1; ++i) largest = fmax(largest, fabs(want[i]));
   return sqrt((double)heads) * largest * (w->dtype == TWS_BF16 ? 0x1p-9 : 0x1p-12);
 }
-/* Half a unit in the last place of denormal numbers. Where a token has one choice, its probability is 1 but for
- * rounding. */
+/* Returns the absolute error that is always allowed: half a unit in the last place of denormal numbers. In a
+ * cross-entropy over one choice the probability is 1 except for rounding. */
 static double least_error(const tws_work *w, tws_dtype out) {
   if (w->code == TWS_KERNEL_CROSS_ENTROPY && on_device) return 0x1p-22;
   return out == TWS_F16 ? 0x1p-25 : 0;
 }
 
-/* On a device one bad access corrupts all that follows in its process, so that kernels can be tested apart:
- * TWINSPEED_TEST_KERNEL names those whose cases run, with commas between ("list": prints the names). A line before each
- * case names it, in case a process hangs or is killed. */
+/* Returns 1 if a kernel's cases are to run. On a device one bad access corrupts all later work of its process, so
+ * kernels can be tested separately: TWINSPEED_TEST_KERNEL lists their names, with commas between ("list": prints the
+ * names). A line before each case names it, in case a process hangs or is killed. */
 static int is_chosen(const tws_work *w) {
   const char *names = getenv("TWINSPEED_TEST_KERNEL"), *name = tws_kernel_name((tws_kernel)w->code);
   if (!names) return 1;
@@ -96,7 +98,7 @@ static int list_kernels(void) {
   return 0;
 }
 
-/* All on the host; other backends may lack some. */
+/* Returns 1 if the case is chosen and the backend supports it; the host has to support all. */
 static int is_there(const tws_work *w) {
   if (!is_chosen(w)) return 0;
   const int there = host->supports(w);
@@ -108,7 +110,7 @@ static int is_there(const tws_work *w) {
 /* Computes the oracle's results of the operands: the same for every backend and number of threads. */
 static values expected_values(const tws_work *w, const tws_arguments *a) {
   values want = make_values(w, a, 1);
-  for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten start from anything */
+  for (int k = 0; k < want.count; ++k) /* (+) outputs that are overwritten may start from any value */
     for (int64_t i = 0; i < want.info[k].count && want.info[k].access == TWS_OPERAND_WRITE; ++i) want.v[k][i] = 0;
   oracle_run(w, a, want.v, want.count);
   return want;
@@ -153,13 +155,14 @@ typedef struct forward_view {
   tws_arguments arguments;
   double *o[KERNEL_MAX_OPERANDS]; /* operands of the forward kernel */
   int count, out;                 /* out: its output */
-  const double *dy;               /* NULL: the loss is o[out] itself */
-  double *metrics;                /* ROUTER: the first of them is part of the loss */
-  const double *active;           /* o[0] is the GELU of it, when there is one */
+  const double *dy;               /* gradient of the output; NULL: the loss is o[out] itself */
+  double *metrics;                /* ROUTER: metrics[0] is part of the loss */
+  const double *active;           /* where not NULL: o[0] is the GELU of these values */
   int pair[4][2];                 /* gradient operand, forward operand; -1: none */
 } forward_view;
 
-/* The forward kernel that a gradient belongs to, on the same operands. zero: room for what does not matter. */
+/* Describes the forward kernel that a gradient belongs to, on the same operands. zero: memory for operands that do not
+ * matter. Returns 0 where there is none to compare with. */
 static int view_forward(const tws_work *w, const tws_arguments *a, const values *x, double *zero, double *out,
                         double *out2, forward_view *f) {
   double *const *v = x->v;
@@ -175,7 +178,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
     memcpy(f->o, operands, sizeof operands);              \
   } while (0)
 #define PAIR(n, gradient, forward) (f->pair[n][0] = (gradient), f->pair[n][1] = (forward))
-  if (w->flags & TWS_FP8) return 0; /* sums of what codes mean, as the oracle forms them: the same as of more bits */
+  if (w->flags & TWS_FP8) return 0; /* the oracle computes these from the codes' values, like products in more bits */
   switch ((tws_kernel)w->code) {
     case TWS_KERNEL_EMBEDDING_GRAD:
       FORWARD(EMBEDDING, v[1], 2, v[0], zero, out);
@@ -268,7 +271,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
     case TWS_KERNEL_SWIGLU_GRAD:
     case TWS_KERNEL_GEGLU_GRAD:
       FORWARD(GELU, v[0], 1, v[1], out);
-      f->work.code = w->code - 1; /* in the table of operators they come right before their gradients */
+      f->work.code = w->code - 1; /* these kernels immediately precede their gradients in the table of operators */
       PAIR(0, 2, 0);
       return 1;
     case TWS_KERNEL_HEADS_UNPACK:
@@ -365,7 +368,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
 #undef PAIR
 }
 
-/* Sum of dy y with one element of a forward operand moved by `change`. */
+/* Returns the sum of dy y with one element of a forward operand changed by `change`. */
 static double moved_loss(const forward_view *f, const values *x, int operand, int64_t index, double change) {
   operand_info info[KERNEL_MAX_OPERANDS];
   kernel_operands(&f->work, &f->arguments, 1, info);
@@ -428,7 +431,8 @@ START_TEST(gradient) {
 END_TEST
 
 /* ---- mode: same bits ---- */
-/* Products are cut by the number of threads, and these sums are of one part per thread. */
+/* Returns 1 if an operand's bits depend on the number of threads: products are divided among threads, and these sums
+ * have one part per thread. */
 static int depends_on_threads(const tws_work *w, int operand) {
   switch ((tws_kernel)w->code) {
     case TWS_KERNEL_LINEAR:
@@ -496,9 +500,9 @@ END_TEST
 #include "tests/kernel_optimizers.h"
 #include "tests/kernel_rounding.h"
 
-/* ---- outputs that may take an input's place ---- */
+/* ---- outputs that may use the memory of an input ---- */
 
-/* The output computed apart, and in the memory of one input. */
+/* Computes an output in memory of its own and in the memory of one input, and compares the bits. */
 static void compare_in_place(const tws_work *w, int out, int input) {
   const tws_arguments a = {{0.5}};
   values x = make_values(w, &a, 2);
@@ -515,7 +519,8 @@ static void compare_in_place(const tws_work *w, int out, int input) {
   free_values(&x);
 }
 
-/* Each output of a work that the table allows in the memory of inputs, in that of each of them; returns how many. */
+/* Compares each output of a work with the same output in the memory of each input that the table allows; returns the
+ * number of pairs. */
 static int compare_places(const tws_work *w) {
   operand_info info[KERNEL_MAX_OPERANDS];
   const int count = kernel_operands(w, NULL, 2, info);
@@ -528,7 +533,7 @@ static int compare_places(const tws_work *w) {
   return pairs;
 }
 
-/* Kernels whose fourth size divides others: of a block, or of a group of blocks. */
+/* Returns 1 for kernels whose fourth size is that of a block, or of a group of blocks, and divides other sizes. */
 static int counts_blocks(tws_kernel kernel) {
   return kernel == TWS_KERNEL_QUANTIZE_PARTS || kernel == TWS_KERNEL_DEQUANTIZE_PARTS ||
          kernel == TWS_KERNEL_DEQUANTIZE_TWICE || kernel == TWS_KERNEL_CODED_LINEAR;
@@ -553,7 +558,7 @@ START_TEST(in_place) {
 }
 END_TEST
 
-/* Activations far out: no overflow on the way, exact limits. */
+/* Activations of very large arguments do not overflow in between and reach their exact limits. */
 START_TEST(wide_activations) {
   static const float at[] = {-3e38F, -1e20F, -1e4F, -100, -30, -12,  -1e-6F, 0,
                              1e-30F, 1e-6F,  12,    30,   100, 1e4F, 1e12F,  1e18F};
@@ -691,7 +696,8 @@ int main(void) {
   tcase_set_timeout(single, 60);
   tcase_add_loop_test(modes, oracle, 0, ALL_CASES);
   if (on_host)
-    tcase_add_loop_test(modes, gradient, 0, ALL_CASES); /* others are held to the oracle, which is held here */
+    tcase_add_loop_test(modes, gradient, 0, ALL_CASES); /* other backends are compared with the oracle, which is checked
+                                                         * here */
   tcase_add_loop_test(repeats, repeatable, 0, ALL_CASES);
   tcase_add_loop_test(modes, not_finite, 0, ALL_CASES);
   tcase_add_loop_test(identities, vocabulary_in_parts, 0, IDENTITY_ROUNDS);

@@ -1,5 +1,5 @@
-/* The public header of the shared library: its calls return the numbers of the folders below it, and report faults with
- * status, message and hint. */
+/* The public header of the shared library: its calls return the figures of the program's own functions, and report
+ * faults with a status, a message and a hint. */
 /* ctest: library */
 #include <check.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ START_TEST(estimates_are_those_of_the_program) {
   }
   twinspeed_estimate last;
   ck_assert(twinspeed_estimate_job(open[JOBS - 1], &last, NULL) == TWINSPEED_OK);
-  ck_assert_int_eq(last.verdict, TWINSPEED_DOES_NOT_FIT); /* which is an answer, no failure */
+  ck_assert_int_eq(last.verdict, TWINSPEED_DOES_NOT_FIT); /* "does not fit" is an answer, and not an error */
   for (int i = 0; i < JOBS; i++) twinspeed_close(open[i]);
   twinspeed_close(NULL);
 }
@@ -206,7 +206,8 @@ START_TEST(older_callers_have_shorter_options) {
   twinspeed_options o = options_of(0);
   twinspeed_error error;
   twinspeed_job *job;
-  o.size = offsetof(twinspeed_options, stage); /* a header without the last members: they keep their defaults */
+  o.size = offsetof(twinspeed_options, stage); /* a caller with an older header, whose options lack the last members:
+                                                * these keep their defaults */
   o.stage = 77;
   ck_assert_msg(twinspeed_open(&o, &job, &error) == TWINSPEED_OK, "%s", error.message);
   twinspeed_job_facts facts;
@@ -226,7 +227,7 @@ static char *text_of(const char *path) {
   return text;
 }
 
-/* All four monitors have the numbers; a second monitor appends without another heading. */
+/* Custom metrics appear in the files of all four monitors; a second monitor appends to them without another heading. */
 START_TEST(custom_metrics_reach_all_monitors) {
   char cwd[400];
   twinspeed_error error;

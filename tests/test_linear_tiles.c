@@ -1,5 +1,5 @@
 /* ctest: engine mpi sampled */
-/* Weights of linear layers in tiles: what a device needs less, what is gathered, and that training does not notice. */
+/* Weights of linear layers in tiles: the memory that a device saves, the gathers, and losses that do not change. */
 #include "plan/plan.h"
 #include "train.h"
 
@@ -7,7 +7,8 @@ static tws_error err;
 
 enum { RANKS = 2, JOB_STEPS = 6 };
 
-/* A job of ranks_engine: `zero` of its section of the configuration, `more` of twinspeed's, `top` of its own. */
+/* A job of ranks_engine. zero: members of zero_optimization; more: members of "twinspeed"; top: members of the whole
+ * configuration. */
 typedef struct tiled_job {
   const char *name, *model, *zero, *more, *top;
 } tiled_job;
@@ -49,7 +50,7 @@ static tws_plan *plan_of(const tiled_job *j, tws_network **network, tws_config *
   return plan;
 }
 
-/* Bytes of a device's arenas, and the largest weight that was gathered. */
+/* Returns the bytes of a device's arena; *largest: elements of the largest gathered buffer. */
 static uint64_t device_bytes(const tiled_job *j, uint64_t *largest) {
   tws_network *network;
   tws_config *config;
@@ -65,7 +66,8 @@ static uint64_t device_bytes(const tiled_job *j, uint64_t *largest) {
   return bytes;
 }
 
-/* Returns the largest relative difference. */
+/* Compares the losses of a job, from step `from` on, with those of the job `with`. Returns the largest relative
+ * difference. */
 static double compare(const char *name, const char *with, int from, double most) {
   const curve *c = find(1, name), *reference = find(1, with);
   double worst = 0;
@@ -78,8 +80,8 @@ static double compare(const char *name, const char *with, int from, double most)
   return worst;
 }
 
-/* Whole and in tiles, even ones and others, with what else cuts layers up: losses do not change. In bf16 gradients of
- * inputs are rounded once a tile. */
+/* Losses do not change with tiles, of equal sizes and of others, together with other techniques that divide layers. In
+ * bf16 the gradients of inputs are rounded once per tile. */
 START_TEST(equal_losses) {
   static const struct {
     const char *with, *zero, *more, *top;
@@ -116,8 +118,8 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
-/* Parameters on the host, and a device that has just the memory that tiles need: whole weights do not go there, tiles
- * do, and nothing larger than a tile is gathered of a weight. */
+/* With parameters on the host and a device limit that only tiles fit, the job without tiles is refused, and the job
+ * with tiles trains with the same losses. */
 START_TEST(a_device_too_small_for_whole_weights) {
   static const char more[] = ",\"recompute\":\"full\",\"loss_tiles\":8,\"linear_tile_size\":1600";
   static const char offload[] =
@@ -156,7 +158,7 @@ START_TEST(a_device_too_small_for_whole_weights) {
 }
 END_TEST
 
-/* Saved in tiles, gone on from whole and in other tiles; and the other way round. */
+/* A checkpoint of a job with tiles resumes without tiles and with tiles of another size, and the reverse. */
 START_TEST(checkpoints) {
   const char *jobs = in_folder("jobs");
   char saved[2][64], last[2][160];
@@ -179,7 +181,8 @@ START_TEST(checkpoints) {
 }
 END_TEST
 
-/* Where only the head's weight and its gradient are too large, that is what is said, and it is so. */
+/* Where only the weight of the head and its gradient are too large for the device, the hint names linear_tile_size, and
+ * the job fits with it. */
 START_TEST(remedy) {
 #define LARGE                                                                                              \
   "estimate -m llama-3-405b --cluster dgx1-v100:16 --dtype fp16 --seq 5120 --micro-batch 1 "               \

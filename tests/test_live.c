@@ -1,6 +1,6 @@
 /* ctest: mpi */
-/* Progress of train: a few lines that refresh on a terminal, lines of JSON, and nothing of it in a pipe. A terminal is
- * as usable after Ctrl-C and changes of its width as before. */
+/* Live progress of train: a few lines that refresh on a terminal, lines of JSON, and no progress in a pipe. The
+ * terminal stays usable after Ctrl-C and after changes of its width. */
 #include <check.h>
 #include <poll.h>
 #include <signal.h>
@@ -110,7 +110,7 @@ static char *const *arguments_of(const char *steps, const char *ranks) {
   return list;
 }
 
-/* The lines have the figures, replace each other, and are gone at the end. */
+/* The progress lines show the figures, replace each other, and disappear at the end. */
 START_TEST(lines_refresh_and_vanish) {
   start(arguments_of("60", "1"));
   ck_assert_int_eq(end(), 0);
@@ -123,7 +123,7 @@ START_TEST(lines_refresh_and_vanish) {
 }
 END_TEST
 
-/* Ctrl-C, after the window became narrower: the message has a line of its own. */
+/* After the window has become narrower, lines fit it; after Ctrl-C the error message has a line of its own. */
 START_TEST(a_terminal_survives) {
   for (int ranks = 1; ranks <= 2; ranks++) {
     start(arguments_of("1000000", ranks == 1 ? "1" : "2"));
@@ -132,7 +132,7 @@ START_TEST(a_terminal_survives) {
     const size_t from = terminal.length;
     ck_assert_int_eq(read_until("tokens/s, ", 6), 1);
     terminal.text[terminal.length] = '\0';
-    const char *narrow = strstr(terminal.text + from, "\nstep "); /* lines of the earlier width stay */
+    const char *narrow = strstr(terminal.text + from, "\nstep "); /* earlier lines keep the old width */
     if (!narrow) narrow = strstr(terminal.text + from, "\n\033[Kstep ");
     ck_assert_ptr_nonnull(narrow);
     check_widths((size_t)(narrow - terminal.text), NARROW);
@@ -184,6 +184,7 @@ int main(void) {
   tcase_add_test(tests, a_terminal_survives);
   tcase_add_test(tests, pipes_get_no_lines);
   suite_add_tcase(suite, tests);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   return run_suite(suite);
 }

@@ -1,4 +1,4 @@
-/* The loss scale against recorded runs of the reference implementation, and what holds for every run. */
+/* The loss scale compared with recorded runs of the reference implementation, and invariants of every run. */
 #include <check.h>
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -20,7 +20,7 @@ static tws_config adaptive(int64_t power, int64_t window, int64_t hysteresis, in
   return c;
 }
 
-/* Each line of a trace: scale, hysteresis, iteration of the last overflow (-1: none), number of updates. */
+/* Compares each line of a trace: scale, hysteresis, iteration of the last overflow (-1: none), number of updates. */
 START_TEST(golden) {
   tws_json *json = golden_file("loss_scaler.json");
   const cJSON *item;
@@ -60,8 +60,8 @@ START_TEST(golden) {
 }
 END_TEST
 
-/* A scale is a power of two times the minimum or the first one, between them and 2^126; it goes down only in an
- * overflow and up only without; when it can go no lower it is the minimum. */
+/* The scale is a power of two times its minimum or its first value, and lies between the minimum and 2^126. It falls
+ * only after an overflow and rises only without one; where it cannot be halved it becomes the minimum. */
 START_TEST(any_run) {
   for (uint64_t trial = 0; trial < 2000; trial++) {
     uint32_t w[4], v[4];

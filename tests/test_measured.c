@@ -28,7 +28,8 @@ static double step_of(const char *words) {
   return step;
 }
 
-/* A measured step is the prediction of its own configuration, and moves that of others the same way. */
+/* With the measured step of a configuration, its prediction equals the measurement, and predictions of other
+ * configurations change in the same direction. */
 START_TEST(a_step_rescales) {
   const double before = step_of("--micro-batch 2"), other = step_of("--micro-batch 1");
   char words[128];
@@ -40,7 +41,8 @@ START_TEST(a_step_rescales) {
 }
 END_TEST
 
-/* Three configurations of a site whose factors are known determine them: a fourth is predicted. */
+/* The steps of three configurations on a site with known factors determine these factors, so that the fourth step is
+ * predicted. */
 START_TEST(steps_of_a_known_site) {
   static const double site[TWS_SCALE_COUNT] = {1.25, 1.1, 1.8}, none[TWS_SCALE_COUNT] = {0};
   tws_timed_job steps[3];
@@ -71,7 +73,7 @@ START_TEST(steps_of_a_known_site) {
 }
 END_TEST
 
-/* Rates determine their factors exactly. */
+/* Measured rates of a product and of an all-gather determine their factors exactly. */
 START_TEST(rates_rescale) {
   command_result r = twinspeed(
       "estimate -m llama-2-7b --cluster dgx-a100:2 --dtype bf16 --stage 3 --micro-batch 1 -q "
@@ -131,7 +133,7 @@ START_TEST(of_all_planning_verbs) {
 }
 END_TEST
 
-/* Runs of Megatron-Core on eight B200: each in turn is the one measurement. */
+/* Runs of Megatron-Core on eight B200: each run alone, as the only measurement, predicts the others within limits. */
 START_TEST(one_run_predicts_the_others) {
   static const struct {
     const char *group;

@@ -9,8 +9,7 @@
 #include "tests/command.h"
 #include "tests/suite.h"
 
-/* Limits for the plan that was measured, and for one that has changed since, which only shows that nothing is far off.
- */
+/* Limits of relative errors: for the plan that was measured, and for a plan that has changed since. */
 static const double limit = 0.05, limit_of_changed_plans = 0.2;
 
 static double member(const cJSON *object, const char *key) {
@@ -36,7 +35,7 @@ static double arena_now(const cJSON *run, const char *folder) {
   return bytes;
 }
 
-/* Simulated, or estimated in a build without the simulator. */
+/* Returns the simulated seconds of a step; estimated ones in a build without the simulator. */
 static double seconds_now(const cJSON *run, const char *folder) {
   const int simulates = access(TWS_BUILD_DIR "/twinspeed_sim.so", R_OK) == 0;
   command_result r = twinspeed("%s -m %s %s --profile %s/profile.json --json", simulates ? "simulate" : "estimate",

@@ -1,6 +1,6 @@
 /* ctest: engine */
-/* DeepSpeed's gating (tests/golden/moe_gating.json) against the router: capacities, choices, slots, weights, the loss
- * that balances and the counts. */
+/* The router compared with DeepSpeed's gating (tests/golden/moe_gating.json): capacities, choices, slots, weights, the
+ * auxiliary loss and the counts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,14 +57,14 @@ static tws_routing routing_of(const cJSON *item, int choices, const char *policy
   tws_routing r = tws_routing_like_deepspeed(experts_of(item), choices, number(item, "capacity_factor"),
                                              integer(item, "min_capacity"), 0);
   if (!policy) return r;
-  r.by_choice = 0; /* topkgating also with two choices */
+  r.by_choice = 0; /* DeepSpeed's topkgating, also with two choices */
   r.renormalizes = 1;
   r.keeps = strcmp(policy, "probs") == 0 ? TWS_KEEPS_PROBABLE : TWS_KEEPS_FIRST;
   return r;
 }
 
-/* Loss and counts, and every route; with `loose` only how many of an expert's routes are kept, as DeepSpeed's order of
- * equal scores is its library's. */
+/* Compares the loss, the counts and every route; with `loose` only the number of kept routes per expert, because the
+ * order of equal scores depends on DeepSpeed's library. */
 static void compare_gating(const cJSON *item, const gating *g, int loose, const char *what) {
   const cJSON *indices = member(item, "indices"), *locations = member(item, "locations"),
               *gates = member(item, "gates");
@@ -90,9 +90,9 @@ static void compare_gating(const cJSON *item, const gating *g, int loose, const 
     ck_assert_int_eq(g->counts[e * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED], kept[e]);
 }
 
-/* A mask of tokens (DeepSpeed's used_token): those that are left are routed as if there were no others, into as many
- * slots as all would have; the loss alone still has the probabilities of all, and counts as shares of all. Which of an
- * expert's routes are kept is its library's order, as above; how many is not. */
+/* Compares a case with a mask of tokens (DeepSpeed's used_token): unmasked tokens are routed as if there were no
+ * others, into as many slots as all tokens would have; only the loss still uses the probabilities and the number of all
+ * tokens. Which routes of an expert are kept depends on the order of DeepSpeed's library, but their number does not. */
 static void compare_used(const cJSON *item, const tws_routing *routing, int64_t capacity, const char *what) {
   cJSON *used = cJSON_Duplicate(item, 1);
   const gating all = route(item, routing, capacity);
@@ -162,8 +162,8 @@ START_TEST(gating_is_deepspeeds) {
 }
 END_TEST
 
-/* With as many slots as tokens, or with slots that all experts share for exactly as many routes as there are, nothing
- * is dropped, whatever the logits, and no slot has two tokens. */
+/* With as many slots per expert as tokens, or with shared slots for exactly the number of routes, no route is dropped,
+ * whatever the logits, and no slot has two tokens. */
 START_TEST(nothing_is_dropped_with_a_slot_for_each_route) {
   enum { TOKENS = 24, EXPERTS = 6, ROUNDS = 10000 };
   tws_backend *backend = NULL;
@@ -193,7 +193,8 @@ START_TEST(nothing_is_dropped_with_a_slot_for_each_route) {
 }
 END_TEST
 
-/* Two packs of three experts with rows for half of the routes each: all tokens go to one expert. */
+/* The error names the experts of a pack whose rows do not suffice: two packs of three experts have rows for half of the
+ * routes each, and all tokens choose one expert. */
 START_TEST(a_pack_that_is_too_small_names_its_expert) {
   enum { TOKENS = 12, EXPERTS = 6 };
   tws_backend *backend = NULL;

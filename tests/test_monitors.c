@@ -1,5 +1,5 @@
 /* ctest: mpi */
-/* Monitors: TensorBoard's events, csv_monitor, JSON lines and Prometheus, each alone and of runs.
+/* Monitors: TensorBoard's events, csv_monitor, JSON lines and Prometheus, each alone and in runs.
  * golden/events.tfevents was written by TensorBoard's own writer (tensorboard 2.21.0 and protobuf 7.36.2 on Python:
  * summary.writer's RecordWriter and event_pb2.Event), with what golden_events() has here. */
 #include <check.h>
@@ -102,7 +102,7 @@ static void check_sum(const unsigned char *bytes, size_t count) {
   ck_assert_uint_eq(little(bytes + count, 4), (uint32_t)((crc >> 15 | crc << 17) + 0xa282ead8u));
 }
 
-/* Whole records with right checksums from beginning to end; returns how many. */
+/* Checks that a file consists of whole records with right checksums; returns their number. */
 static int check_records(const char *path) {
   size_t length, at = 0;
   char *text = slurp(path, &length);
@@ -120,7 +120,7 @@ static int check_records(const char *path) {
   return count;
 }
 
-/* Returns the path of the only file in a folder whose name begins so, or of the `number`-th; NULL: there are fewer. */
+/* Returns the path of the folder's event file number `number`, the oldest first; NULL: there are fewer. */
 static const char *event_file(const char *path, int number) {
   static char found[512];
   char pattern[400], command[512];
@@ -160,7 +160,7 @@ START_TEST(records_are_those_of_wandb) {
 }
 END_TEST
 
-/* Chunks with right checksums, that of liblzma, from beginning to end; returns how many records they are. */
+/* Checks that a file consists of whole chunks with right checksums, those of liblzma; returns the number of records. */
 static int check_chunks(const char *path) {
   enum { BLOCK = 32768, HEAD = 7, FULL = 1, LAST = 4 };
   size_t length, at = HEAD;
@@ -188,7 +188,7 @@ static int check_chunks(const char *path) {
   return count;
 }
 
-/* The only file that a shell's pattern names in the folder. */
+/* Returns the only file in the folder whose name matches a shell pattern. */
 static const char *found_file(const char *pattern) {
   static char found[512];
   char command[512];
@@ -203,7 +203,7 @@ static const char *found_file(const char *pattern) {
 
 /* ---- Comet ---- */
 
-/* An entry of an archive as text, its checksum compared. */
+/* Returns the text of an entry of an archive, whose checksum is compared. */
 static char *entry_of(const char *path, const char *name) {
   tws_archive *archive;
   ck_assert_msg(tws_archive_open(path, &archive, &err) == TWS_OK, "%s", err.message);
@@ -249,8 +249,8 @@ static void check_experiment(const char *path, const char *key) {
   tws_free(text);
 }
 
-/* Files are whole after every step, without being closed; a number is written at each interval of samples; an existing
- * file of the same name stays. */
+/* Comet's archives are complete after every step, without being closed; numbers are written at the interval of samples;
+ * an existing file of the same name stays. */
 START_TEST(archives_of_comet) {
   static const char key[] = "abcdefabcdefabcdefabcdefabcdef12";
   static const char path[] = ".cometml-runs/abcdefabcdefabcdefabcdefabcdef12.zip";
@@ -363,7 +363,7 @@ START_TEST(lines_and_prometheus) {
 }
 END_TEST
 
-/* The first step opens files; no later one takes memory. */
+/* Monitors open their files in the first step, and later steps allocate no memory. */
 START_TEST(steps_take_no_memory) {
   char csv[300], events[300], lines[300], prometheus[300];
   snprintf(csv, sizeof csv, "%s", in_folder("csv"));
@@ -396,7 +396,7 @@ START_TEST(steps_take_no_memory) {
   char *messages = entry_of(found_file(".cometml-runs/*.zip"), "messages.json");
   ck_assert_int_eq(count_in(messages, "\"Train/Samples/lr\""), 1000);
   tws_free(messages);
-  char *text = slurp(prometheus, NULL); /* the last step, however short the run was */
+  char *text = slurp(prometheus, NULL); /* Prometheus has the last step, whatever the interval */
   ck_assert_ptr_nonnull(strstr(text, "twinspeed_step{run=\"no\"} 1037\n"));
   tws_free(text);
 }
@@ -436,7 +436,8 @@ static int count_bytes(const char *path, const char *what, size_t size) {
 }
 #define PNG "\x89PNG\r\n\x1a\n"
 
-/* Losses of more steps than a figure has points, without memory after the first; none for a run that failed. */
+/* Figures of more steps than a figure has points are drawn without memory after the first step, and a run that failed
+ * draws none. */
 START_TEST(figures_of_long_runs) {
   char events[300];
   snprintf(events, sizeof events, "%s", in_folder("events"));
@@ -469,7 +470,7 @@ END_TEST
 
 /* ---- times of passes ---- */
 
-/* Two streams: what overlaps counts once in each pass. */
+/* The seconds of a pass are the union of its operations' intervals: times that overlap on two streams count once. */
 START_TEST(passes_are_unions_of_intervals) {
   tws_op ops[5] = {
       {.kind = TWS_OP_COMPUTE, .phase = TWS_PHASE_FORWARD, .stream = 0},
@@ -520,7 +521,7 @@ static void write_inputs(void) {
 }
 
 static void tidy_up(void) {
-  ck_assert_int_eq(chdir(start), 0); /* without forks another test comes in this process */
+  ck_assert_int_eq(chdir(start), 0); /* without forks the next test runs in this process */
   remove_folder();
 }
 
@@ -529,7 +530,8 @@ static void file_of(const char *name) {
   ck_assert(file && fclose(file) == 0);
 }
 
-/* The monitors of DeepSpeed's documentation, with folders of the test. */
+/* Writes a configuration with the monitors of DeepSpeed's documentation, in the test's folders, and the members
+ * `more`. */
 static void write_config(const char *more) {
   FILE *file = fopen(config_path, "w");
   fprintf(
@@ -549,7 +551,7 @@ static int count_lines(const char *path, const char *with) {
   return count;
 }
 
-/* The number that a line of JSON lines has. */
+/* Returns the number of this name in a line of a file of JSON lines. */
 static double number_of_line(const char *path, int line, const char *name) {
   char *text = slurp(path, NULL), *at = text;
   tws_json *json;
@@ -566,7 +568,7 @@ static const char *with_images(void) {
   return tws_plot_available() ? " --set twinspeed.tensorboard_images=true" : "";
 }
 
-/* The events have the figures of memory and of losses of a run with_images(). */
+/* Asserts that the events contain the figures of memory and losses of a run with_images(). */
 static void assert_images(const char *path) {
   if (!tws_plot_available()) return;
   ck_assert_int_eq(count_bytes(path, PNG, 8), 2);
@@ -576,7 +578,8 @@ static void assert_images(const char *path) {
 
 #define RUN "train -m tiny-gpt2 -c %s --data %s -n 2 --threads 1 --quiet"
 
-/* Rank 0 alone writes; a resumed run appends to files, and begins another one of events. */
+/* Only rank 0 writes; a resumed run appends to the files of JSON lines and Prometheus, and begins a new file of
+ * events. */
 START_TEST(a_run_and_its_continuation) {
   write_config(", \"wall_clock_breakdown\": true");
   const char *lines = in_folder("run.jsonl"), *prometheus = in_folder("run.prom"), *saved = in_folder("saved");
@@ -627,7 +630,7 @@ START_TEST(a_run_and_its_continuation) {
 }
 END_TEST
 
-/* Loss scales of fp16, evaluations, and data that are read: nothing else on the list is left out. */
+/* Monitors write the loss scales of fp16, skipped steps and losses of evaluations. */
 START_TEST(numbers_of_fp16_and_evaluations) {
   write_config(", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 40}");
   char logs[300], path[400];
@@ -649,7 +652,8 @@ START_TEST(numbers_of_fp16_and_evaluations) {
 }
 END_TEST
 
-/* The client's folder where the program runs; a run that failed says so. What is secret is in no file. */
+/* Runs of Weights & Biases are written to its client's folder in the working directory, and a failed run is marked as
+ * failed. No file contains a secret. */
 START_TEST(offline_runs_of_wandb) {
   write_config(
       ", \"wandb\": {\"enabled\": true, \"team\": \"my_team\", \"group\": \"my_group\"}, "
@@ -697,7 +701,7 @@ START_TEST(folders_that_cannot_be_made) {
 }
 END_TEST
 
-/* Ended by Ctrl-C: whole lines and records of the steps that were done. */
+/* A run that Ctrl-C ends leaves whole lines and records of the completed steps. */
 START_TEST(interrupted_runs_leave_whole_records) {
   char logs[300], line[2048], loss[400];
   write_config("");
@@ -745,7 +749,7 @@ START_TEST(interrupted_runs_leave_whole_records) {
 }
 END_TEST
 
-/* Times are those of the virtual cluster; the losses are a training's. */
+/* Monitors of an emulation have the times of the virtual cluster and the losses of a training. */
 START_TEST(emulated_runs) {
   write_config(", \"wall_clock_breakdown\": true");
   char lines[300], again[300], logs[300];
@@ -802,6 +806,7 @@ int main(void) {
   tcase_add_test(tests, interrupted_runs_leave_whole_records);
   tcase_add_test(tests, emulated_runs);
   suite_add_tcase(suite, tests);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   return run_suite(suite);
 }

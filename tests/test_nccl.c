@@ -1,4 +1,4 @@
-/* NCCL's predicted choices next to those that were measured, and the same at two fidelities. */
+/* NCCL's predicted choices compared with measured ones, and equal at two fidelities. */
 #include <math.h>
 
 #include "models/hardware/nccl.h"
@@ -14,8 +14,9 @@ static tws_nccl_choice choose(const char *spec, int generation, tws_collective c
   return choice;
 }
 
-/* Bus bandwidth of large all-reduces, GB/s: nccl-tests and torch's all_reduce_bench, stas00/ml-engineering,
- * network/README.md; the last three rows are of five, six and seven of eight devices. Nothing is fitted. */
+/* The predicted time of large all-reduces is near measured bus bandwidths in GB/s: nccl-tests and torch's
+ * all_reduce_bench, stas00/ml-engineering, network/README.md. The last three rows use five, six and seven of eight
+ * devices. No figure is fitted. */
 START_TEST(large_sums_take_what_was_measured) {
   static const struct {
     const char *cluster;
@@ -40,7 +41,7 @@ START_TEST(large_sums_take_what_was_measured) {
 }
 END_TEST
 
-/* By hand, from the figures of src/graph/tuning.cc. */
+/* The choice of algorithm and protocol, computed by hand from the figures of NCCL's src/graph/tuning.cc. */
 START_TEST(protocols_change_with_the_bytes) {
   tws_nccl_choice c = choose("dgx-a100", TWS_GENERATION_AMPERE, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1 << 16);
   ck_assert(c.algorithm == TWS_NCCL_RING && c.protocol == TWS_NCCL_LL);
@@ -52,7 +53,8 @@ START_TEST(protocols_change_with_the_bytes) {
   c = choose("dgx-a100", TWS_GENERATION_AMPERE, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1e9);
   ck_assert(c.protocol == TWS_NCCL_SIMPLE);
   ck_assert_double_eq_tol(c.seconds, 8.4e-6 + 14 * 3.4e-6 + 1e9 / (240e9 * 8 / 14), 1e-9);
-  /* many nodes: trees, whose latency grows with the logarithm; gathers have none, and one rank a node has PAT */
+  /* many nodes: all-reduces use trees, whose latency grows with the logarithm; gathers have no tree, and use PAT with
+   * one rank per node */
   c = choose("dgx-a100:64", TWS_GENERATION_AMPERE, TWS_COLLECTIVE_ALL_REDUCE, 512, 8, 1 << 20);
   ck_assert_int_eq(c.algorithm, TWS_NCCL_TREE);
   c = choose("dgx-a100:64", TWS_GENERATION_AMPERE, TWS_COLLECTIVE_ALL_GATHER, 512, 8, 1 << 20);

@@ -31,7 +31,7 @@ static tws_code parse(const char *text, tws_network **network, tws_error *err) {
   return code;
 }
 
-/* Public counts: Hugging Face's num_parameters(); papers round them. */
+/* Parameter counts equal Hugging Face's num_parameters(), which papers round. */
 START_TEST(public_counts) {
   static const struct {
     const char *name;
@@ -66,7 +66,7 @@ START_TEST(public_counts) {
 END_TEST
 
 /* Models of experts by their own files, cut down to the keys that matter: counts of all parameters are num_parameters()
- * of Transformers 5.23.0; a token does not meet the experts that it does not choose. */
+ * of Transformers 5.23.0; the active parameters leave out the experts that a token does not choose. */
 START_TEST(expert_counts) {
   static const struct {
     const char *text;
@@ -116,7 +116,8 @@ START_TEST(expert_counts) {
 }
 END_TEST
 
-/* Parameters that a token uses ("active"), which the papers round (Jiang et al. 2024: 13B and 39B of 47B and 141B). */
+/* The parameters that a token uses ("active") equal the papers' numbers, which are rounded (Jiang et al. 2024: 13B and
+ * 39B of 47B and 141B). */
 START_TEST(active_counts) {
   static const struct {
     const char *name;
@@ -131,7 +132,7 @@ START_TEST(active_counts) {
 }
 END_TEST
 
-START_TEST(padded_gpt2) { /* llm.c's count with the vocabulary padded to 50304 */
+START_TEST(padded_gpt2) { /* llm.c's parameter count, with the vocabulary padded to 50304 */
   tws_network *network = load("gpt2", 128);
   ck_assert_int_eq(network->padded_vocabulary, 50304);
   ck_assert_int_eq(tws_network_params(network, 0), 124475904);
@@ -139,7 +140,7 @@ START_TEST(padded_gpt2) { /* llm.c's count with the vocabulary padded to 50304 *
 }
 END_TEST
 
-/* PaLM, appendix B: 6 N + 12 L H Q T a token, N without the embedding tables that are only looked up. */
+/* FLOPs follow PaLM, appendix B: 6 N + 12 L H Q T per token, N without the embedding tables that are only looked up. */
 START_TEST(flops_follow_palm) {
   tws_network *network = load("llama-2-7b", 0);
   double products = 6738415616.0 - 32000.0 * 4096 - 65.0 * 4096; /* without lookup and norms */
@@ -154,8 +155,8 @@ START_TEST(flops_follow_palm) {
 }
 END_TEST
 
-/* Every value has one producer, which comes before its readers; parameters belong to the first module that uses them;
- * features fit along the edges; layers are equal blocks. */
+/* Asserts that a graph is consistent: each value has one producer, which precedes its readers; parameters belong to the
+ * first module that uses them; features match along the edges; all layers are equal blocks. */
 static void check_graph(const tws_network *net) {
   ck_assert_uint_eq(net->layer_first + net->layer_stride * (uint32_t)net->layers + 3, net->module_count);
   uint32_t *produced = calloc(net->value_count + 1, sizeof *produced);
@@ -271,7 +272,7 @@ START_TEST(initial_values) {
 }
 END_TEST
 
-/* Random legal configurations: the graph holds together and the count is the textbook formula. */
+/* Random legal configurations give a consistent graph, and their parameter count is that of the textbook formula. */
 START_TEST(random_configurations) {
   for (uint64_t c = 0; c < 300; c++) {
     uint32_t r[4], s[4];
@@ -374,7 +375,7 @@ END_TEST
   "{\"model_type\":\"" type                                                                 \
   "\",\"num_hidden_layers\":2,\"hidden_size\":16,\"intermediate_size\":8,\"vocab_size\":9," \
   "\"num_attention_heads\":2,\"num_key_value_heads\":2"
-/* text, code, a part of the message, the line:column that must be named */
+/* configuration, error code, a part of the message, and the line:column that the message has to name */
 static const struct refusal {
   const char *text;
   tws_code code;
@@ -497,7 +498,8 @@ END_TEST
 
 /* ---- safetensors ---- */
 
-/* A file with this header, `data` bytes after it, and a stated length (-1: the true one). */
+/* Writes a safetensors file with this header and `data` bytes after it; stated: the length that the file states (-1:
+ * the true one). Returns its path. */
 static const char *put(const char *name, const char *header, int data, int64_t stated) {
   const char *path = in_folder(name);
   FILE *file = fopen(path, "wb");
@@ -595,7 +597,7 @@ START_TEST(kernel_counts) {
   ck_assert_double_eq(tws_work_bytes(&grad), 2 * (21 + 15) + 4 * 35);
   grad.flags = TWS_ACCUMULATE;
   ck_assert_double_eq(tws_work_bytes(&grad), 2 * (21 + 15) + 8 * 35);
-  /* causal: 1 + 2 + 3 + 4 pairs a head */
+  /* causal attention of 4 tokens: 1 + 2 + 3 + 4 pairs per head */
   tws_work attention = {.code = TWS_KERNEL_ATTENTION, .d = {2, 4, 6, 3, 8}};
   ck_assert_double_eq(tws_work_flops(&attention), 2 * 2 * 10.0 * 2 * 6 * 8);
   ck_assert_double_eq(tws_work_bytes(&attention), 8 * (12 * 8 * 4 + 6 * 8 * 4 + 6 * 4));

@@ -1,5 +1,5 @@
-/* Networks that files describe module by module: training against PyTorch's losses, on several ranks and stages, random
- * networks through all readers and finite differences, and faulty files. */
+/* Networks that files describe module by module: losses compared with PyTorch's, on several ranks and stages; random
+ * networks, which are planned, simulated and differentiated; and faulty files. */
 /* ctest: engine mpi */
 #include <ctype.h>
 
@@ -33,7 +33,7 @@ static char *text_of(const char *path) {
   return text;
 }
 
-/* Sixteen pictures: class i mod 10, and pixels by a formula. */
+/* Writes sixteen pictures: picture i has class i mod 10, and a formula gives its pixels. */
 enum { PICTURES = 16, SIDE = 32, CHANNELS = 3, CLASSES = 10, TRAINED = 20 };
 static void write_pictures(const char *path) {
   FILE *file = fopen(path, "wb");
@@ -125,7 +125,8 @@ static void train_described(int alex, const char *options, double loss[TRAINED])
   command_free(&r);
 }
 
-/* Twenty steps are at most twice as far from float64 as PyTorch's own in float32, whatever divides the job. */
+/* After twenty steps losses differ from float64 by at most twice as much as PyTorch's float32 losses, however the job
+ * is divided. */
 START_TEST(losses_are_pytorchs) {
   static const struct {
     int alex;
@@ -157,7 +158,7 @@ START_TEST(losses_are_pytorchs) {
 }
 END_TEST
 
-/* ---- the tutorials' networks ---- */
+/* ---- networks of tutorials ---- */
 
 START_TEST(sizes_are_published) {
   static const struct {
@@ -197,7 +198,7 @@ static void random_pictures(uint64_t seed, tws_text *out) {
     const uint64_t at = 100 * (uint64_t)(i + 1);
     const int window = pick(seed, at, 1, side < 3 ? side : 3), padding = window == 3 ? pick(seed, at + 1, 0, 1) : 0;
     const int stride = pick(seed, at + 2, 1, 2), out_width = 2 * pick(seed, at + 3, 1, 3);
-    const int normed = pick(seed, at + 5, 0, 1); /* a norm takes the bias out again */
+    const int normed = pick(seed, at + 5, 0, 1); /* a norm follows, which removes any bias */
     tws_text_add(out,
                  "{\"name\":\"c%d\",\"type\":\"convolution\",\"out\":%d,\"side\":%d,\"stride\":%d,\"padding\":%d,"
                  "\"bias\":%s,\"groups\":%d},",
@@ -341,7 +342,7 @@ START_TEST(faults_are_told) {
 }
 END_TEST
 
-/* Files of which one number, name or bracket is another one: each is read, or refused with its place and a remedy. */
+/* Files in which one number, name or bracket was changed are read, or are refused with the place and a remedy. */
 START_TEST(changed_files_are_read_or_refused) {
   enum { CHANGED = 400 };
   char *text = text_of(model_path[0]);

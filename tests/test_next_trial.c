@@ -1,4 +1,4 @@
-/* Which configuration is run next, and what runs say of a profile: on results that are known. */
+/* The choice of the next configuration to run, and corrections of a profile by runs, with known results. */
 #include <check.h>
 #include <gsl/gsl_randist.h>
 #include <gsl/gsl_rng.h>
@@ -19,8 +19,8 @@ static tws_variant variants[POINTS];
 static tws_trial_point points[POINTS];
 static double truth[POINTS];
 
-/* Predictions that do not know of what slows large micro batches of stages 2 and 3 down: their own best is among them.
- */
+/* Makes points whose predictions ignore a slowdown of large micro-batches at stages 2 and 3, so that the best
+ * prediction is wrong. */
 static void make_points(void) {
   for (int i = 0; i < POINTS; i++) {
     const int stage = i / MICROS, micro = i % MICROS;
@@ -31,7 +31,7 @@ static void make_points(void) {
   }
 }
 
-/* Trials until the rule ends the search; returns how many. */
+/* Runs trials until the rule ends the search; returns their number. */
 static int run(const tws_trial_rule *rule, int *tried) {
   int count = 0, next;
   make_points();
@@ -62,7 +62,8 @@ START_TEST(orders) {
 }
 END_TEST
 
-/* In the order of the space every trial up to the end of a stage is better than the one before. */
+/* Early stopping ends the search 3 trials after the best one: in the order of the space, trials improve up to the end
+ * of the first stage. */
 START_TEST(stops_early) {
   int tried[POINTS];
   const tws_trial_rule rule = {.tuner = TWS_TUNER_GRIDSEARCH, .trials = 1000, .early_stopping = 3};
@@ -74,7 +75,7 @@ START_TEST(model_learns_the_residuals_of_predictions) {
   int tried[POINTS], best = 0, found = -1;
   const tws_trial_rule rule = {.trials = 12};
   ck_assert_int_eq(run(&rule, tried), 12);
-  ck_assert_int_eq(tried[0], POINTS - 1); /* the predicted best, which is not a good one */
+  ck_assert_int_eq(tried[0], POINTS - 1); /* the best prediction, which is not a good point */
   for (int i = 0; i < POINTS; i++)
     if (truth[i] > truth[best]) best = i;
   for (int i = 0; i < 12; i++)
@@ -84,7 +85,7 @@ START_TEST(model_learns_the_residuals_of_predictions) {
 }
 END_TEST
 
-/* A trial that failed is not tried again, and what is like it comes late. */
+/* A failed trial is not repeated, and similar points are tried late. */
 START_TEST(failures_count_as_slow) {
   const tws_trial_rule rule = {.trials = 100};
   int tried[2] = {POINTS - 1, 0}, next;
@@ -107,8 +108,8 @@ static int next_of(const tws_race_entry *racers, int count, int most) {
   return next;
 }
 
-/* The best of a field leads by up to 4 %; runs scatter by 2 %, and every fifth is disturbed by up to 40 %. The winner
- * is hardly slower than the best in nearly all fields, and takes fewer runs than all candidates have. */
+/* In a race with differences of up to 4 %, noise of 2 %, and every fifth run disturbed by up to 40 %, the winner is
+ * nearly always close to the fastest, and the race needs fewer runs than running all candidates to the end. */
 START_TEST(race_finds_the_fastest) {
   int good = 0, runs = 0;
   gsl_rng *random = gsl_rng_alloc(gsl_rng_mt19937);
@@ -153,7 +154,7 @@ START_TEST(race_ends) {
 }
 END_TEST
 
-/* Kinds that were simulated in half of what they took come out right, to the last digits, once the profile knows. */
+/* Kinds of work that were simulated at half of their real time are predicted exactly once the profile is corrected. */
 START_TEST(profile_is_corrected) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
   tws_job *job;

@@ -1,7 +1,7 @@
 /* ctest: mpi */
 /* Several machines: two to four nodes that are network namespaces with addresses, hostnames and links of their own
  * (tests/nodes.sh), reached through an agent of the tests and, where it is installed, through sshd. Where this machine
- * cannot make them the suite says why and tests nothing. */
+ * cannot create them the suite prints the reason and tests nothing. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <linux/if_ether.h>
@@ -42,7 +42,7 @@ static void do_nodes(const char *what) {
 
 static char remote_shell[256];
 
-/* twinspeed on the first node, with the hosts of a hostfile. */
+/* Runs twinspeed on the first node, with the text `hosts` as its hostfile. */
 static command_result on_nodes(const char *hosts, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static command_result on_nodes(const char *hosts, const char *format, ...) {
   char line[2048];
@@ -55,7 +55,7 @@ static command_result on_nodes(const char *hosts, const char *format, ...) {
                TWS_BUILD_DIR, line, in_folder("hosts"), remote_shell);
 }
 
-/* Everything that a run started has ended, with a moment for it. */
+/* Asserts that all processes of a run have ended, and waits up to 10 s for that. */
 static void assert_alone(void) {
   for (int tries = 0; tries < 100; tries++) {
     command_result r = nodes("pids");
@@ -68,7 +68,7 @@ static void assert_alone(void) {
   ck_abort_msg("left over: %s", r.out);
 }
 
-/* Loss, learning rate and norm of each step: all but the times. */
+/* Asserts that two CSVs have the same loss, learning rate and norm in each step; times may differ. */
 static void assert_same_steps(const char *a, const char *b, int steps) {
   char left[512], right[512];
   FILE *files[2] = {fopen(a, "r"), fopen(b, "r")};
@@ -122,9 +122,9 @@ START_TEST(same_bits) {
 }
 END_TEST
 
-/* Disks of their own: node2 has another folder in place of the one that node1 saves to. The whole checkpoint is on
- * node1's then, and both nodes resume from there, bit for bit, also when a rank of node2 has died; a copy of it on
- * node2 is used, and another checkpoint of that name refused. */
+/* Nodes with disks of their own: node2 has another folder in the place of the folder to which node1 saves. The whole
+ * checkpoint is then on node1, and both nodes resume from it, bit for bit, also after a rank of node2 has died; node2
+ * uses a copy if it has one, and another checkpoint of that name is refused. */
 START_TEST(own_disks) {
   static const char hosts[] = "node1 slots=1\nnode2 slots=2\n";
   char mount[512], one[96], many[96];
@@ -177,8 +177,8 @@ START_TEST(own_disks) {
 }
 END_TEST
 
-/* Through a real sshd of each node, with keys of its own: the same bits, a rank that is killed is named, and nothing is
- * left on any node. */
+/* Jobs start through a real sshd on each node, with its own keys: losses have the same bits, the error names a killed
+ * rank, and no process is left on any node. */
 START_TEST(through_sshd) {
   static const char hosts[] = "node1 slots=1\nnode2 slots=2\nnode3 slots=1\n";
   char command[256], one[96], many[96], before[sizeof remote_shell];
@@ -213,7 +213,8 @@ START_TEST(through_sshd) {
 }
 END_TEST
 
-/* A link of 100 Mbit/s: neither the prediction nor the run can be faster than it carries the gradients. */
+/* With a link of 100 Mbit/s, the predicted and the real step take at least as long as the link needs for the
+ * gradients. */
 START_TEST(slow_link) {
   write_text(in_folder("cluster.json"),
              "{\"schema\":\"twinspeed-cluster-1\",\"base\":\"host\",\"nodes\":2,\"devices_per_node\":1,"
@@ -251,7 +252,8 @@ START_TEST(slow_link) {
 }
 END_TEST
 
-/* A rank that dies, one that hangs, a file that is another one, each on the second node. */
+/* Faults on the second node: a rank that dies, a rank that hangs, and a data file that differs from the first
+ * node's. */
 START_TEST(faults) {
   static const struct {
     const char *fault, *options;
@@ -276,8 +278,8 @@ START_TEST(faults) {
 }
 END_TEST
 
-/* The output of a command on another machine is no command for this one's terminal, in whatever parts it comes; and an
- * argument that mpirun would take for its own reaches the command. */
+/* Control sequences in the output of a command on another machine are escaped for this terminal, in whatever parts the
+ * output arrives; and arguments that mpirun would interpret reach the command. */
 START_TEST(output_of_other_machines) {
   write_text(in_folder("hosts"), "node2 slots=1\n");
   write_text(in_folder("prints"),
@@ -295,7 +297,8 @@ START_TEST(output_of_other_machines) {
 }
 END_TEST
 
-/* A link that is cut for a second is no harm; one that stays so is a lost node, which is named, and ends by itself. */
+/* A link that is cut for one second causes no error; a link that stays cut is reported as a lost node, with its name,
+ * and the lost node's processes end by themselves. */
 START_TEST(cut_link) {
   char line[256] = "";
   write_text(in_folder("hosts"), "node1 slots=1\nnode2 slots=2\n");
@@ -325,7 +328,7 @@ START_TEST(cut_link) {
 }
 END_TEST
 
-/* A process that records every packet of the first node's interfaces. */
+/* Starts a process that records every packet on the first node's interfaces; returns its id. */
 static pid_t start_recording(const char *path) {
   int ready[2];
   char byte;
@@ -355,7 +358,7 @@ static pid_t start_recording(const char *path) {
 
 /* Network traffic shows neither the secret nor the output of ranks. */
 START_TEST(recorded) {
-  static const char text[] = "1235801567"; /* on no command line: the ranks' own arithmetic */
+  static const char text[] = "1235801567"; /* computed by the ranks, so that it is on no command line */
   char spy[256], script[512], secret[TWS_SECRET_TEXT + 2] = "", *packets = NULL;
   uint8_t bytes[TWS_SECRET];
   size_t length = 0;
@@ -392,9 +395,9 @@ START_TEST(recorded) {
 }
 END_TEST
 
-/* Processes of the second node that are stopped: a hang, not a lost node, since its machine answers. Who is silent is
- * named, and no other. What a rank elsewhere does reaches the launcher up to 0.2 s later (launch/worker.c): ranks are
- * stopped after enough steps that "step" is known of each. */
+/* Stopped processes on the second node are reported as a hang, and not as a lost node, because the machine still
+ * answers; the error names the silent ranks and no others. The state of a remote rank reaches the launcher up to 0.2 s
+ * later (launch/worker.c), so ranks are stopped after several steps. */
 START_TEST(stopped) {
   static const struct {
     int first;
@@ -427,10 +430,11 @@ static int is_running(pid_t pid) {
   return state != 0 && state != 'Z';
 }
 
-/* A launcher that is stopped while a rank of another machine prints more than the network and both kernels take. */
+/* Starts a job and stops its launcher while a rank on another machine prints more than the buffers of the network and
+ * both kernels hold; returns the launcher's process id. */
 static pid_t stop_launcher(running_job *job, int steps, const char *shell_of_nodes) {
   char command[2048], number[32] = "";
-  command_result room = nodes("room 1 16384"); /* a fraction of what 600 steps print; without it, as much as there is */
+  command_result room = nodes("room 1 16384"); /* smaller socket buffers: a fraction of what 600 steps print */
   command_free(&room);
   write_text(in_folder("hosts"), "node2 slots=1\nnode3 slots=1\n");
   snprintf(command, sizeof command,
@@ -447,7 +451,8 @@ static pid_t stop_launcher(running_job *job, int steps, const char *shell_of_nod
   return launcher;
 }
 
-/* For longer than a silent node is given (5 s with this deadline), and it continues: every line comes. */
+/* A launcher that is stopped for longer than a silent node is tolerated (5 s with this deadline), and then continues,
+ * receives every line. */
 START_TEST(stopped_launcher) {
   enum { LAUNCHER_STEPS = 600 };
   running_job job;
@@ -470,8 +475,8 @@ START_TEST(stopped_launcher) {
 }
 END_TEST
 
-/* A rank whose output waits for a stopped launcher still notices in time that the wire is cut, and ends; the launcher
- * names the node once it continues. As ssh does when the wire is cut, the remote shell stays. */
+/* A rank whose output waits for a stopped launcher still notices within the deadline that the link is cut, and ends;
+ * when the launcher continues, it names the node. The remote shell does not end, like ssh with a cut link. */
 START_TEST(cut_from_a_stopped_launcher) {
   running_job job;
   char text[512];
@@ -497,7 +502,8 @@ START_TEST(cut_from_a_stopped_launcher) {
 }
 END_TEST
 
-/* Namespaces are the machine's: they are taken away whatever becomes of a test. */
+/* Creates the network namespaces of the nodes. They belong to the machine, so main() removes them whatever happens to a
+ * test. */
 static void make_nodes(void) {
   char name[32], path[96];
   snprintf(name, sizeof name, "tw%d-", (int)getpid() % 100000);

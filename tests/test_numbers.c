@@ -1,5 +1,5 @@
-/* Numbers in texts and files: out of range, not finite or none at all, they are refused with their place, wherever they
- * are read, and no conversion wraps. */
+/* Numbers in texts and files: wherever they are read, numbers that are out of range, not finite or no numbers are
+ * refused with their place, and no conversion overflows. */
 #include <check.h>
 #include <float.h>
 #include <math.h>
@@ -135,7 +135,7 @@ START_TEST(numbers_of_other_files) {
 }
 END_TEST
 
-/* Steps and operations beyond 32 bits in a trace that another program wrote. */
+/* A trace of another program has steps and operations beyond 32 bits. */
 START_TEST(numbers_of_traces) {
   static const char trace[] =
       "{\"traceEvents\": [{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 1, \"args\": {\"name\": \"measured rank "

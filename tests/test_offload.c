@@ -1,5 +1,5 @@
 /* ctest: engine */
-/* Optimizers on the host: what moves where, and what it costs (test_train_offload.c: that training does not notice). */
+/* Optimizers on the host: which data moves where, and the costs (test_train_offload.c compares losses). */
 #include "config/cluster.h"
 #include "draw.h"
 #include "estimators/estimators.h"
@@ -51,8 +51,8 @@ static int pick(uint64_t seed, uint64_t index, int n) {
   return draw(seed, index, 0, n - 1);
 }
 
-/* One thing of each kind at random; *tier: where the optimizer's step has to be, *state_tier: its states. Returns how
- * many ranks. */
+/* Draws a configuration with random precision, optimizer, axes and so on; *tier: where the optimizer has to update,
+ * *state_tier: where its states have to be. Returns the number of ranks. */
 static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_tier *state_tier, int *early) {
   static const char *const precision[] = {
       "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
@@ -94,13 +94,13 @@ static int draw_job(uint64_t seed, char *text, size_t size, tws_tier *tier, tws_
   return replicas * axes[axis].ranks;
 }
 
-/* Where updated weights arrive: where they live, or where they are collected for the disk. */
+/* Returns 1 for buffers that receive updated weights: parameters, and weights collected for the disk. */
 static int is_weights(const tws_buffer *buffer) {
   return buffer->category == TWS_CATEGORY_PARAMETER || strcmp(buffer->name, "weights for the disk") == 0;
 }
 
-/* Masters, states and updates are on the host alone; every element that the rank updates comes back once; gradients of
- * stages 2 and 3 never wait on the device for the step. */
+/* Asserts that masters, states and updates are on the host only, that every updated element is copied back once, and
+ * that gradients of stages 2 and 3 are not kept on the device for the optimizer phase. */
 static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, int early, const char *text) {
   uint64_t back = 0, read = 0, written = 0, weights = 0, on_disk = 0,
            owned = p->buffers[p->optimizer_state[0]].elements, updated = 0;
@@ -128,7 +128,7 @@ static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, 
       for (int k = 1; k < op->operand_count; k++)
         if (is_weights(&p->buffers[o[k].buffer]) && op->place == TWS_PLACE_HOST &&
             p->works[op->work].code != TWS_KERNEL_FILL)
-          back += o[k].count; /* updated where they live, or on their way to the disk */
+          back += o[k].count; /* updated in place, or in the buffer for the disk */
     if (op->place == TWS_PLACE_DISK) {
       const int reads = p->buffers[o[0].buffer].tier == TWS_TIER_DISK;
       const int states = p->buffers[o[!reads].buffer].category != TWS_CATEGORY_PARAMETER;
@@ -137,7 +137,7 @@ static void check_places(const tws_plan *p, tws_tier tier, tws_tier state_tier, 
       else if (!reads)
         weights += o[0].count;
       ck_assert(op->stream == TWS_STREAM_DISK && p->buffers[o[reads].buffer].tier == tier);
-      for (int k = 0; k < 2; k++) /* whole blocks, on the disk and in memory */
+      for (int k = 0; k < 2; k++) /* offsets are multiples of a block, on the disk and in memory */
         ck_assert_msg((p->buffers[o[k].buffer].offset + o[k].offset * tws_dtype_bytes(p->buffers[o[k].buffer].dtype)) %
                               TWS_DISK_ALIGNMENT ==
                           0,
@@ -177,14 +177,16 @@ START_TEST(random_jobs) {
       stages[j.plans[r]->zero.stage]++;
     }
     if (seed <= 8)
-      job_seconds((const tws_plan *const *)j.plans, ranks); /* the simulator agrees with the longest path */
+      job_seconds((const tws_plan *const *)j.plans, ranks); /* asserts that the simulator agrees with the longest
+                                                             * path */
     release(&j);
   }
   for (int s = 1; s < 4; s++) ck_assert_int_gt(stages[s], 20);
 }
 END_TEST
 
-/* With a ratio the first sub-groups stay on the device: states, gradients and updates of theirs, and no others'. */
+/* With offload_optimizer.ratio the first sub-groups stay on the device: their states, gradients and updates are there,
+ * and those of all others on the host. */
 START_TEST(shares) {
   for (uint64_t seed = 1; seed <= (TWS_SANITIZED ? 12 : 40); seed++) {
     static const char *const axes[] = {"", ",\"tensor_parallel\":{\"autotp_size\":2}"};
@@ -210,7 +212,8 @@ START_TEST(shares) {
           continue;
         const int host = op->place == TWS_PLACE_HOST;
         updated[host] += o->count;
-        for (int k = 0; k < op->operand_count; k++) /* nothing of one side reaches to the other, but for weights */
+        for (int k = 0; k < op->operand_count; k++) /* an update's operands are all on the device or all on the host,
+                                                     * except for weights */
           ck_assert_msg((p->buffers[o[k].buffer].tier != TWS_TIER_DEVICE) == host, "%s: operation %u", text, i);
       }
       for (uint32_t e = 0; e < p->state->count; e++)
@@ -231,8 +234,8 @@ START_TEST(shares) {
 }
 END_TEST
 
-/* Checkpoints that wait elsewhere: in the host's memory, shared out among tensor-parallel ranks, or both. Each comes
- * back once, all of it; the device needs less, and what computes or communicates finds everything there. */
+/* Activation checkpoints in the host's memory, partitioned among tensor-parallel ranks, or both: each is copied back
+ * whole and once, the device needs less, and kernels and collectives use memory of the device only. */
 START_TEST(checkpoints_elsewhere) {
   static const char *const axes[] = {"", ",\"tensor_parallel\":{\"autotp_size\":2}", ",\"pipeline\":{\"stages\":2}",
                                      ",\"sequence_parallel_size\":2"};
@@ -270,12 +273,13 @@ START_TEST(checkpoints_elsewhere) {
       device[elsewhere] = tws_plan_bytes(p, TWS_TIER_DEVICE);
       release(&j);
     }
-    ck_assert_uint_le(device[1], device[0] + device[0] / 20); /* two layers: both may be there at once */
+    ck_assert_uint_le(device[1], device[0] + device[0] / 20); /* the checkpoints of two layers may be on the device at
+                                                               * once */
   }
 }
 END_TEST
 
-/* Only two of 24 layers are on the device. */
+/* Only two of 24 layers have their checkpoints on the device. */
 START_TEST(deep_checkpoints) {
   static const char text[] =
       "{\"train_micro_batch_size_per_gpu\":4,\"gradient_accumulation_steps\":1,\"bf16\":{\"enabled\":true},"
@@ -320,7 +324,7 @@ START_TEST(no_needless_waits) {
       const tws_op *op = &p->ops[i];
       on_reduce += op->stream == TWS_STREAM_REDUCE;
       if (op->stream != TWS_STREAM_COMPUTE || op->phase == TWS_PHASE_STEP || op->micro_batch == micro_batch) continue;
-      micro_batch = op->micro_batch; /* its first operation that computes */
+      micro_batch = op->micro_batch; /* the micro-batch's first operation on the compute stream */
       for (uint32_t d = 0; d < op->dep_count; d++)
         between += p->ops[p->deps[op->dep_first + d]].stream == TWS_STREAM_COPY_OUT;
     }
@@ -329,7 +333,8 @@ START_TEST(no_needless_waits) {
     tws_ledger ledger;
     ck_assert(tws_ledger_read(p, &ledger, &err) == TWS_OK);
     ck_assert_uint_le(ledger.tier[TWS_TIER_PINNED].gaps,
-                      ledger.tier[TWS_TIER_PINNED].live_bytes / 20); /* a layout tries no further then */
+                      ledger.tier[TWS_TIER_PINNED].live_bytes / 20); /* the layout stops searching when gaps are below 5
+                                                                      * % */
     release(&j);
   }
 }
@@ -349,7 +354,8 @@ static double seconds_with(const tws_cluster *cluster, const job *j) {
   "\"optimizer\":{\"type\":\"AdamW\"},\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,"         \
   "\"reduce_bucket_size\":5000000,\"sub_group_size\":10000000" more "},\"twinspeed\":{\"sequence_length\":1024}}"
 
-/* The cost of the transfers: gradients out while backward runs, weights in while others are updated. */
+/* The costs of transfers: gradients are copied out during the backward pass, and weights are copied in while others are
+ * updated. */
 START_TEST(costs) {
   job with = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 2);
   job pageable = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}"), 2);
@@ -357,24 +363,26 @@ START_TEST(costs) {
   tws_cluster cluster = *job_machine()->cluster, slow = cluster, shared = cluster;
   const double step = seconds_with(&cluster, &with);
   const double updated = (double)with.plans[0]->buffers[with.plans[0]->optimizer_state[0]].elements;
-  const double host = 2 * updated * 30 / cluster.host_bandwidth; /* two ranks; 28 bytes an update, 2 for the norm */
+  const double host = 2 * updated * 30 / cluster.host_bandwidth; /* two ranks; 28 bytes per updated element, and 2 for
+                                                                  * the norm */
   ck_assert_double_gt(step, seconds_with(&cluster, &without));
   ck_assert_double_gt(step, host);
   job alone = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 1);
   double serial = 0;
   for (uint32_t i = 0; i < alone.plans[0]->op_count; i++)
     serial += tws_plan_work_seconds(alone.plans[0], alone.plans[0]->ops[i].work, job_machine(), 0);
-  /* of copies both ways more than a third is hidden */
+  /* more than a third of the copies in both directions is hidden */
   ck_assert_double_lt(seconds_with(&cluster, &alone), serial - 3 * updated / cluster.host_link.bandwidth);
   release(&alone);
   ck_assert_double_gt(seconds_with(&cluster, &pageable), step);
   slow.host_bandwidth /= 2;
   ck_assert_double_eq_tol(seconds_with(&slow, &with) - step, host, 0.15 * host);
-  shared.host_link.bandwidth /= 40; /* the link is what holds it up, and two devices share it */
+  shared.host_link.bandwidth /= 40; /* a link so slow that it limits the step; two devices share it */
   const double narrow = seconds_with(&shared, &with);
   shared.devices_per_host_link = 4;
   ck_assert_double_gt(seconds_with(&shared, &with), narrow + 3 * updated / shared.host_link.bandwidth);
-  /* one step late, the host overlaps the device: the rest is the longer of the two, and copies at the end */
+  /* with updates one step late the host overlaps the device: the step takes the longer of the two, and the copies at
+   * its end */
   job late =
       lower("gpt2-medium",
             "{\"train_micro_batch_size_per_gpu\":8,\"gradient_accumulation_steps\":4,\"bf16\":{\"enabled\":true},"
@@ -401,8 +409,8 @@ START_TEST(costs) {
 }
 END_TEST
 
-/* A node's memory in two parts: both ranks are near the first, and leave the other's bandwidth alone. With eight ranks
- * nothing is left over. */
+/* A node's memory in two NUMA nodes: both ranks are on the first, and do not use the second one's bandwidth. Eight
+ * ranks use the bandwidth of both. */
 START_TEST(numa_costs) {
   job two = lower("gpt2-medium", LARGE(",\"offload_optimizer\":{\"device\":\"cpu\"}"), 2);
   tws_cluster cluster = *job_machine()->cluster;
@@ -431,13 +439,14 @@ static tws_cpus cpus(uint64_t word) {
   return (tws_cpus){.word = {word}};
 }
 
-/* Who may run where, of a machine with two NUMA nodes of four cores of two threads: processors 0 to 7, 8 to 15. */
+/* The processors that each rank may use, on a machine with two NUMA nodes of four cores with two threads: processors 0
+ * to 7 and 8 to 15. */
 START_TEST(shares_of_cores) {
   static const char machine[] = "numa:2 core:4 pu:2";
   static const struct {
     uint64_t allowed;
     int index, count, threads, bound;
-    uint64_t first, last; /* of the first thread and the last */
+    uint64_t first, last; /* processors of the rank's first thread and of its last */
   } rows[] =
       {
           {0xffff, 0, 2, 4, 1, 0x00ff, 0x00ff}, {0xffff, 1, 2, 4, 1, 0xff00, 0xff00},

@@ -1,6 +1,6 @@
-/* Waits between streams in plans that offload: without those of one kind, whichever it is, the verifier finds an
- * operation that reads what is not written yet or overwrites what is still read. The kinds are those that an engine on
- * a GPU makes events of, between the device's streams, the copies, the host's cores and the disk. */
+/* Waits between streams in plans that offload. When all waits of any one kind are removed, the verifier finds an
+ * operation that reads data not yet written, or overwrites data still to be read. An engine on a GPU makes these waits
+ * from events between the device's streams, the copies, the host's cores and the disk. */
 #include "suite.h"
 
 #include <stdio.h>
@@ -80,8 +80,8 @@ static int drop(tws_plan *plan, tws_op *op, tws_stream earlier) {
   return dropped;
 }
 
-/* Builds the program without the waits of a kind. Returns 1 if the verifier notices, 0 if it does not, -1 if the program
- * has none of them. */
+/* Builds the program without the waits of a kind. Returns 1 if the verifier finds an error, 0 if it finds none, -1 if
+ * the program has no such waits. */
 static int without(const tws_plan_request *request, int kind) {
   tws_plan *plan;
   int dropped = 0;

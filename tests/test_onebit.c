@@ -1,5 +1,5 @@
 /* ctest: engine */
-/* Averages by signs and the optimizers that use them, against what DeepSpeed's classes compute. */
+/* Averages of compressed signs, and the optimizers that use them, compared with the results of DeepSpeed's classes. */
 #include "base/random.h"
 #include "members.h"
 #include "onebit_ranks.h"
@@ -18,7 +18,7 @@ static tws_config *phased(const char *type, const char *arguments) {
   return config;
 }
 
-/* ZeroOneAdam's own variables, one update after another, as DeepSpeed keeps them. */
+/* The variables that DeepSpeed's ZeroOneAdam keeps between updates. */
 typedef struct zero_one {
   int64_t interval, counter, local_interval, local_counter;
   int frozen;
@@ -93,7 +93,8 @@ static void near(const cJSON *want, const float *have, double scale, const char 
                   (double)have[i], values[i]);
 }
 
-/* Offsets of the errors of parameter `param`: tensors follow one another in the order of the flat buffers. */
+/* Computes the offsets of the worker and server errors of parameter `param`: tensors follow one another in the order of
+ * the flat buffers. */
 static void error_offsets(const onebit_job *job, uint32_t param, uint64_t *worker, uint64_t *server) {
   const tws_state *state = job->rank[0].plan[0]->state;
   const uint64_t ranks = (uint64_t)job->ranks, unit = ranks % 4 == 0 ? 8 : ranks % 2 == 0 ? 8 : 8 * ranks;
@@ -158,7 +159,7 @@ static void put_args(char *text, size_t size, const char *type, const cJSON *arg
   cJSON_free(params);
 }
 
-/* Rank 0's values of an optimizer state, or of the weights, of a parameter. */
+/* Reads a parameter's values of a buffer of rank 0's state: an optimizer state or the weights. */
 static void read_state(onebit_job *job, uint32_t buffer, uint32_t param, float *to) {
   const uint64_t count = (uint64_t)tws_param_numel(&job->network->params[param]);
   onebit_move(job, 0, buffer, onebit_offset(job, param), to, count, 0);
@@ -293,7 +294,7 @@ START_TEST(fifty_updates) {
 }
 END_TEST
 
-/* An update that is skipped, since a gradient overflowed, leaves everything as it was. */
+/* An update that is skipped because a gradient overflowed changes no entry of the state. */
 START_TEST(skipped) {
   static const char *const entries[][10] = {
       {"parameters", "first moments", "second moments", "worker errors", "server errors", "local changes"},

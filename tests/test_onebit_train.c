@@ -85,7 +85,7 @@ static const cJSON *communication_of(const tws_json *json, const char *program) 
   return NULL;
 }
 
-/* The configurations of the manuals are accepted, without the key that DeepSpeed refuses too. */
+/* The configurations of DeepSpeed's manuals are accepted, except for a key that DeepSpeed refuses, too. */
 START_TEST(printed_configurations) {
   static const char *const configurations[] = {
       "{\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999], \"eps\": 1e-8, "
@@ -111,7 +111,7 @@ START_TEST(printed_configurations) {
 }
 END_TEST
 
-/* The communicator's bytes are the plan's; a compressed step sends a sixteenth of what 16-bit gradients need. */
+/* The communicator counts the plan's bytes; a compressed step sends a sixteenth of the bytes of 16-bit gradients. */
 START_TEST(bytes) {
   command_result r =
       twinspeed("train --json --quiet " TINY "-n 4 --threads 1 --dtype bf16 --steps 6 --data %s " ONEBIT, text_path, 3);
@@ -214,7 +214,7 @@ START_TEST(param_groups) {
       ck_assert_msg(loss[1][i] == loss[0][i], "%s, step %d: %.9g and %.9g", optimizers[o], i + 1, loss[1][i],
                     loss[0][i]);
       const double difference = fabs(loss[3][i] / loss[2][i] - 1);
-      if (i <= (o == 1 ? 3 : 10)) /* rounding changes some signs of those that are sent later */
+      if (i <= (o == 1 ? 3 : 10)) /* later, rounding changes some of the signs that are sent */
         ck_assert_msg(difference < 5e-5, "%s, step %d: %g", optimizers[o], i + 1, difference);
     }
     ck_assert(loss[2][15] != loss[0][15]);
@@ -222,8 +222,8 @@ START_TEST(param_groups) {
 }
 END_TEST
 
-/* A training that resumes has errors of 0, and else the state that was saved; a save that is due while the ranks'
- * weights differ waits for the next merge. */
+/* A training that resumes starts with compression errors of 0 and otherwise with the saved state; a save that is due
+ * while the ranks' weights differ waits for their next synchronization. */
 START_TEST(checkpoints) {
   char save[128];
   snprintf(save, sizeof save, "%s/saved", folder);
@@ -245,7 +245,7 @@ START_TEST(checkpoints) {
 }
 END_TEST
 
-/* OneBitLamb's compressed steps resume on other ranks with the trust ratios, factors and scales of the saved ones. */
+/* OneBitLamb's compressed steps resume on other numbers of ranks with the saved trust ratios, factors and scales. */
 START_TEST(resumes_lamb) {
   char save[128];
   snprintf(save, sizeof save, "%s/lamb", folder);
@@ -273,7 +273,7 @@ START_TEST(resumes_lamb) {
 }
 END_TEST
 
-/* In virtual time the same numbers come out. */
+/* An emulation gives the same losses as a training. */
 START_TEST(emulates) {
   command_result r =
       twinspeed("train --json --quiet " TINY "-n 2 --threads 1 --steps 14 --data %s " ZERO_ONE, text_path);
@@ -293,7 +293,8 @@ START_TEST(emulates) {
 }
 END_TEST
 
-/* A training by programs, and the comparison of optimizers: compression pays where the network is slow. */
+/* Estimates a training by programs, and tune compares optimizers: compression is faster only where the network is
+ * slow. */
 START_TEST(compares) {
   command_result r = twinspeed(
       "estimate --json -m gpt2 --micro-batch 4 --dtype fp16 --cluster dgx1-v100:2 --stage 0 " ONEBIT " --steps 1000",
@@ -324,7 +325,7 @@ START_TEST(compares) {
       const double gain =
           number(cJSON_GetArrayItem(adam, i), "mean_step_s") / number(cJSON_GetArrayItem(points, i), "mean_step_s");
       if (i == 0) ck_assert_msg(gain > 2, "gain at 1 Gbit/s: %g", gain);
-      ck_assert_double_lt(gain, fmax(before, 1)); /* where it does not pay, kernels alone differ */
+      ck_assert_double_lt(gain, fmax(before, 1)); /* where compression does not help, only kernels differ */
       before = gain;
     }
   }

@@ -1,5 +1,5 @@
 /* ctest: sampled */
-/* The table of operators: what holds for every row, and the page that is made from it. */
+/* The table of operators: invariants of every row, and the page that is made from the table. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,8 @@
 
 static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
 
-/* Check records every assertion in a file: too slow for each of this many works. */
+/* Check records every assertion in a file, which is too slow for this number of works: REQUIRE() reports failures
+ * only. */
 #define REQUIRE(condition, ...)                  \
   do {                                           \
     if (!(condition)) ck_abort_msg(__VA_ARGS__); \
@@ -24,7 +25,7 @@ static const char PAGE[] = TWS_TEST_DIR "/../docs/operators.md";
 
 /* ---- the page ---- */
 
-/* An expression of the table without the program's prefixes and casts. */
+/* Prints an expression of the table without the program's prefixes and casts. */
 static void print_expression(FILE *out, const char *text) {
   for (; *text; ++text) {
     if (strncmp(text, "TWS_", 4) == 0) text += 4;
@@ -70,7 +71,7 @@ static void print_operand(FILE *out, const tws_operand_text *o) {
   fprintf(out, " |\n");
 }
 
-/* Parted by |, which ends a cell of a table. */
+/* Prints a list with commas in place of |, which would end a cell of the page's table. */
 static void print_list(FILE *out, const char *list) {
   for (; *list; ++list) fprintf(out, *list == '|' ? ", " : "%c", *list);
 }
@@ -169,7 +170,7 @@ static const tws_kernel_operand *find(const tws_kernel_operand *list, int count,
   return NULL;
 }
 
-/* An output may share memory only with an input of the same size and type. */
+/* Asserts that an output may share memory only with inputs of its own size and type. */
 static void check_in_place(const tws_kernel_operand *list, int count, const tws_kernel_operand *out) {
   REQUIRE(out->access == TWS_OPERAND_WRITE, "%s", out->name);
   for (const char *name = out->in_place; *name; name += strspn(name, ", ")) {
@@ -218,8 +219,8 @@ START_TEST(rows_hold_together) {
     ck_assert_int_le(row->dims, TWS_WORK_DIMS);
     ck_assert_int_le(row->arguments, TWS_ARGUMENTS);
     for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
-    /* all sets of the lower ones together, and every 1229th set of all; under the sanitizers a seventh of them. A sample
-     * has one of five adjacent ones: in steps of an odd number all flags are set and clear equally often. */
+    /* all sets of the lower flags, and every 1229th set of all flags; under the sanitizers a seventh of them. A sample
+     * has one of five adjacent sets: with steps of an odd number all flags are set and clear equally often. */
     const uint32_t step = (TWS_SANITIZED ? 7 : 1) * (takes_all() ? 1 : OF);
     for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 1229 * step)
       for (int types = 0; types < 9; ++types) {
@@ -278,7 +279,7 @@ static void module_kernel_fits(const char *type, const tws_module_kernel *k, int
     REQUIRE(row->operand[i].when, "%s: %s lacks %s", type, row->name, row->operand[i].name);
 }
 
-/* Each kernel of a module gets the operands of its row, read and written as the row says. */
+/* Each kernel of a module has the operands of its row of the table, with the access that the row states. */
 START_TEST(modules_give_kernels_their_operands) {
   int kernels = 0;
   for (int t = 0; t < TWS_MODULE_TYPE_COUNT; ++t) {

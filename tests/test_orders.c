@@ -1,10 +1,10 @@
-/* The order that a plan leaves open does not matter; one that it should have laid down does, and is missed at once: a
- * dependency that is left out of a plan, or two collectives that one rank enters the other way round, end in other bits
- * or in an error. Dependencies that are left out are those that count: without them the plan has a race, and no other
- * chain, on this rank or over others, leads from the one operation to the other.
+/* The order of operations that a plan leaves open does not change the result, and a missing order is detected: if a
+ * dependency is removed from a plan, or one rank enters two collectives in reverse order, the result has other bits or
+ * the step fails. Only those dependencies are removed without which the plan has a race: no other chain of
+ * dependencies, on this rank or over others, leads from the one operation to the other.
  *
- * TWINSPEED_MUTANTS=N tries N of each job, in place of a few; bench-faults looks at the plans of thousands of random
- * jobs. */
+ * With TWINSPEED_MUTANTS=N the test removes N dependencies of each job instead of a few. `bench-faults orders`
+ * compares orders of the unchanged plans of many random jobs. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,12 +68,12 @@ static void open_job(int number) {
   ck_assert_msg(try_open(&spec, &err), "job %d: %s", number, err.message);
 }
 
-/* ---- plans with a mistake ---- */
+/* ---- plans with a mistake: see the top of this file ---- */
 
 enum { MOST_RANKS = 8 };
 typedef struct mistake {
   int rank;
-  uint32_t op, dep;       /* the dependency number `dep` of an operation is left out; or */
+  uint32_t op, dep;       /* dependency number `dep` of operation `op` is removed; or */
   uint32_t first, second; /* these two change places */
   int swaps;
 } mistake;
@@ -96,7 +96,7 @@ static tws_code meet(tws_virtual *ranks, tws_program program, const tws_run_memb
   return api->meet(ranks, program, true_members, count, err);
 }
 
-/* A plan with the mistake; of a copy only what differs is its own. */
+/* Makes a copy of a plan with the mistake; the copy shares all unchanged parts with the plan. */
 static void make(const mistake *m, const tws_plan *plan, tws_plan *copy) {
   *copy = *plan;
   copy->ops = malloc(plan->op_count * sizeof *copy->ops);
@@ -114,7 +114,8 @@ static void unmake(tws_plan *copy) {
   free(copy->deps);
 }
 
-/* One step in the order of this seed; the digest, or 0 for an error. m NULL: the plans as they are. */
+/* Runs one step in the order of this seed; returns a digest of the state, or 0 for an error. m NULL: the plans without
+ * a mistake. */
 static uint64_t step(const mistake *m, uint64_t seed) {
   tws_virtual *ranks;
   tws_error err = {0};
@@ -145,7 +146,7 @@ static uint64_t step(const mistake *m, uint64_t seed) {
   return digest;
 }
 
-/* The plans of all ranks, from which one to corrupt is chosen. */
+/* The plans of all ranks, in one of which a mistake is made. */
 static tws_plan *plans_of[MOST_RANKS];
 
 static void build_plans(void) {
@@ -202,7 +203,7 @@ static int counts(const mistake *m) {
   return wrong;
 }
 
-/* The seed of an order in which it is seen, or 0. */
+/* Returns the seed of an order that reveals the mistake, or 0. */
 static uint64_t caught_by(const mistake *m, uint64_t right) {
   const tws_plan *plans[MOST_RANKS];
   for (int rank = 0; rank < job->ranks; rank++) plans[rank] = plans_of[rank];
@@ -282,9 +283,10 @@ START_TEST(collectives_that_change_places_are_caught) {
 }
 END_TEST
 
-/* ---- a job that fails becomes smaller ---- */
+/* ---- a failing job is reduced to a smaller one ---- */
 
-/* The defect: an operation of the last rank does not wait for a collective. Fails: some order shows it. */
+/* Returns 1 if some order reveals the defect of a job, which is that an operation of the last rank does not wait for a
+ * collective. */
 static int is_defective(void *user, const tws_job_spec *spec) {
   uint64_t *seed = user, found = 0;
   tws_error err = {0};
@@ -301,7 +303,7 @@ static int is_defective(void *user, const tws_job_spec *spec) {
     }
   const uint64_t right = step(NULL, 0);
   if (there && right) found = caught_by(&m, right);
-  if (found) { /* what one seed shows, it shows again */
+  if (found) { /* the seed reveals the defect again */
     const uint64_t wrong = step(&m, found);
     ck_assert(wrong != right && step(&m, found) == wrong && step(NULL, found) == right);
     *seed = found;
@@ -324,14 +326,14 @@ START_TEST(a_job_that_fails_is_made_smaller) {
   spec.set.item[spec.set.count++] = OVERLAP;
   ck_assert(is_defective(&seed, &spec));
   ck_assert_int_gt(tws_job_minimize(&spec, is_defective, &seed), 0);
-  ck_assert_int_eq(spec.ranks, 2); /* one rank has no collective to wait for */
+  ck_assert_int_eq(spec.ranks, 2); /* with one rank there would be no collective */
   ck_assert_int_eq(spec.tensor_ranks, 1);
   ck_assert_int_eq(spec.accumulation, 1);
   ck_assert_int_eq(spec.micro_batch, 1);
   ck_assert(!spec.recompute && !spec.dtype);
-  ck_assert_int_eq(spec.set.count, 1); /* without it collectives are on the stream of the kernels */
+  ck_assert_int_eq(spec.set.count, 1); /* without overlap_comm collectives are on the stream of the kernels */
   ck_assert_str_eq(spec.set.item[0], OVERLAP);
-  ck_assert_int_eq(spec.stage, 1); /* stage 0 reduces on the stream of the kernels */
+  ck_assert_int_eq(spec.stage, 1); /* at stage 0 reductions are on the stream of the kernels */
   ck_assert_msg(is_defective(&seed, &spec) && seed > 0, "it does not fail any more");
 }
 END_TEST

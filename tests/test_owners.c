@@ -1,5 +1,5 @@
-/* Owners: a part of the lowering's state is changed by the pass that it belongs to alone, and the command line computes
- * nothing that another verb could want. Read from the sources. */
+/* Owners: each member of the lowering's state is changed only by the passes that own it, and the command line computes
+ * no figure that another verb could need. The rules are checked in the sources. */
 #include <check.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -21,10 +21,10 @@ static int is_name(char c) {
 enum { MAX_PARTS = 64 };
 typedef struct part {
   char name[40];
-  char owners[320]; /* " zero.c zero3_gathers.c "; "": anyone */
+  char owners[320]; /* names of the owners' files, such as " zero.c zero3_gathers.c "; "": any file */
 } part;
 
-/* Members of tws_lower with the files that the comment after each names. */
+/* Reads the members of tws_lower, with the files that the comment after each member names. */
 static int read_parts(part parts[MAX_PARTS]) {
   char *text = read_source("plan/lower.h", 1);
   char *at = strstr(text, "typedef struct tws_lower {");
@@ -56,8 +56,7 @@ static int read_parts(part parts[MAX_PARTS]) {
   return count;
 }
 
-/* Returns the text after the members and elements of a part that are named one after the other; NULL: it leads
- * elsewhere. */
+/* Returns the text after a chain of members and elements (.x, [i]); NULL: the chain leads out of the member. */
 static const char *behind_chain(const char *at) {
   for (;;) {
     if (*at == '.') {
@@ -76,8 +75,8 @@ static const char *behind_chain(const char *at) {
   return at[0] == '-' && at[1] == '>' ? NULL : at;
 }
 
-/* `at` is after "l->part", `begin` is its l. Returns 1 if it is changed there, or handed to a pointer that may change
- * it. */
+/* Returns 1 if the code changes the member, or passes it to a pointer that may change it. `at` is the text after
+ * "l->part", `begin` its l. */
 static int is_changed(const char *text, const char *begin, const char *at) {
   const char *behind = behind_chain(at);
   if (!behind) return 0;
@@ -92,7 +91,7 @@ static int is_changed(const char *text, const char *begin, const char *at) {
   return memmem(line, (size_t)(begin - line), " *", 2) && !memmem(line, (size_t)(begin - line), "const", 5);
 }
 
-/* The part that a file changes although it belongs to others; NULL: none. */
+/* Returns the member that a file changes although others own it; NULL: none. */
 static const part *changed_part(const char *file, const char *text, const part *parts, int count) {
   char word[160];
   snprintf(word, sizeof word, " %.150s ", file);
@@ -139,7 +138,7 @@ START_TEST(parts_have_owners) {
 }
 END_TEST
 
-/* One line more in a pass is noticed where it changes another's part, and only there. */
+/* The check notices one more line in a pass where it changes a member of another owner, and only there. */
 START_TEST(changes_of_others_are_noticed) {
   static const struct {
     const char *file, *text, *part;
@@ -170,8 +169,8 @@ END_TEST
 
 /* ---- the command line ---- */
 
-/* Functions that return a number with a fraction compute one: it belongs where other verbs and users of the library
- * find it. */
+/* Returns 1 for a line that defines a function with the result double, which computes a figure: such functions belong
+ * to lower folders, where other verbs and the library can use them. */
 static int computes(const char *line) {
   if (strncmp(line, "static ", 7) == 0) line += 7;
   return strncmp(line, "double ", 7) == 0 && strchr(line, '(') && !strchr(line, ';') && !strchr(line, '=');

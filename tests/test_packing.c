@@ -1,6 +1,6 @@
 /* ctest: engine mpi sampled */
-/* Packed documents: a sample of several loses what each would lose alone, and so do its gradients, in every family that
- * can keep documents apart; the same divided over ranks; and what says no. */
+/* Packed documents: the loss and gradients of a sample with several documents are those of the documents alone, in
+ * every family that can separate documents; also divided over ranks; and the refusals. */
 #include "answers.h"
 #include "hand_network.h"
 #include "members.h"
@@ -42,7 +42,7 @@ static tws_code pack(tws_network *network) {
 
 /* ---- documents alone ---- */
 
-/* Documents of both samples, one of which is whole in one, and of one token. */
+/* Lengths of the documents of both samples: one has a document of one token, the other is a single document. */
 static const int lengths[SAMPLES][5] = {{7, 1, 12, 4}, {24}};
 
 typedef struct batch {
@@ -50,7 +50,8 @@ typedef struct batch {
   int32_t ids[SAMPLES * LENGTH], targets[SAMPLES * LENGTH];
 } batch;
 
-/* Letters at random, each target the next one of its document or, of an encoder, some of them. */
+/* Makes a batch of random letters. Each target is the document's next letter, or for an encoder the letters of masked
+ * tokens. */
 static void make_batch(const tws_network *network, batch *b) {
   const int masked = network->objective == TWS_OBJECTIVE_MASKED;
   memset(b, 0, sizeof *b);
@@ -89,7 +90,7 @@ static void make_batch(const tws_network *network, batch *b) {
     }
 }
 
-/* Adds up what a document loses alone, and its gradients, weighed by its targets; returns how many these are. */
+/* Trains on a document alone and adds its loss and gradients, weighted by the number of targets, which is returned. */
 static int add_alone(const cJSON *model, const batch *b, const float *weights, int first, int length, double *loss,
                      double *gradients) {
   tws_network *network = network_of(model);
@@ -127,7 +128,7 @@ static void compare_family(const cJSON *family, tws_network *network) {
   hand_job_begin(&job, network, config_text(SAMPLES, LENGTH, packed_keys));
   const uint64_t total = job.first[network->param_count];
   double *gradients = calloc(total + 1, sizeof *gradients);
-  for (uint64_t w = 0; w < total; w++) /* larger than they are drawn, so that each one matters */
+  for (uint64_t w = 0; w < total; w++) /* larger weights than drawn ones, so that each affects the loss */
     if (fabsf(job.weights[w]) < 0.5F) job.weights[w] *= 4;
   for (uint32_t i = 0; i < network->input_count; i++) hand_input(&job, i, b.input[i]);
   const double got = hand_loss(&job, job.weights, 1), evaluated = hand_loss(&job, job.weights, 0);
@@ -144,7 +145,7 @@ static void compare_family(const cJSON *family, tws_network *network) {
       size += own * own;
       apart += difference * difference;
     }
-    const double error = sqrt(apart) / (sqrt(size) + 1e-3); /* of smaller ones rounding is seen */
+    const double error = sqrt(apart) / (sqrt(size) + 1e-3); /* in smaller gradients rounding errors dominate */
     ck_assert_msg(error < 1e-5, "%s, gradient of %s: %.3g of %.3g apart", name, network->params[p].name, error,
                   sqrt(size));
     worst = fmax(worst, error);
@@ -153,7 +154,8 @@ static void compare_family(const cJSON *family, tws_network *network) {
   hand_job_end(&job);
 }
 
-/* Returns how many families keep documents apart; the others say why not. */
+/* Compares the families of a file. Returns the number of families that can separate documents; *refused counts the
+ * others, which are refused with a reason. */
 static int compare_families(const char *file, int *refused) {
   tws_json *golden = golden_file(file);
   const cJSON *family;
@@ -187,11 +189,11 @@ START_TEST(encoders_apart) {
   int refused = 0;
   const int done = compare_families("encoder_heads.json", &refused);
   printf("%d encoders; gradients are off by at most %.2g\n", done, worst);
-  ck_assert_msg(done == 6, "%d packed", done); /* those whose samples are neither classified nor pairs */
+  ck_assert_msg(done == 6, "%d packed", done); /* families whose samples are neither classified nor pairs */
 }
 END_TEST
 
-/* The separation of documents has an effect: without it the loss is another one. Gradients are those of the loss. */
+/* Separating documents changes the loss; the gradients are those of the changed loss. */
 START_TEST(differs) {
   static const char *const models[] = {
       "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_embd\":16,\"n_head\":4,\"vocab_size\":32,\"n_positions\":32}",
@@ -226,7 +228,7 @@ END_TEST
 
 /* ---- inputs ---- */
 
-/* Each rank's part of positions and targets, and all of a sample's documents, from a file. */
+/* Reads inputs from a file: each rank gets its part of positions and targets, and all documents of its samples. */
 START_TEST(inputs) {
   enum { SEQUENCE = 40, PARTS = 4, OWN = SEQUENCE / PARTS, PLACES = 6, NEWLINE = 10 };
   tws_network network = {.name = "by hand",
@@ -330,7 +332,7 @@ START_TEST(divided) {
 }
 END_TEST
 
-/* Predictions after the end of a document depend on nothing before it. */
+/* After the end of a document, predictions do not depend on earlier tokens. */
 START_TEST(generated) {
   command_result r = twinspeed(
       "train -m tiny-gpt2 --quiet --seq 32 --micro-batch 2 --accumulation 1 -n 1 --threads 1 --steps 20 --data %s "
@@ -357,13 +359,14 @@ END_TEST
 
 /* ---- costs, and refusals ---- */
 
-/* Attention to documents of a quarter of the length costs about a quarter; what is not said costs the whole. */
+/* Attention within documents of a quarter of the sequence costs about a quarter; without a stated length of documents
+ * it costs the whole. */
 START_TEST(costs) {
   tws_work work = {.code = TWS_KERNEL_ATTENTION, .flags = TWS_DOCUMENTS, .d = {2, 64, 4, 4, 16}};
   const double whole = tws_work_flops(&work);
   work.f[4] = 16;
   ck_assert_double_eq(tws_work_flops(&work) / whole, 4 * (16.0 * 17) / (64.0 * 65));
-  work.d[6] = 16; /* a window as long as they are is none */
+  work.d[6] = 16; /* a window of the documents' length changes nothing */
   ck_assert_double_eq(tws_work_flops(&work) / whole, 4 * (16.0 * 17) / (64.0 * 65));
   work.f[4] = 64, work.d[6] = 0;
   ck_assert_double_eq(tws_work_flops(&work), whole);

@@ -29,7 +29,7 @@ static char *read_whole(const char *path) {
   return command_slurp(file);
 }
 
-/* Numbers become one sign, runs of blanks one blank. */
+/* Replaces each number by one sign (where numbers is not 0) and each run of blanks by one blank. */
 static void simplify(const char *line, int numbers, char *out, size_t size) {
   size_t n = 0;
   for (const char *c = line; *c && n + 2 < size; c++) {
@@ -46,13 +46,13 @@ static void simplify(const char *line, int numbers, char *out, size_t size) {
 
 typedef struct block {
   const char *page;
-  int line; /* of the first line of the block */
+  int line; /* number of the block's first line in the page */
   char mark[256];
   char *lines[LINES];
   int count;
 } block;
 
-/* Compares what was printed with the lines of the page, those from `first` on. */
+/* Compares printed lines with the lines of a page's block, from line `first` of the block on. */
 static void compare(const block *b, int first, char *printed, int numbers) {
   char want[1024], got[1024];
   int any = 0;

@@ -1,6 +1,6 @@
 /* ctest: sampled */
-/* Every kind of parallelism together: thousands of random legal jobs, through plan, verifier, ledger and longest path;
- * random illegal ones, which are refused with a reason. */
+/* Every kind of parallelism together: thousands of random legal jobs are planned, verified and estimated; random
+ * illegal ones are refused with a reason. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -38,7 +38,8 @@ static void check_ledger(const tws_plan *plan, uint64_t seed) {
 static void check_ownership(tws_plan *const *plans, int world, const tws_network *network, uint64_t seed) {
   for (uint32_t p = 0; p < network->param_count; p++) {
     uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), run;
-    int *owners = calloc(n, sizeof *owners), wrong = 0; /* asserted once: each assertion is a message to the runner */
+    int *owners = calloc(n, sizeof *owners), wrong = 0; /* one assertion per parameter, because each is a message to the
+                                                         * runner */
     for (int r = 0; r < world; r++) {
       for (uint32_t i = 0; i < plans[r]->state->shard_count; i++) {
         const tws_shard *s = &plans[r]->state->shards[i];
@@ -74,9 +75,10 @@ static void check_time(tws_plan *const *plans, const tws_topology *topology, int
                 (int)seed, world, step_s, alone_s);
 }
 
-/* The estimate's few ranks say what all ranks need, and how long all take, on nodes that groups fit or do not. What it
- * leaves out shows in models as small as these: replicas of ZeRO-1 and 2 keep different parts of a bucket at different
- * times; tensor-parallel ranks of a pipeline's first stage differ in the work of the embedding. */
+/* Asserts that the estimate, from few representative ranks, has the memory and the time of all ranks, also on nodes
+ * over which groups lie unevenly. Small models as these show two simplifications: replicas of ZeRO-1 and 2 hold
+ * different parts of a bucket at different times, and tensor-parallel ranks of a pipeline's first stage differ in the
+ * work of the embedding. */
 static void check_estimate(tws_plan *const *plans, const tws_config *c, int world, const tws_machine *machine,
                            uint64_t seed) {
   tws_cluster cluster = *machine->cluster;
@@ -113,8 +115,8 @@ static void check_estimate(tws_plan *const *plans, const tws_config *c, int worl
                 (unsigned long long)estimate.ledger.tier[TWS_TIER_DEVICE].arena_bytes, (unsigned long long)most);
 }
 
-/* The same ranks' evaluation over the state of training: forward passes alone, in no more memory than state and the
- * larger program. */
+/* Asserts that the same ranks' evaluation over the state of training has forward passes only, and needs no more memory
+ * than the state and the larger of both programs. */
 static void check_evaluation(tws_plan *const *plans, const tws_config *c, int world, const tws_machine *machine,
                              uint64_t seed) {
   tws_plan *evaluations[MOST_RANKS];
@@ -153,7 +155,7 @@ static void check_evaluation(tws_plan *const *plans, const tws_config *c, int wo
 static void adapt_job(tws_network *network, tws_config *c, int quantization) {
   tws_error err = {0};
   cJSON *all = cJSON_CreateString("all-linear");
-  c->attention_chunks = 1; /* adapters are between the projection and attention */
+  c->attention_chunks = 1; /* adapters stand between the projection and attention, which excludes attention in chunks */
   c->lora.r = 2;
   c->lora.alpha = 4;
   c->lora_targets = all;
@@ -164,7 +166,7 @@ static void adapt_job(tws_network *network, tws_config *c, int quantization) {
   c->lora_targets = NULL;
 }
 
-/* Scales of weights in few bits are in few bits themselves: in the largest groups of up to six blocks that fit. */
+/* Quantizes the scales of weights in few bits, too, in the largest groups of up to six blocks that are legal. */
 static void group_scales(const tws_network *network, tws_config *c, tws_topology topology) {
   tws_plan_request request = {
       .network = network, .config = c, .topology = topology, .backend = TWS_BACKEND_HOST, .threads = 1};
@@ -179,7 +181,7 @@ static void group_scales(const tws_network *network, tws_config *c, tws_topology
   tws_plan_destroy(plan);
 }
 
-/* Frozen parameters stay as they are: no operation writes them. */
+/* Asserts that no operation writes frozen parameters. */
 static void check_frozen(const tws_plan *plan, uint64_t seed) {
   const tws_quantized *q = &plan->quantized;
   for (uint32_t i = 0; i < plan->operand_count && q->type > 0; i++) {
@@ -194,7 +196,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
   int world;
   tws_config c = legal_job(seed, &s, &world);
   const int draws = tws_config_bf16_masters(&c) && c.stochastic_rounding;
-  const int adapts = seed % 5 == 1 && !draws; /* with adapters, on weights of 16, 8 or 4 bits */
+  const int adapts = seed % 5 == 1 && !draws; /* 1: the job trains adapters, on weights of 16, 8 or 4 bits */
   if (adapts) s.inner += s.inner / c.tensor_ranks % 2 * c.tensor_ranks;
   tws_network *network = network_of(&s, c.tensor_ranks);
   tws_plan *plans[MOST_RANKS];
@@ -245,7 +247,8 @@ START_TEST(random_jobs_are_sound) {
 }
 END_TEST
 
-/* One thing at a time is made illegal: refused with a reason and a remedy, never built. */
+/* In each case one property of a job is made illegal: the job is refused with a reason and a remedy, and never
+ * planned. */
 START_TEST(illegal_jobs_are_refused) {
   static const char *const reasons[] = {
       "heads",  "key and value heads", "intermediate", "vocabulary", "ZeRO", "multiple", "multiple", "multiple",
@@ -294,7 +297,8 @@ START_TEST(illegal_jobs_are_refused) {
 }
 END_TEST
 
-/* A plan of rank `rank` of `ranks` that share sequences of `length` in a ring; what is refused is in *err. */
+/* Returns the plan of rank `rank` of `ranks` that share sequences of `length` tokens in a ring; NULL with the reason in
+ * *err where that is refused. */
 static tws_plan *ring_plan(const tws_network *network, int ranks, int rank, int64_t length, tws_error *err) {
   tws_config *base, c;
   tws_plan *plan = NULL;
@@ -335,7 +339,7 @@ static double attention_flops(const tws_plan *plan) {
   return flops;
 }
 
-/* Halves of causal attention: each rank does as much as the others, together they do what one rank does. */
+/* The halves of causal attention are dealt so that all ranks have the same FLOPs, which add up to those of one rank. */
 START_TEST(rings_share_the_work) {
   tws_network *network = network_from(
       "{\"model_type\":\"llama\",\"num_hidden_layers\":2,\"hidden_size\":24,\"num_attention_heads\":6,"

@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
 /* A convolution network on pictures, written down by hand: verified, laid out, costed, simulated, executed on the host,
- * differentiated against finite differences, against float64, and on several ranks. */
+ * compared with finite differences and with float64, and trained on several ranks. */
 #include "hand_network.h"
 
 #include "checkpoint/slice.h"
@@ -37,7 +37,7 @@ static uint32_t add_relu(hand_network *h, int layer, const char *name, uint32_t 
   return tws_build_pointwise(&h->b, layer, name, TWS_MODULE_RELU, x, h->net->values[x].per_row);
 }
 
-/* He et al. 2016, with a projection where the size changes. */
+/* Adds a residual block of He et al. 2016, with a projection where the size changes. */
 static uint32_t add_block(hand_network *h, int layer, uint32_t x, int64_t out, int64_t stride) {
   tws_network_builder *b = &h->b;
 #define NAME(part) tws_build_name(b, "layer.%d." part, layer)
@@ -114,8 +114,8 @@ END_TEST
 
 /* ---- in float64, module by module ---- */
 
-/* Computes a module's output from its input values; running is NULL where it normalises by the batch, which `follows`.
- */
+/* The computation of a network in float64. running: the running statistics, or NULL where modules normalise by the
+ * batch; then `follows` receives the updated running statistics. */
 typedef struct exact {
   const tws_network *network;
   double *value[MOST], *param[MOST];
@@ -201,7 +201,8 @@ static void exact_module(exact *e, const tws_module *m, double *pictures, const 
   }
 }
 
-/* The loss of one micro-batch. running: see exact.running; else the running statistics are updated in `follows`. */
+/* Returns the loss of one micro-batch. running: see exact.running; where it is NULL the running statistics are updated
+ * in `follows`. */
 static double exact_loss(const tws_network *network, const float *weights, const batch *data, int micro_batch,
                          const double *running, double *follows) {
   exact e = {.network = network, .running = running, .follows = follows, .samples = SAMPLES};
@@ -234,7 +235,8 @@ static void check_running(const float *running, const double *expected, uint64_t
                   what, (int)i, running[i], expected[i]);
 }
 
-/* Two micro-batches in training, then an evaluation by the running statistics, with and without recomputation. */
+/* Training on two micro-batches, then an evaluation with the running statistics, equals float64, with and without
+ * recomputation. */
 START_TEST(as_in_float64) {
   hand_network h;
   hand_job job;
@@ -297,7 +299,7 @@ static tws_code run_program(rank_run *r, tws_executor *x, int program, tws_error
   return TWS_OK;
 }
 
-/* One training step, and an evaluation with the weights from before it. */
+/* Runs one training step, and an evaluation with the weights from before the step. */
 static tws_code run_programs(rank_run *r, tws_executor *x, tws_error *why) {
   const tws_plan *plan = r->programs[TRAIN];
   const uint64_t count = plan->buffers[plan->running].elements;
@@ -352,7 +354,7 @@ static tws_plan *make_plan(const tws_network *network, const tws_config *config,
   return plan;
 }
 
-/* A checkpoint has what runs along once, whatever the number of ranks. */
+/* Asserts that a checkpoint contains the running statistics once, whatever the number of ranks. */
 static void check_saved(const tws_plan *const *plans, int ranks) {
   tws_arena *arena = tws_arena_create();
   tws_piece held[RANKS * MOST_PIECES], *all, *own;
@@ -373,7 +375,7 @@ static void check_saved(const tws_plan *const *plans, int ranks) {
   tws_arena_destroy(arena);
 }
 
-/* All ranks of a job, with a batch each. */
+/* Runs all ranks of a job as threads, each with its own batch. */
 static void run_ranks(const tws_network *network, const char *text, const hand_job *like, const batch *data, int ranks,
                       rank_run *runs) {
   tws_config *config = NULL;
@@ -406,8 +408,8 @@ static void run_ranks(const tws_network *network, const char *text, const hand_j
   tws_config_destroy(config);
 }
 
-/* Each rank normalises its own samples: gradients and losses are the means of those of ranks alone, and so is what runs
- * along, on all of them. */
+/* On two ranks, each normalises its own samples: gradients, losses and running statistics are the means of those of the
+ * ranks alone, and are equal on both ranks. */
 START_TEST(on_two_ranks) {
   hand_network h;
   hand_job like;
@@ -447,7 +449,8 @@ START_TEST(on_two_ranks) {
 }
 END_TEST
 
-/* Layers in two stages; the last layer's product and the loss split; sequences are what pictures do not have. */
+/* Networks of pictures can be divided into two stages, and the last product with the loss among tensor ranks; sequence
+ * parallelism is refused, because pictures have no sequence. */
 START_TEST(other_axes) {
   static const char *const keys[] = {", \"pipeline\": {\"stages\": 2}", ", \"tensor_parallel\": {\"autotp_size\": 2}"};
   hand_network h;

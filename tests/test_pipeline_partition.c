@@ -1,4 +1,4 @@
-/* Which stage runs which layers, and which ranks meet: partitions and grids against golden vectors. */
+/* The layers of each stage, and the groups of ranks: partitions and grids compared with golden vectors. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ START_TEST(partition_methods) {
   expect_bounds(NULL, layers, 15, 4, (int[]){0, 1, 7, 13, 15});
   expect_bounds("Parameters", layers, 15, 3, (int[]){0, 3, 11, 15});
   expect_bounds("UNIFORM", layers, 15, 4, (int[]){0, 4, 8, 12, 15});
-  /* three blocks each; the search is for a part of the name, in any case, up to the second colon */
+  /* three blocks in each part; the text is searched for in the name, in any case, up to the second colon */
   int blocks[5];
   tws_error err = {0};
   static const char *const methods[] = {"type:transformer", "Type:^PARALLEL.*Pipe$", "type:(layer)pipe:ignored"};

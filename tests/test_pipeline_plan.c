@@ -39,7 +39,8 @@ static tws_work pass(int64_t elements) {
   return work;
 }
 
-/* Backward is two passes as long as forward: gradients of inputs, then of weights. */
+/* Makes the plan of a stage. The backward pass is two kernels, each as long as the forward one: gradients of inputs,
+ * then of weights. */
 static tws_plan *stage_plan(const tws_pipeline_shape *shape, int stage) {
   static const tws_axis axes[] = {TWS_AXIS_PIPE};
   tws_error err = {0};

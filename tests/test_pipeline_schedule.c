@@ -1,5 +1,5 @@
-/* Pipeline schedules: instruction streams against golden vectors, orders and programs of every schedule against
- * executors that know only their meaning. */
+/* Pipeline schedules: instruction streams compared with golden vectors; the orders and programs of every schedule, run
+ * by simple executors. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 #include "tests/members.h"
 #include "tests/suite.h"
 
-/* An assertion for inner loops: Check's own write a mark at every pass, which would take most of the time. */
+/* Aborts the test with the message unless the condition holds; for inner loops: Check's own assertions write a mark at
+ * every call, which would take most of the time. */
 static inline void require(int holds, const char *what) {
   if (!holds) ck_abort_msg("%s", what);
 }
@@ -77,7 +78,7 @@ START_TEST(instructions_golden) {
 }
 END_TEST
 
-/* Our 1F1B is the compute order of DeepSpeed's training schedule. */
+/* The order 1F1B equals the compute order of DeepSpeed's training schedule. */
 START_TEST(instructions_compute_in_1f1b_order) {
   for (uint64_t seed = 0; seed < 300; seed++) {
     int p = draw(seed, 0, 1, 12), m = draw(seed, 1, 1, 40), s = draw(seed, 2, 0, p - 1);
@@ -110,9 +111,9 @@ END_TEST
 typedef struct execution {
   const tws_pipeline_shape *shape;
   int seconds[TWS_ACTION_KIND_COUNT];
-  uint32_t length, passes;    /* actions of a stage; (block, micro-batch) pairs of all stages */
+  uint32_t length, passes;    /* number of actions per stage; number of (block, micro-batch) pairs */
   tws_pipeline_action *order; /* [stage][length] */
-  int64_t *end;               /* [kind][block][micro-batch]: when it ended; 0: not yet */
+  int64_t *end;               /* [kind][block][micro-batch]: time at which the action ended; 0: it has not */
   int64_t makespan;
 } execution;
 
@@ -120,7 +121,7 @@ static int64_t *end_of(execution *e, int kind, int block, uint32_t micro) {
   return &e->end[(size_t)kind * e->passes + (size_t)block * (size_t)e->shape->micro_batches + micro];
 }
 
-/* When the input of an action was ready, or -1. */
+/* Returns the time at which the input of an action is ready, or -1 while it is not. */
 static int64_t ready_at(execution *e, const tws_pipeline_action *a, int stage) {
   int block = tws_pipeline_block(e->shape, stage, a->chunk);
   int last = e->shape->stages * e->shape->virtual_stages - 1;
@@ -171,7 +172,8 @@ static void execute(execution *e, const tws_pipeline_shape *shape, int forward, 
                 "%s, %d stages x %d, %d micro-batches: deadlock after %u of %u actions",
                 tws_pipeline_kind_name(shape->kind), p, shape->virtual_stages, shape->micro_batches, done,
                 (uint32_t)p * e->length);
-  /* Each kind that occurs did every (block, micro-batch): with "never twice" and the total, exactly once. */
+  /* Asserts that each kind of action that occurs was executed for every (block, micro-batch): because none ran twice,
+   * exactly once. */
   for (uint32_t i = 0; i < e->passes; i++) {
     int did[TWS_ACTION_KIND_COUNT];
     for (uint32_t kind = 0; kind < TWS_ACTION_KIND_COUNT; kind++) did[kind] = e->end[kind * e->passes + i] > 0;
@@ -197,7 +199,7 @@ static uint32_t most_in_flight(const execution *e, int stage) {
   return most;
 }
 
-/* Gradients of a chunk are summed in ascending order of micro-batches. */
+/* Requires that gradients of a chunk are summed in ascending order of micro-batches. */
 static void check_ascending(const execution *e, int stage) {
   for (int chunk = 0; chunk < e->shape->virtual_stages; chunk++) {
     uint32_t next[TWS_ACTION_KIND_COUNT] = {0};
@@ -208,8 +210,8 @@ static void check_ascending(const execution *e, int stage) {
   }
 }
 
-/* The next message of `stage` to (or from) `peer` in the order of its actions: receiving block, direction and
- * micro-batch as one number, or -1. */
+/* Returns the next message from `stage` to `peer` (sent 0: to `stage` from `peer`) in the order of the stage's actions,
+ * as one number of receiving block, direction and micro-batch; -1: there is none. */
 static int64_t next_message(const execution *e, int stage, int peer, int sent, uint32_t *at) {
   int blocks = e->shape->stages * e->shape->virtual_stages;
   while (*at < e->length) {
@@ -225,7 +227,8 @@ static int64_t next_message(const execution *e, int stage, int peer, int sent, u
   return -1;
 }
 
-/* Activations and gradients that one stage sends to another are used there in the order in which they are sent. */
+/* Asserts that a stage uses activations and gradients from another stage in the order in which that stage sends
+ * them. */
 static void check_messages(const execution *e, int from, int to) {
   uint32_t i = 0, j = 0;
   int64_t sent, used;
@@ -277,7 +280,7 @@ START_TEST(orders_are_complete_and_ideal) {
 }
 END_TEST
 
-/* The published bubbles, from the executor alone. */
+/* The executor reproduces the published bubbles of each schedule. */
 START_TEST(bubbles_of_the_papers) {
   for (int p = 2; p <= 8; p++) {
     for (int rounds = 1; rounds <= 4; rounds++) {
@@ -309,7 +312,7 @@ END_TEST
 
 typedef struct stage_run {
   const tws_pipeline_program *program;
-  uint32_t action, message; /* next events of the compute and of the message stream */
+  uint32_t action, message; /* index of the next event on the compute stream, and on the message stream */
   int64_t compute_clock, message_clock;
   int64_t *end; /* per event */
 } stage_run;
@@ -322,7 +325,8 @@ static int same_action(const tws_pipeline_action *a, const tws_pipeline_action *
   return a->kind == b->kind && a->chunk == b->chunk && a->micro_batch == b->micro_batch;
 }
 
-/* The action that made what is sent, or the receive that an action waits for; the list has it earlier. */
+/* Returns the end of the event before `event` that it needs: for a send the action that computes the data, for an
+ * action its receive. NULL: the list has none. */
 static const int64_t *before(const stage_run *r, uint32_t event) {
   const tws_pipeline_event *of = &r->program->events[event];
   tws_pipeline_event_kind kind = of->kind == TWS_EVENT_SEND ? TWS_EVENT_ACTION : TWS_EVENT_RECV;
@@ -345,7 +349,8 @@ static int run_action(stage_run *r, const int *seconds) {
   return 1;
 }
 
-/* A send at the head of its stage's stream whose receive is at the head of the other's. */
+/* Runs a message if a send is the next event on its stage's message stream and the matching receive is the next one on
+ * the peer's. Returns 1 if it ran. */
 static int run_message(const tws_pipeline_shape *shape, stage_run *runners, int stage) {
   stage_run *from = &runners[stage];
   skip_to(from, &from->message, 1);
@@ -370,7 +375,8 @@ static int run_message(const tws_pipeline_shape *shape, stage_run *runners, int 
   return 1;
 }
 
-/* seconds by action kind; spread: stages differ in speed by up to this factor. Returns the makespan. */
+/* Runs the programs of all stages and returns the makespan. seconds: per kind of action; spread: the largest factor
+ * between the speeds of stages. */
 static int64_t run_programs(const tws_pipeline_shape *shape, const int *seconds, int spread, uint64_t seed) {
   int p = shape->stages, busy = 1;
   tws_arena *arena = tws_arena_create();
@@ -411,11 +417,11 @@ START_TEST(programs_run_with_rendezvous) {
   for (uint64_t seed = 0; seed < 400; seed++) {
     tws_pipeline_shape shape = random_shape(seed);
     int64_t work = (int64_t)shape.micro_batches * shape.virtual_stages * 3;
-    /* the proportions that the program was made for: messages cost the ideal pipeline nothing */
+    /* with the proportions that the programs were made for, messages cost nothing in an ideal pipeline */
     int64_t span = run_programs(&shape, (int[]){1, 2, 1, 1}, 1, seed);
     double v = shape.virtual_stages;
     ck_assert_double_eq_tol((double)(span - work), ideal_bubble(&shape, v, v, v), 1e-9);
-    /* any others: it still runs to its end */
+    /* with any other proportions the programs still run to their ends */
     int seconds[] = {draw(seed, 7, 1, 9), draw(seed, 8, 1, 9), draw(seed, 9, 1, 9), draw(seed, 10, 1, 9)};
     run_programs(&shape, seconds, 5, seed);
   }
@@ -439,7 +445,7 @@ START_TEST(programs_hold_the_order) {
         messages += e->kind != TWS_EVENT_ACTION;
       }
       ck_assert_uint_eq(n, count);
-      /* both directions, in and out, for each block; the first and the last lack one side */
+      /* each block receives and sends in both directions; the first and the last block lack one neighbour */
       int sides = shape.stages == 1 ? 0 : 4 * shape.virtual_stages - 2 * (s == 0) - 2 * (s == shape.stages - 1);
       ck_assert_uint_eq(messages, (uint32_t)(sides * shape.micro_batches));
     }

@@ -1,5 +1,5 @@
-/* Placements along an axis: every change leaves the tensor what it was, and every change of a gradient the gradient
- * what it was, on ranks that are arrays. */
+/* Placements along an axis, on ranks that are arrays: every change of a placement preserves the tensor, and the change
+ * of its gradient in the reverse direction preserves the gradient. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 enum { RANKS = 3, TOKENS = 6, FEATURES = 9 };
 
 typedef struct tensor {
-  double at[RANKS][TOKENS][FEATURES]; /* what a rank does not have is 0 */
+  double at[RANKS][TOKENS][FEATURES]; /* elements that a rank does not hold are 0 */
 } tensor;
 
 static int has(tws_placed placed, int rank, int token, int feature) {
@@ -19,7 +19,7 @@ static int has(tws_placed placed, int rank, int token, int feature) {
   return 1;
 }
 
-/* The one tensor that the ranks' parts are of. */
+/* Returns an element of the whole tensor from what the ranks hold. */
 static double whole_at(const tensor *t, tws_placed placed, int token, int feature) {
   double sum = 0;
   for (int r = 0; r < RANKS; r++) {
@@ -31,14 +31,14 @@ static double whole_at(const tensor *t, tws_placed placed, int token, int featur
   return placed == TWS_PLACED_REPLICATED || placed == TWS_PLACED_BROADCAST ? sum / RANKS : sum;
 }
 
-/* Numbers that are exact in sums. */
+/* Makes a tensor in a placement, of numbers whose sums are exact. */
 static tensor placed_tensor(tws_placed placed) {
   tensor t;
   memset(&t, 0, sizeof t);
   for (int r = 0; r < RANKS; r++)
     for (int i = 0; i < TOKENS; i++)
       for (int j = 0; j < FEATURES; j++) {
-        const int who = placed == TWS_PLACED_PARTIAL ? r : 0; /* parts of a sum differ, copies do not */
+        const int who = placed == TWS_PLACED_PARTIAL ? r : 0; /* partial sums differ between ranks, copies do not */
         if (has(placed, r, i, j)) t.at[r][i][j] = (double)(1 + (i * FEATURES + j) * 7 % 31 + 100 * who);
       }
   return t;
@@ -82,7 +82,7 @@ START_TEST(changes_keep_values_and_gradients) {
       if (change == TWS_NO_CHANGE || from == to || !is_of_value(from)) continue;
       const tensor before = placed_tensor(from), after = exchanged(&before, change, to);
       same_whole(&before, from, &after, to);
-      /* and the gradient, the other way round */
+      /* the gradient makes the reverse change */
       const tws_placed given = tws_placed_dual(to), wanted = tws_placed_dual(from);
       const int back = tws_placed_change(given, wanted);
       ck_assert_msg(back != TWS_NO_CHANGE, "%s to %s has no way back", tws_placed_name(from), tws_placed_name(to));

@@ -1,5 +1,5 @@
-/* The plan against its specification: golden vectors of ZeRO partitioning; random jobs through every
- * stage, checked by the verifier; and a verifier that must notice what is broken on purpose. */
+/* The plan against its specification: golden vectors of ZeRO partitioning; random jobs through every stage, checked by
+ * the verifier; and a verifier that has to notice plans that are broken on purpose. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ START_TEST(partition_golden) {
       int rank = integer(item, "rank"), in = 0, inside[64];
       ck_assert_int_eq(tws_zero_padding(total, part, rank), integer(item, "padding"));
       int64_t at = 0, first_offset = 0;
-      for (int i = 0; i < count; i++) { /* which parameters the part touches, and where it starts inside the first */
+      for (int i = 0; i < count; i++) { /* finds the parameters in a rank's partition, and its offset in the first of
+                                         * them */
         int64_t end = at + sizes[order[i]];
         if (at < part * (rank + 1) && end > part * rank) {
           if (at < part * rank) first_offset = part * rank - at;
@@ -178,7 +179,7 @@ static void assign_muon_groups(tws_network *network) {
   }
 }
 
-/* Every parameter element is some rank's to update, exactly once (stage 0: once on every rank). */
+/* Asserts that each element of every parameter is updated exactly once (stage 0: once on every rank). */
 static void check_ownership(tws_plan *const *plans, int ranks, const tws_network *network) {
   for (uint32_t p = 0; p < network->param_count; p++) {
     uint64_t n = (uint64_t)tws_param_numel(&network->params[p]), owned = 0;
@@ -236,11 +237,11 @@ START_TEST(random_jobs_are_sound) {
 }
 END_TEST
 
-/* Bytes that a parameter takes before anything is computed. */
+/* The plan's buffers take the expected bytes per parameter. */
 START_TEST(bytes_of_a_parameter) {
   static const struct {
     tws_dtype dtype;
-    int masters, moments, bytes[4]; /* parameter, gradient, master weight, moments */
+    int masters, moments, bytes[4]; /* bytes of a parameter, its gradient, its master weight and its moments */
   } cases[] = {{TWS_F32, 0, 0, {4, 4, 0, 8}},
                {TWS_BF16, 0, 0, {2, 2, 4, 8}},
                {TWS_BF16, 1, 0, {2, 2, 0, 8}},
@@ -329,7 +330,7 @@ START_TEST(random_pipelines_are_sound) {
     }
     ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
                   err.message);
-    /* every parameter is somebody's to update: in each replica's stages (ZeRO-0) or once, tied ones on both ends */
+    /* every parameter is updated once per replica (ZeRO-0) or once; a tied one on both of its stages */
     uint64_t params = (uint64_t)tws_network_params(network, 0);
     if (network->tied) params += (uint64_t)tws_param_numel(&network->params[0]);
     ck_assert_uint_eq(owned, config.zero.stage == 0 ? params * (uint64_t)replicas : params);
@@ -353,7 +354,8 @@ static uint64_t collective_bytes(const tws_plan *plan, tws_collective collective
   return bytes;
 }
 
-/* Volumes of a step with two micro-batches on four ranks, in elements (specification of the ZeRO schedules). */
+/* A step with two micro-batches on four ranks communicates the elements that the specification of the ZeRO schedules
+ * states. */
 START_TEST(communication_volumes) {
   tws_network *network = network_of("tiny-gpt2");
   uint64_t p = (uint64_t)tws_network_params(network, 0);
@@ -375,7 +377,7 @@ START_TEST(communication_volumes) {
     if (stage == 3) {
       ck_assert_uint_eq(reduced, 0);
       ck_assert_uint_ge(scattered, 2 * p);
-      /* forward and backward gather everything; the embedding is needed twice in each */
+      /* the forward and the backward pass gather all parameters; each of them needs the embedding twice */
       uint64_t wte = (uint64_t)tws_param_numel(&network->params[0]);
       ck_assert_uint_ge(gathered, 2 * 2 * p);
       ck_assert_uint_le(gathered, 2 * (2 * (p + wte) + 64 * network->param_count));
@@ -386,7 +388,7 @@ START_TEST(communication_volumes) {
 }
 END_TEST
 
-/* stage3_allgather_sequential: what is gathered is the same, one parameter a collective. */
+/* stage3_allgather_sequential gathers the same bytes with one parameter per collective. */
 START_TEST(gathers_one_by_one) {
   tws_network *network = network_of("tiny-llama");
   uint64_t bytes[2];
@@ -411,12 +413,12 @@ START_TEST(gathers_one_by_one) {
   }
   ck_assert_uint_eq(bytes[1], bytes[0]);
   ck_assert_int_eq(segments[1], segments[0]);
-  ck_assert_int_gt(collectives[1], collectives[0]); /* the persistent ones are gathered together otherwise */
+  ck_assert_int_gt(collectives[1], collectives[0]); /* without the option persistent parameters share a collective */
   tws_network_destroy(network);
 }
 END_TEST
 
-/* A verifier that accepts everything is worth nothing: break sound plans in each way it must notice. */
+/* The verifier has to notice each removed dependency of a sound plan. */
 START_TEST(verifier_notices_a_lost_dependency) {
   tws_network *network = network_of("tiny-gpt2");
   tws_config c = small_config();
@@ -430,7 +432,7 @@ START_TEST(verifier_notices_a_lost_dependency) {
   tws_error err = {0};
   ck_assert(tws_plan_verify(plan, &err) == TWS_OK);
   ck_assert_uint_gt(plan->dep_count, 20);
-  /* Dependencies are already free of what others imply, so each one matters. */
+  /* the plan has no dependency that others imply, so each one is needed */
   for (uint32_t op = 0; op < plan->op_count; op++) {
     uint16_t count = plan->ops[op].dep_count;
     if (!count) continue;
@@ -451,7 +453,7 @@ START_TEST(verifier_notices_broken_memory) {
   tws_plan *plan = build(network, &c, 2, 1);
   tws_error err = {0};
   int noticed = 0, tried = 0;
-  for (uint32_t b = 0; b < plan->buffer_count; b++) { /* put a live buffer where a neighbour lives */
+  for (uint32_t b = 0; b < plan->buffer_count; b++) { /* moves a live buffer onto another one's memory */
     tws_buffer *buffer = &plan->buffers[b];
     if (buffer->lifetime != TWS_LIFETIME_OPS || buffer->first_op == TWS_NONE || buffer->last_op == buffer->first_op)
       continue;
@@ -490,7 +492,7 @@ START_TEST(verifier_notices_ranks_that_disagree) {
   ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
   ck_assert_ptr_nonnull(strstr(err.message, "rank 1 enters"));
   tws_plan_destroy(plans[1]);
-  b = a; /* one micro-batch more on one rank: no other rank joins its last collective */
+  b = a; /* one rank has one more micro-batch, and no other rank joins its last collective */
   b.accumulation_steps = 2;
   plans[1] = build(network, &b, 2, 1);
   ck_assert(tws_plans_verify((const tws_plan *const *)plans, 2, &err) == TWS_INTERNAL);
@@ -524,7 +526,7 @@ START_TEST(refusals_name_rule_and_remedy) {
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.hint, "ZeRO stage 1"));
   c.zero.stage = 1;
-  c.pipeline_stages = 8; /* the model has 5 layers, as pipelines count them */
+  c.pipeline_stages = 8; /* pipelines count 5 layers in this model */
   ck_assert(tws_plan_topology(&c, 8, &request.topology, &err) == TWS_OK);
   ck_assert_int_eq(tws_plan_build(&request, &plan, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.hint, "at most 5 stages"));
@@ -543,7 +545,7 @@ static void *failing_resize(void *user, void *pointer, size_t bytes) {
   return realloc(pointer, bytes);
 }
 
-/* Every allocation fails in turn: a clean refusal each time (leaks are the sanitizer's to find). */
+/* With each allocation failing once, planning returns an error and leaks nothing (which sanitizers check). */
 START_TEST(survives_exhausted_memory) {
   tws_network *network = network_of("tiny-gpt2");
   tws_config c = small_config();
@@ -584,8 +586,8 @@ static uint32_t kernels_with(const tws_plan *plan, tws_kernel kernel, uint32_t f
   return count;
 }
 
-/* Activations are fused into the adjacent products, residual sums into the norms after them; recomputation alone is a
- * kernel of its own. */
+/* Activations are fused into adjacent products, and residual sums into the following norms; only recomputation runs an
+ * activation as a kernel of its own. */
 START_TEST(adjacent_operations_are_fused) {
   for (int llama = 0; llama < 2; llama++) {
     tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
@@ -599,14 +601,15 @@ START_TEST(adjacent_operations_are_fused) {
         uint32_t full = mode == TWS_RECOMPUTE_FULL, selective = mode == TWS_RECOMPUTE_SELECTIVE, t = (uint32_t)tiles;
         uint32_t again = tiles > 1 || full; /* an MLP's first product */
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_ADD, 0), 0);
-        /* both norms of a layer but the first, and the last norm; in full recomputation a layer's second once more */
+        /* fused norms: both norms of each layer except the very first one, and the last norm; in full recomputation a
+         * layer's second norm again */
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_NORM, TWS_RESIDUAL), (2 + full) * layers);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR, TWS_GELU), llama ? 0 : (1 + again) * layers * t);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU, 0), !llama && selective && tiles == 1 ? layers : 0);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_GELU), llama ? 0 : layers * t);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_GELU_GRAD, 0), 0);
-        /* biases: before GELU with its gradient, at the end of a branch with the norm's after it, of queries, keys and
-         * values with the weight's, and so that of a last product in tiles */
+        /* gradients of biases: before GELU fused with GELU's gradient; of a branch's last product with the following
+         * norm's gradient; of queries, keys and values, and of a last product in tiles, with the weight's gradient */
         const uint32_t branches = t == 1 ? 2 : 1, apart = t == 1 ? 1 : 1 + t;
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_SUMS), llama ? 0 : layers * t);
         ck_assert_uint_eq(kernels_with(plan, TWS_KERNEL_NORM_GRAD, TWS_SUMS), llama ? 0 : branches * layers);
@@ -619,7 +622,7 @@ START_TEST(adjacent_operations_are_fused) {
 }
 END_TEST
 
-/* Chen et al. 2016: with full recomputation one checkpoint a layer, what enters it. */
+/* With full recomputation each layer keeps one checkpoint, its input (Chen et al. 2016). */
 START_TEST(one_checkpoint_a_layer) {
   for (int llama = 0; llama < 2; llama++) {
     tws_network *network = network_of(llama ? "tiny-llama" : "tiny-gpt2");
@@ -640,7 +643,8 @@ START_TEST(one_checkpoint_a_layer) {
 }
 END_TEST
 
-/* Seconds of a step of four ranks; of offloading at stages 1 and 2 all four, which wait for each other. */
+/* Returns the seconds of a step of four ranks. With an offloaded optimizer at stages 1 and 2 all four plans are built,
+ * because these ranks wait for each other; otherwise one represents all. */
 static double step_of_ranks(const tws_plan_request *request, const tws_plan *first, const tws_machine *machine) {
   const tws_zero_config *zero = &request->config->zero;
   const int count = zero->offload_optimizer && (zero->stage == 1 || zero->stage == 2) ? 4 : 1;
@@ -694,7 +698,7 @@ START_TEST(composition_equals_longest_path) {
 }
 END_TEST
 
-/* Reads a sentence's beginning, to the verb, and its first percentage. */
+/* Returns the first percentage in a sentence; `what` receives its text before the verb "take". */
 static double subject(const char *sentence, char what[64]) {
   const char *verb = strstr(sentence, " take");
   ck_assert_msg(verb && verb - sentence < 64, "%s", sentence);
@@ -702,8 +706,8 @@ static double subject(const char *sentence, char what[64]) {
   return strtod(strpbrk(verb, "0123456789"), NULL);
 }
 
-/* Between nodes the gradients' all-reduce takes most of three micro-batches of a few tokens, and little of
- * a hundred. */
+/* The bottleneck is that of the whole step: between nodes the all-reduce of gradients takes most of a step with three
+ * small micro-batches, and little of one with a hundred. */
 START_TEST(bottleneck_is_of_the_whole_step) {
   tws_network *network = network_of("gpt2");
   tws_error err = {0};

@@ -1,5 +1,4 @@
-/* The verb predict: answers, classes and tags of small models that were trained on what they can learn, and what score
- * says of them. */
+/* The verb predict: answers, classes and tags of small models trained on learnable tasks, and their scores. */
 /* ctest: mpi */
 #include <cjson/cJSON.h>
 
@@ -22,7 +21,7 @@ static void write_model(const char *name, const char *class, const char *more) {
   write_file(in_folder(name), text);
 }
 
-/* Writes words of letters; with `number`, digits are one of them, and *start is where they begin. */
+/* Writes five words of letters to text; where number is not NULL, one word is that number, and *start its position. */
 static void make_words(uint64_t seed, const char *number, char *text, int *start) {
   const int place = draw(seed, 1, 0, 4);
   size_t used = 0;
@@ -36,7 +35,8 @@ static void make_words(uint64_t seed, const char *number, char *text, int *start
   text[used] = 0;
 }
 
-/* Questions whose answer is the number in the context; of every `without`-th there is none (0: all have one). */
+/* Writes questions whose answer is the number in the context; every `without`-th question has no answer (0: all have
+ * one). */
 static void write_questions(const char *name, uint64_t seed, int count, int without) {
   FILE *file = fopen(in_folder(name), "w");
   for (int i = 0; i < count; i++, seed++) {
@@ -54,7 +54,7 @@ static void write_questions(const char *name, uint64_t seed, int count, int with
   ck_assert(fclose(file) == 0);
 }
 
-/* Texts of class 1 if they have a number; as tags, each byte's class is whether it is a digit. */
+/* Writes texts of class 1 if they contain a number, else 0; with `tags` the class of each byte is 1 for digits. */
 static void write_texts(const char *name, uint64_t seed, int count, int tags) {
   FILE *file = fopen(in_folder(name), "w");
   for (int i = 0; i < count; i++, seed++) {

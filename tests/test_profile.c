@@ -25,8 +25,8 @@ static tws_work sized(tws_kernel kernel, int64_t d0, int64_t d1) {
   return (tws_work){.code = (uint8_t)kernel, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {d0, d1}};
 }
 
-/* A made-up machine: 1e11 flop/s, packing of the weight at 2e10 elements/s, 3 us to start; noise of
- * `noise` relative. */
+/* Returns the seconds of a product on a made-up machine: 1e11 FLOP/s, packing of the weight at 2e10 elements/s, 3 us to
+ * start, and a relative noise of `noise`. */
 static double machine_seconds(int64_t m, int64_t n, int64_t k, double noise, uint64_t i) {
   double seconds = 2.0 * (double)m * (double)n * (double)k / 1e11 + (double)n * (double)k / 2e10 + 3e-6;
   return seconds * (1 + noise * (2 * tws_random_uniform(3, 5, i) - 1));
@@ -122,7 +122,7 @@ START_TEST(published_matrix_products) {
 }
 END_TEST
 
-/* Twice the work of the same family never takes less time; on GPUs a misaligned size never helps. */
+/* Twice the work of the same family never takes less time, and on GPUs a misaligned size never takes less. */
 START_TEST(more_is_not_faster) {
   for (const char *const *name = tws_profile_builtin_names(); *name != NULL; name++) {
     tws_profile *p = load(*name);
@@ -135,7 +135,7 @@ START_TEST(more_is_not_faster) {
       for (int d = 0; d < 3; d++) {
         tws_work more = work;
         const int quantized = work.code == TWS_KERNEL_DEQUANTIZE || work.code == TWS_KERNEL_DEQUANTIZE_TWICE;
-        if (quantized && d > 0) continue; /* larger blocks have fewer scales, and the type is no size */
+        if (quantized && d > 0) continue; /* the other numbers are a block's size and a type, and not amounts of work */
         more.d[d] *= 2;
         double after = tws_kernel_seconds(p, &more, 1, 1);
         ck_assert_msg(after >= before * (1 - 1e-12), "%s: %s [%ld,%ld,%ld] size %d: %g then %g", *name,
@@ -181,7 +181,8 @@ START_TEST(exact_where_measured) {
 }
 END_TEST
 
-/* A profile from before a kernel existed: the curve of one with the same kind of traffic, until its own is measured. */
+/* In an older profile without a kernel's measurements the kernel has the curve of another one with similar traffic; its
+ * own measurements replace that. */
 START_TEST(substitute_curves) {
   static const struct {
     tws_kernel kernel, like;
@@ -212,7 +213,7 @@ START_TEST(substitute_curves) {
       ck_assert_msg(fabs(s / want - 1) < (own ? 1e-8 : 0.05), "%s: %g instead of %g", tws_kernel_name(pairs[i].kernel),
                     s, want);
     }
-    /* padding alone is still cleared */
+    /* a work of padding alone still takes time, because the padding is cleared */
     const tws_work padding = {.code = TWS_KERNEL_VOCABULARY_LOSS, .d = {4096, 0, 4096, 2}};
     ck_assert_double_gt(tws_kernel_seconds(p, &padding, 1, 1), 1e-4);
     tws_profile_destroy(p);
@@ -220,7 +221,8 @@ START_TEST(substitute_curves) {
 }
 END_TEST
 
-/* fp16 where only other types were measured: bf16 moves as many bytes; products are as fast as the peaks say. */
+/* In a profile without fp16 measurements fp16 kernels take the time of bf16, which moves as many bytes, and products
+ * follow the peaks. */
 START_TEST(fp16_without_a_curve) {
   static const tws_dtype types[] = {TWS_F32, TWS_BF16, TWS_F16};
   tws_error err;
@@ -251,7 +253,8 @@ START_TEST(fp16_without_a_curve) {
 }
 END_TEST
 
-/* Between and beyond the samples of a noisy measurement: close to the machine's law, and more is not faster. */
+/* Between and beyond the samples of a noisy measurement, predictions are close to the machine's true law, and more work
+ * does not take less time. */
 START_TEST(interpolates) {
   tws_profile *p = finish(measured_machine(0.03));
   double worst = 0, total = 0;
@@ -266,11 +269,12 @@ START_TEST(interpolates) {
     for (int d = 0; d < 3; d++) {
       tws_work more = work;
       more.d[d] *= 2;
-      ck_assert_double_ge(tws_kernel_seconds(p, &more, 1, 1), s * 0.97); /* tiny ones are all start-up, and noisy */
+      ck_assert_double_ge(tws_kernel_seconds(p, &more, 1, 1), s * 0.97); /* small works are dominated by start-up and
+                                                                          * noise */
     }
   }
   ck_assert_msg(worst < 0.06 && total / 500 < 0.03, "worst %.3f mean %.3f", worst, total / 500);
-  /* ten times beyond the largest sample */
+  /* a product ten times larger than the largest sample */
   tws_work huge = linear(TWS_KERNEL_LINEAR, 8192, 16384, 8192);
   ck_assert_double_eq_tol(tws_kernel_seconds(p, &huge, 1, 1) / machine_seconds(8192, 16384, 8192, 0, 0), 1, 0.05);
   double before = 0;
@@ -284,7 +288,7 @@ START_TEST(interpolates) {
 }
 END_TEST
 
-/* Samples that contradict monotony are pooled, equal shapes averaged. */
+/* Samples that contradict monotony are averaged, and so are samples of equal shapes. */
 START_TEST(noise_is_pooled) {
   tws_profile_builder *b = tws_profile_builder_create("noisy", TWS_BACKEND_HOST);
   tws_profile_builder_provenance(b, "made up");
@@ -315,8 +319,8 @@ START_TEST(noise_is_pooled) {
 }
 END_TEST
 
-/* A grid of the plain product, and few samples of the one that adds to its output: those are exact, and near them the
- * plain grid is corrected by what they say. */
+/* With a grid of samples of the plain product and few samples of a variant that adds to its output, the variant is
+ * exact at its samples, and near them the plain grid is scaled by their ratio. */
 START_TEST(variants_share_a_surface) {
   static const uint32_t flags[] = {TWS_ACCUMULATE, TWS_BIAS, TWS_ACCUMULATE | TWS_BIAS};
   static const double factors[] = {1.2, 1.1, 1.4};
@@ -346,8 +350,8 @@ START_TEST(variants_share_a_surface) {
 }
 END_TEST
 
-/* Products of few rows, which a host bounds by reading the weight, are a surface of their own: they follow their
- * samples, others do not change by them, and one with GELU is the product and the other kernel. */
+/* Products of few rows, whose time on a host is that of reading the weight, have a surface of their own: they follow
+ * its samples, other products do not change, and with GELU the time of the GELU kernel is added. */
 START_TEST(few_rows_have_a_surface) {
   tws_profile *without = finish(measured_machine(0));
   tws_profile_builder *b = measured_machine(0);
@@ -376,8 +380,7 @@ START_TEST(few_rows_have_a_surface) {
 }
 END_TEST
 
-/* Two kernels in one: as measured where that was measured; elsewhere a host runs the second over what is in its caches
- * by then, which costs it what the second alone costs. */
+/* A product fused with GELU takes its measured time, or without measurements, on a host, the time of both kernels. */
 START_TEST(two_in_one) {
   tws_profile_builder *b = measured_machine(0);
   tws_work work = linear(TWS_KERNEL_LINEAR, 256, 768, 768), gelu = sized(TWS_KERNEL_GELU, 256 * 768, 0);
@@ -395,14 +398,14 @@ START_TEST(two_in_one) {
   p = finish(b);
   work.d[0] = 256;
   ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / machine_seconds(256, 768, 768, 0, 0), 1.3, 1e-8);
-  work.flags = 0; /* and the plain product is what it was */
+  work.flags = 0; /* the plain product has not changed */
   ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1) / product, 1, 1e-9);
   tws_profile_destroy(p);
 }
 END_TEST
 
-/* A machine whose rate falls with the size (caches): plain least squares would make start-up or traffic negative, and
- * with it time itself far from the samples. */
+/* On a machine whose rate falls with the size (caches), a plain least-squares fit would make start-up or traffic
+ * negative, and thereby times far from the samples: costs stay positive. */
 START_TEST(costs_are_not_negative) {
   tws_profile_builder *b = measured_machine(0);
   for (int t = 0; t < 4; t++) {
@@ -485,15 +488,16 @@ START_TEST(rings) {
                           7 / 8.0 * B / 1e11 + 7 * 1e-6, 1e-12);
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_BROADCAST, 8, 8, B, 1),
                           B / 1e11 + 7 * 1e-6, 1e-12);
-  /* four nodes of eight: four NICs make 4e10, below the device's own link, before which the pieces queue */
+  /* four nodes of eight ranks: their four NICs give 4e10 bytes/s, less than a device's own link, so the segments wait
+   * for the NICs */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1),
                           31 / 32.0 * B / 4e10 + 5e-6, 1e-12);
-  /* no bytes: 31 steps, of which four leave a node; many: the flows' own waits are negligible */
+  /* no bytes: the latency of 31 steps, of which four leave a node; many bytes: waits within the flow are negligible */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, 0, 1),
                           4 * 5e-6 + 27 * 1e-6, 1e-15);
   ck_assert_double_eq_tol(tws_collective_latency_s(&cluster, NULL, TWS_COLLECTIVE_REDUCE_SCATTER, 32, 8, B, 1), 5e-6,
                           1e-12);
-  /* one rank a node: eight such rings share four NICs */
+  /* with one rank per node, eight such rings share a node's four NICs */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_GATHER, 4, 1, B, 1),
                           3 / 4.0 * B / 5e9 + 3 * 5e-6, 1e-12);
   ck_assert_double_eq(tws_collective_seconds(&cluster, NULL, TWS_COLLECTIVE_ALL_REDUCE, 1, 1, B, 1), 0);
@@ -502,7 +506,7 @@ START_TEST(rings) {
   faster.message_bandwidth = 4e10;
   ck_assert_double_eq_tol(tws_p2p_seconds(&faster, NULL, 0, B), 5e-6 + B / 4e10, 1e-12);
   ck_assert_double_eq(tws_p2p_seconds(&faster, NULL, 1, B), tws_p2p_seconds(&cluster, NULL, 1, B));
-  tws_cluster paired = cluster; /* three of eight have two sevenths of a port */
+  tws_cluster paired = cluster; /* a group of three of eight paired devices has two sevenths of a port */
   paired.paired = 1;
   ck_assert_double_eq_tol(tws_collective_seconds(&paired, NULL, TWS_COLLECTIVE_ALL_GATHER, 3, 3, B, 1),
                           2 / 3.0 * B / (1e11 * 2 / 7) + 2 * 1e-6, 1e-12);
@@ -528,19 +532,20 @@ START_TEST(measured_collectives) {
     double s = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, ranks, 8, 65536, 1);
     ck_assert_double_eq_tol(s / (2e-5 * ranks + 65536 / 2e9), 1, 1e-8);
   }
-  /* three ranks lie between two and four; beyond the largest size time grows with the bytes */
+  /* the time of three ranks lies between those of two and four; beyond the largest measured size the time grows with
+   * the bytes */
   double two = 4e-5 + 65536 / 2e9, four = 8e-5 + 65536 / 2e9;
   double three = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 3, 8, 65536, 1);
   ck_assert_double_gt(three, two);
   ck_assert_double_lt(three, four);
   double once = tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 1e9, 1);
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 2e9, 1) / once, 2, 1e-9);
-  /* not measured: another collective, more ranks, several nodes */
+  /* cases that were not measured follow the formulas: another collective, more ranks, several nodes */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_GATHER, 2, 8, 1e9, 1),
                           0.5 * 1e9 / 1e11 + 1e-6 + 1e-6, 1e-12);
   ck_assert_double_gt(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 8, 8, 1e9, 1), 0);
   ck_assert_double_gt(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 1, 1e9, 1), 1e9 / 1e10);
-  /* coalesced pieces cost a start each */
+  /* each coalesced segment adds a start-up time */
   ck_assert_double_eq_tol(tws_collective_seconds(&cluster, p, TWS_COLLECTIVE_ALL_REDUCE, 2, 8, 65536, 11),
                           two + 10 * 1e-6, 1e-9);
   ck_assert_double_eq_tol(tws_p2p_seconds(&cluster, p, 1, 1e6), 1e-3, 1e-9);

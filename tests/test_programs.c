@@ -1,6 +1,6 @@
 /* ctest: engine mpi */
-/* Future techniques, written down by hand: plans over states that no pass lowers yet. Each is verified, laid out,
- * costed, simulated, and executed on the host with the numbers it must give. */
+/* Future techniques, written down by hand: plans over states that no pass of the lowering makes yet. Each is verified,
+ * laid out, costed, simulated, and executed on the host with known results. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static tws_executor *execute_on_host(const tws_plan *const *plans, int count, tw
   const tws_executor_setup setup = {
       .programs = plans, .program_count = count, .ops = tws_host_backend(), .backend = *backend};
   ck_assert_msg(tws_executor_create(&setup, &executor, &err) == TWS_OK, "%s", err.message);
-  for (int t = 0; t < TWS_TIER_COUNT; t++) { /* each state once, and the largest program */
+  for (int t = 0; t < TWS_TIER_COUNT; t++) { /* memory: each state once, plus the largest program */
     uint64_t largest = 0, states = 0;
     for (int i = 0; i < count; i++) {
       int seen = 0;
@@ -61,7 +61,7 @@ START_TEST(uneven_all_to_all) {
   for (int r = 0; r < RANKS; r++) plans[r] = uneven_plan(r, RANKS);
   ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
   const double seconds = job_seconds(plans, RANKS);
-  for (int r = 0; r < RANKS; r++) { /* fuller slots take longer, in the same memory */
+  for (int r = 0; r < RANKS; r++) { /* with more expected bytes the collective takes longer, in the same memory */
     tws_plan *plan = (tws_plan *)(uintptr_t)plans[r];
     for (uint32_t w = 0; w < plan->work_count; w++)
       if (plan->works[w].kind == TWS_OP_COLLECTIVE) plan->works[w].d[0] *= 1000;
@@ -82,11 +82,12 @@ START_TEST(gather_and_scatter) {
   const tws_plan *plans[RANKS];
   for (int r = 0; r < RANKS; r++) plans[r] = gather_plan(r, RANKS);
   ck_assert_msg(tws_plans_verify(plans, RANKS, &err) == TWS_OK, "%s", err.message);
-  for (int r = 0; r < RANKS; r++) /* the root alone has room for all */
+  for (int r = 0; r < RANKS; r++) /* only the root has buffers for the data of all ranks */
     ck_assert((plans[r]->arena_bytes[TWS_TIER_DEVICE] > 8 * GATHERED * sizeof(float)) == (r == GATHER_ROOT));
   job_seconds(plans, RANKS);
   tws_plan *root = (tws_plan *)(uintptr_t)plans[GATHER_ROOT];
-  root->operands[root->ops[0].operand_first + 1].count--; /* it no longer has room for what all ranks send */
+  root->operands[root->ops[0].operand_first + 1].count--; /* the root's buffer becomes too small for the data of all
+                                                           * ranks */
   ck_assert_int_eq(tws_plan_verify(root, &err), TWS_INTERNAL);
   ck_assert_msg(strstr(err.message, "gather of 4 ranks") != NULL, "%s", err.message);
   for (int r = 0; r < RANKS; r++) tws_plan_destroy((tws_plan *)(uintptr_t)plans[r]);
@@ -107,7 +108,8 @@ END_TEST
 
 enum { LAYERS = 6, WIDTH = 40000 };
 
-/* One layer's weights come while the layer before is computed with, and the sum before that goes. */
+/* Makes the program: while the device computes with one layer's weights, the next layer's are fetched and the previous
+ * sum is copied out. */
 static tws_plan *streaming_program(tws_state *state) {
   hand_program h;
   uint32_t fetched[LAYERS], out[LAYERS];
@@ -227,7 +229,7 @@ START_TEST(a_cache_that_grows) {
 }
 END_TEST
 
-/* ---- two networks that train in turn over two states ---- */
+/* ---- two networks that train alternately over two states ---- */
 
 static tws_state *adam_state(uint64_t count) {
   static const char *const names[] = {"weights", "first moments", "second moments"};
@@ -237,7 +239,7 @@ static tws_state *adam_state(uint64_t count) {
   return state;
 }
 
-enum { ADAM_GRADIENT = 3, ADAM_HYPER, ADAM_METRICS }; /* buffers after those of the state */
+enum { ADAM_GRADIENT = 3, ADAM_HYPER, ADAM_METRICS }; /* indices of the buffers that follow those of the state */
 static tws_plan *adam_program(tws_state *state, uint64_t count) {
   hand_program h;
   hand_begin(&h, state, 0, 1);
@@ -260,7 +262,7 @@ START_TEST(two_networks) {
   tws_backend *backend;
   tws_state *states[2];
   const tws_plan *plans[2];
-  double want[2][3] = {{0}, {0}}; /* weight, moments: equal for all elements */
+  double want[2][3] = {{0}, {0}}; /* the weight and both moments, equal for all elements */
   ck_assert(tws_config_default(&config, &err) == TWS_OK);
   for (int n = 0; n < 2; n++) {
     states[n] = adam_state(count[n]);
@@ -301,7 +303,8 @@ END_TEST
 
 /* ---- Lamb: norms of each parameter ---- */
 
-enum { TENSORS = 3, LAMB_GRADIENT = 3, LAMB_HYPER, LAMB_METRICS, LAMB_NORMS }; /* buffers after those of the state */
+enum { TENSORS = 3, LAMB_GRADIENT = 3, LAMB_HYPER, LAMB_METRICS, LAMB_NORMS }; /* indices of the buffers that follow
+                                                                                * those of the state */
 static const uint64_t tensor_first[TENSORS + 1] = {0, 300, 301, 4000};
 
 static tws_work lamb_work(tws_kernel kernel, int tensor) {
@@ -343,7 +346,7 @@ static tws_plan *lamb_program(tws_state *state) {
   return hand_end(&h);
 }
 
-/* The update of You et al. as DeepSpeed has it, in double precision. */
+/* Computes the update of You et al. as DeepSpeed does it, in double precision. */
 static void lamb_reference(const tws_config *config, int step, const float *gradient, double *p, double *m, double *v) {
   const double beta1 = config->beta1, beta2 = config->beta2;
   const double size = config->lr * sqrt(1 - pow(beta2, step)) / (1 - pow(beta1, step));
@@ -441,7 +444,7 @@ START_TEST(error_feedback) {
   const tws_plan *plans[2] = {warm_up_program(state), compressed_program(state)};
   for (int i = 0; i < 2; i++) {
     tws_ledger ledger;
-    ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK); /* the state counts whole, whoever uses it */
+    ck_assert(tws_ledger_read(plans[i], &ledger, &err) == TWS_OK); /* each program's ledger counts the whole state */
     ck_assert_uint_eq(ledger.tier[TWS_TIER_DEVICE].category[TWS_CATEGORY_PARAMETER], 2 * FEEDBACK * sizeof(float));
     job_seconds(&plans[i], 1);
   }
@@ -451,7 +454,7 @@ START_TEST(error_feedback) {
     put(x, 0, 1, values, FEEDBACK);
     step(x, 0);
   }
-  for (int run = 0; run < 2; run++) { /* the second finds no error any more */
+  for (int run = 0; run < 2; run++) { /* the first run adds the error feedback and clears it; the second adds 0 */
     put(x, 1, 3, values, FEEDBACK);
     step(x, 1);
     get(x, 1, 0, got, FEEDBACK);
@@ -463,7 +466,7 @@ START_TEST(error_feedback) {
 }
 END_TEST
 
-/* ---- what a state refuses ---- */
+/* ---- entries and programs that a state refuses ---- */
 
 START_TEST(states_and_programs_fit) {
   tws_state *state;
@@ -473,7 +476,7 @@ START_TEST(states_and_programs_fit) {
   hand_add_state(state, "weights", TWS_TIER_DEVICE, TWS_F32, 100);
   const tws_state_entry again = {.name = "weights", .dtype = TWS_F32, .elements = 5};
   ck_assert_int_eq(tws_state_add(state, &again, &index, &err), TWS_INTERNAL);
-  for (int i = 0; i < 3; i++) { /* no such entry, another size, another type */
+  for (int i = 0; i < 3; i++) { /* the entry has a wrong name, a wrong size, a wrong type */
     const tws_state_entry wanted = {
         .name = i == 0 ? "moments" : "weights", .dtype = i == 2 ? TWS_BF16 : TWS_F32, .elements = i == 1 ? 99 : 100};
     hand_begin(&h, state, 0, 1);
@@ -489,7 +492,8 @@ END_TEST
 
 /* ---- one collective over segments of several types ---- */
 
-/* An all-gather of n float32 and 2n bf16 elements a rank, or of 2n bf16 and n float32: as many bytes. */
+/* Makes a plan with an all-gather of n float32 and 2n bf16 elements per rank, or of 2n bf16 and n float32 ones, which
+ * have as many bytes. */
 static tws_plan *mixed_plan(int rank, int bf16_first, uint64_t bytes) {
   enum { EACH = 64, RANKS = 2 };
   hand_program h;

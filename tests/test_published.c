@@ -1,5 +1,5 @@
 /* ctest: sampled */
-/* Measured runs of other software: the file that comes with the program, and how predictions are scored. */
+/* Measured runs of other software: the file that comes with the program, and the scores of predictions. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static double result_of(const tws_case *one, const char *key) {
   return cJSON_GetNumberValue(cJSON_GetObjectItem(cJSON_GetObjectItem(one->row, "result"), key));
 }
 
-/* Mean errors of the committed part of each group, and what they may not exceed: the table of docs/accuracy.md. */
+/* The mean errors of each group of runs are within their bounds, which are those of the table in docs/accuracy.md. */
 START_TEST(groups_are_predicted_within_their_bounds) {
   static const struct {
     const char *group;
@@ -34,7 +34,7 @@ START_TEST(groups_are_predicted_within_their_bounds) {
                 {"stas-8b-z2", 25, 6, 1},    {"mbridge-skill", 10, 4, 3},   {"mbridge", 16, 0, 12},
                 {"nemo2407", 10, 0, 5},      {"ds-bert-squad", 10, 0, 1},   {"stas-8b-z3off", 20, 5, 1}};
   tws_cases *cases = load(RUNS);
-  /* under the sanitizers two groups */
+  /* under the sanitizers only every sixth group */
   for (size_t i = TWS_SANITIZED; i < sizeof bounds / sizeof *bounds; i += TWS_SANITIZED ? 6 : 1) {
     tws_case_comparison compared;
     tws_error err = {0};
@@ -45,7 +45,8 @@ START_TEST(groups_are_predicted_within_their_bounds) {
     ck_assert_int_ge(g->time_n, bounds[i].least);
     if (bounds[i].time > 0)
       ck_assert_msg(!(g->time_mape >= bounds[i].time), "%s: time off by %.1f %%", g->name, g->time_mape);
-    if (strcmp(g->name, "vtrain-single") == 0) /* composed of layers: counted apart */
+    if (strcmp(g->name, "vtrain-single") == 0) /* these times are composed of measured layers, and are scored
+                                                * separately */
       ck_assert_msg(g->apart_n >= 20 && g->time_n == 0 && g->apart_mape < 14, "%d apart, %.1f %%", g->apart_n,
                     g->apart_mape);
     if (bounds[i].memory > 0) ck_assert_int_ge(g->mem_n, 1);
@@ -56,7 +57,7 @@ START_TEST(groups_are_predicted_within_their_bounds) {
 }
 END_TEST
 
-/* Every run becomes a job of as many ranks as it had GPUs, or says in words that others share why not. */
+/* Every run becomes a job of as many ranks as it had GPUs, or is excluded with a reason that several runs share. */
 START_TEST(each_run_is_a_job_or_says_why_not) {
   tws_cases *cases = load(RUNS);
   int jobs = 0;
@@ -78,7 +79,8 @@ START_TEST(each_run_is_a_job_or_says_why_not) {
 }
 END_TEST
 
-/* Hybrid shards are groups that each have all partitions: of as many ranks as the row says, or of a node's. */
+/* Hybrid shards are groups of ranks that each hold all partitions: as many ranks as the row says, or those of a
+ * node. */
 START_TEST(hybrid_shards_are_groups) {
   static const char id[] = "llmfoundry/a100_40gb-7b-s2048-g128-mb18-bf16-pure";
   tws_cases *cases = load(RUNS);
@@ -101,8 +103,8 @@ START_TEST(hybrid_shards_are_groups) {
 }
 END_TEST
 
-/* The predictions that verbs print for a run are those of the library, of every run that is both in the file and in the
- * evidence. Long pipelines take their time. */
+/* The predictions in the table of evidence equal the library's, for all runs that are both in the file and in that
+ * table. Long pipelines are left out to save time. */
 START_TEST(printed_predictions_are_the_librarys) {
   tws_cases *cases = load(RUNS);
   int count, checked = 0, published = 0;
@@ -111,7 +113,7 @@ START_TEST(printed_predictions_are_the_librarys) {
   for (int i = 0; i < count; i++) {
     int index = 0;
     while (index < cases->count && strcmp(cases->cases[index].id, known[i].id) != 0) index++;
-    if (index == cases->count) continue; /* of more runs than the file has */
+    if (index == cases->count) continue; /* the table of evidence also has runs that the file lacks */
     const tws_case *one = &cases->cases[index];
     tws_job *job;
     tws_case_prediction p;
@@ -145,7 +147,7 @@ START_TEST(printed_predictions_are_the_librarys) {
 END_TEST
 
 /* The papers' closed formula equals the sum of the network's products: with recomputation layers run forward twice,
- * their backward pass is twice forward, logits are not recomputed. Times that sources state follow from their rates. */
+ * backward costs twice the forward pass, and logits are not recomputed. Stated times follow from stated rates. */
 START_TEST(formula_counts_the_networks_products) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -163,7 +165,7 @@ START_TEST(formula_counts_the_networks_products) {
       double expected = samples * sequence * ((recomputed ? 4 : 3) * layers + 3 * logits);
       ck_assert_double_eq_tol(tws_case_flops(job->network, samples, sequence, recomputed) / expected, 1, 1e-12);
     }
-    tws_case rate = *one; /* as if the time were not stated */
+    tws_case rate = *one; /* the same run without its stated time */
     rate.measured_s = 0;
     ck_assert_double_eq_tol(tws_case_step_s(&rate, job) / tws_case_step_s(one, job), 1, 0.02);
     ck_assert_double_eq_tol(tws_case_step_s(one, job), result_of(one, "iter_time_s"), 1e-9);
@@ -175,8 +177,8 @@ START_TEST(formula_counts_the_networks_products) {
 }
 END_TEST
 
-/* Predictions are within 3 %, with 4-bit weights 6 %, no figure of it fitted; a run that exhausted memory does not fit.
- */
+/* Predicted memory of adapters is within 3 % of the measured one, with 4-bit weights within 6 %, without a fitted
+ * figure; a run that exhausted memory is predicted not to fit. */
 START_TEST(memory_of_adapters) {
   tws_cases *cases = load(RUNS);
   int alone = 0, several = 0, full = 0, quantized = 0, scales = 0;
@@ -208,7 +210,8 @@ START_TEST(memory_of_adapters) {
 }
 END_TEST
 
-/* torchtune's recipes, with nothing fitted to them; what its rows leave out is refused with the reason. */
+/* Predicted memory of torchtune's recipes, without a fitted figure; rows that leave something out are refused with the
+ * reason. */
 START_TEST(memory_of_recipes) {
   tws_cases *cases = load(RUNS);
   int planned = 0, adapters = 0, refused = 0;
@@ -236,8 +239,8 @@ START_TEST(memory_of_recipes) {
 }
 END_TEST
 
-/* Megatron's small tests with experts: each layer has them, as wide as the row says or a dense layer is, divided among
- * tensor ranks as dense layers are, or the row is refused. */
+/* Predicted memory of Megatron's small tests with experts: each layer has experts, as wide as the row says or as a
+ * dense layer, and divided among tensor ranks like dense layers; other rows are refused. */
 START_TEST(memory_of_tests_with_experts) {
   tws_cases *cases = load(RUNS);
   int planned = 0, narrow = 0, refused = 0;
@@ -273,7 +276,7 @@ START_TEST(memory_of_tests_with_experts) {
 }
 END_TEST
 
-/* Megatron's BERT in a pipeline: what its last stage holds, with nothing fitted to it. */
+/* Predicted memory of Megatron's BERT in a pipeline, which is that of the last stage, without a fitted figure. */
 START_TEST(memory_of_berts_tests) {
   tws_cases *cases = load(RUNS);
   int planned = 0;
@@ -297,8 +300,8 @@ START_TEST(memory_of_berts_tests) {
 }
 END_TEST
 
-/* ZeRO-3 with the optimizer on the host: short sequences hold most before the first step, as their script partitions a
- * model that is whole on each device. */
+/* ZeRO-3 with the optimizer on the host: with short sequences the peak is before the first step, because the runs'
+ * script partitions a model that is whole on each device. */
 START_TEST(memory_of_offloaded_runs) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -317,7 +320,8 @@ START_TEST(memory_of_offloaded_runs) {
     if (job->config->sequence_length == 8192) ck_assert_double_eq_tol(p.bytes / (1.05 * whole), 1, 1e-3);
     ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.1, "%s: %g bytes, measured %g", one->id, p.bytes,
                   one->measured_bytes);
-    /* partitioned while it is made, it is never there in whole; and the buckets' copies are in both */
+    /* a model that is partitioned while it is created is never whole on a device; the copies of buckets are needed in
+     * both cases */
     ck_assert_int_eq(tws_profile_load(tws_profile_name(job->profile), &profile, &err), TWS_OK);
     ck_assert_int_eq(tws_profile_set_runtime(profile, tws_runtime_find("deepspeed-flash"), &err), TWS_OK);
     tws_job_set_profile(job, profile);
@@ -331,9 +335,9 @@ START_TEST(memory_of_offloaded_runs) {
 }
 END_TEST
 
-/* ZeRO-2 of DeepSpeed holds, in addition to the plan's bucket, a second one, a flattened copy of the largest gradient,
- * which is larger than a bucket, and that gradient; a step holds six bytes a parameter of its shard more. The published
- * memory is reserved memory. */
+/* With ZeRO-2 DeepSpeed holds, in addition to the plan's bucket, a second bucket, a flattened copy of the largest
+ * gradient, which is larger than a bucket, and that gradient; a step holds six more bytes per parameter of its shard.
+ * The published figure is reserved memory. */
 START_TEST(memory_of_runs_of_stage_2) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -364,8 +368,8 @@ START_TEST(memory_of_runs_of_stage_2) {
 }
 END_TEST
 
-/* Recomputed layers hold nothing while the loss is computed, and their inputs are on the host, as in the runs' scripts:
- * what ran then fits. */
+/* Recomputed layers hold no memory while the loss is computed, and their inputs are on the host, as in the runs'
+ * scripts: the jobs that ran are predicted to fit. */
 START_TEST(memory_of_runs_with_partitioned_checkpoints) {
   tws_cases *cases = load(RUNS);
   int checked = 0;
@@ -395,7 +399,7 @@ END_TEST
 
 /* ---- scores ---- */
 
-/* The same job, said to take what is predicted times a factor. */
+/* Scores equal their definitions, for runs of the same job whose measured time is the prediction times a factor. */
 START_TEST(scores_equal_their_definitions) {
   static const double factors[] = {1, 0.8, 1.25, 0.5};
   tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "2", "true") "," ROW(
@@ -442,7 +446,7 @@ END_TEST
 
 /* ---- the verb ---- */
 
-/* Excluded runs are predicted and listed, and means are of the other runs. */
+/* Excluded runs are predicted and listed, and the means are those of the other runs. */
 START_TEST(doubtful_runs_are_not_scored) {
   command_result result = twinspeed("validate --cases " RUNS " --group vtrain-multi --json");
   ck_assert_msg(result.status == 0, "%s", result.err);

@@ -1,4 +1,4 @@
-/* The two halves of measured runs: those that constants are fitted on, and those that are only reported. */
+/* The two halves of measured runs: one to fit constants, and one whose errors are only reported. */
 #include <stdio.h>
 
 #include "base/sha256.h"
@@ -6,7 +6,8 @@
 #include "tests/published.h"
 #include "tests/suite.h"
 
-/* NIST's examples for FIPS 180-4, one of them longer than a block; and one whose padding takes a block of its own. */
+/* SHA-256 equals NIST's examples for FIPS 180-4, one of them longer than a block, and an example whose padding needs a
+ * block of its own. */
 START_TEST(sha256_is_as_published) {
   static const struct {
     const char *text;
@@ -25,7 +26,7 @@ START_TEST(sha256_is_as_published) {
 }
 END_TEST
 
-/* The script says of each run what the program says. */
+/* The script and the program put each run into the same half. */
 START_TEST(script_and_program_split_alike) {
   tws_cases *cases = load(RUNS);
   char *argv[] = {TWS_SOURCE_DIR "/scenarios/published/split.sh", RUNS, NULL};
@@ -51,8 +52,9 @@ START_TEST(script_and_program_split_alike) {
 }
 END_TEST
 
-/* SHA-256 of "a" begins with ca, of "b" with 3e, of "c" with 2e, of "d" with 18: all for fitting; of "e" with 3f. "b" ran
- * out of memory, though it is predicted to fit; "d" has a time and no verdict, so it ran. */
+/* The halves have separate scores. The half of a run follows from the SHA-256 of its name: that of "a" begins with ca,
+ * of "b" with 3e, of "c" with 2e, of "d" with 18, all for fitting; that of "e" with 3f. "b" ran out of memory although
+ * it is predicted to fit; "d" has a time and no verdict, so it ran. */
 START_TEST(halves_are_scored_apart) {
   tws_cases *cases =
       cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "2", "true") "," ROW("c", "1", "1", "false") "," ROW(
@@ -72,7 +74,7 @@ START_TEST(halves_are_scored_apart) {
   ck_assert_int_eq(h->runs + halves[1].runs, 6);
   ck_assert_int_eq(h->ran_wrong + h->oom_right + halves[1].ran_wrong + halves[1].oom_right, 0);
   ck_assert_int_eq(h->oom_wrong, 1);
-  ck_assert_int_eq(h->ran_right + halves[1].ran_right, 4); /* not "e", of which nothing was measured */
+  ck_assert_int_eq(h->ran_right + halves[1].ran_right, 4); /* "e" does not count, because nothing was measured */
   ck_assert_int_eq(h->memory_runs, 3);
   ck_assert_double_eq_tol(h->memory_median, 10, 1e-6);
   ck_assert_double_eq_tol(h->memory_mean_of_groups, 20, 1e-6);

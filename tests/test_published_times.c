@@ -1,4 +1,4 @@
-/* Times of other people's software: whose a run is, and the interval in which nine of ten of such runs lie. */
+/* Times of other software: the runtime that a run used, and the interval in which nine of ten such runs lie. */
 #include <math.h>
 #include <stdio.h>
 
@@ -7,8 +7,8 @@
 #include "tests/published.h"
 #include "tests/suite.h"
 
-/* A framework that no rule knows is refused with the list of runtimes, one that is a runtime's name is that runtime,
- * and the programs that have a row are recognized by what people call them. */
+/* A framework without a rule is refused with the list of runtimes, a runtime's name means that runtime, and other
+ * programs are recognized by their usual names. */
 START_TEST(unknown_software_is_refused) {
   static const struct {
     const char *framework, *runtime; /* NULL: refused */
@@ -65,8 +65,8 @@ static cJSON *answer(const char *command) {
   return json;
 }
 
-/* Nine of ten of the reported half's steps lie in their intervals, for each runtime of twenty runs too; no reported run
- * has a say in them. */
+/* Nine of ten runs that are reported, and not used to fit the intervals, have step times within their intervals, in all
+ * and for each runtime with at least twenty such runs. */
 START_TEST(nine_of_ten_lie_inside) {
   int count, runs = 0, inside = 0;
   const tws_evidence_run *known = tws_evidence_runs(&count);
@@ -96,7 +96,8 @@ START_TEST(nine_of_ten_lie_inside) {
 }
 END_TEST
 
-/* A job that is far from every run has a wider interval than one that is a run, and neither center is far from 1. */
+/* A job that is far from every run has a wider interval than one that equals a run, and the centers of both are close
+ * to 1. */
 START_TEST(intervals_widen_with_distance) {
   int count;
   const tws_evidence_run *known = tws_evidence_runs(&count);
@@ -115,7 +116,7 @@ START_TEST(intervals_widen_with_distance) {
 }
 END_TEST
 
-/* Every verb that predicts a step says its interval, around it; a host's profile is its own evidence. */
+/* Every verb that predicts a step prints an interval around it; the evidence for a host is its own profile. */
 START_TEST(verbs_say_the_interval) {
   static const char job[] = "-m gpt2 --seq 256 --dtype bf16 --cluster dgx-a100 -n 8 --stage 1 --runtime megatron-2021";
   char command[256];
@@ -145,7 +146,7 @@ START_TEST(verbs_say_the_interval) {
 }
 END_TEST
 
-/* Rows that no error counts have a column of their own. */
+/* Runs that no error counts (for example recalled ones) are counted in a column of their own. */
 START_TEST(every_row_counts) {
   tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "," ROW("b", "1", "1", "false") "]", TWS_OK, "");
   ck_assert_ptr_nonnull(cJSON_AddStringToObject((cJSON *)cases->cases[1].row, "confidence", "recalled"));
@@ -166,7 +167,8 @@ START_TEST(every_row_counts) {
 }
 END_TEST
 
-/* Samples that a row says are packed questions: attention stays inside documents of the length that its rule has. */
+/* Where a row says that samples are packed questions, attention stays within documents of the length that the rule
+ * gives. */
 START_TEST(packed_samples_keep_attention_inside_documents) {
   tws_cases *cases = cases_of("[" ROW("a", "1", "1", "false") "]", TWS_OK, "");
   for (int packed = 0; packed < 2; packed++) {

@@ -1,5 +1,5 @@
-/* Measurements of other software as profiles: readers of each format, attribution, and predictions of other
- * configurations than the measured one. */
+/* Measurements of other software as profiles: readers of each format, attribution of times to operations, and
+ * predictions of configurations that were not measured. */
 #include <check.h>
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -35,7 +35,7 @@ static double number(const cJSON *object, const char *section, const char *key) 
 
 /* ---- readers ---- */
 
-/* Each format of step log says 1.25 s, after a first step that warms up. */
+/* Readers of all formats of step logs find a step of 1.25 s, after a first step that warms up. */
 START_TEST(step_logs) {
   static const struct {
     const char *text;
@@ -124,7 +124,8 @@ END_TEST
 #define EVENT(category, name, ts, dur) \
   "{\"ph\":\"X\",\"cat\":\"" category "\",\"name\":\"" name "\",\"pid\":1,\"tid\":7,\"ts\":" ts ",\"dur\":" dur "}"
 
-/* Kernels of a device, with braces and quotes in a name; without a device, operators by their own time. */
+/* A trace of PyTorch's profiler gives the kernels of a device, also with braces and quotes in a name; in a trace
+ * without a device the operators count with their own time. */
 START_TEST(kineto_traces) {
   tws_recording r;
   OK(tws_recording_read(
@@ -153,8 +154,8 @@ START_TEST(kineto_traces) {
 }
 END_TEST
 
-/* A trace of PyTorch's profiler on a processor (bench/peer/record_kineto.py), gzip: its own step, half the micro batch
- * and twice the sequence, which were measured alternately with it. */
+/* A trace of PyTorch's profiler on a processor (bench/peer/record_kineto.py), compressed with gzip, predicts its own
+ * step, half its micro-batch and twice its sequence, which were measured alternately. */
 START_TEST(a_kineto_trace_becomes_a_profile) {
   static const struct {
     int micro, sequence;
@@ -174,7 +175,8 @@ START_TEST(a_kineto_trace_becomes_a_profile) {
   ck_assert_double_ge(number(json, NULL, "attributed_share"), 0.95);
   ck_assert_int_eq(cJSON_GetArraySize(cJSON_GetObjectItem(json, "modules")), TWS_PART_COUNT);
   const cJSON *product = NULL, *products = cJSON_GetObjectItem(json, "products");
-  ck_assert_int_eq(cJSON_GetArraySize(products), 4); /* attention, its projection, up and down, and the logits */
+  ck_assert_int_eq(cJSON_GetArraySize(products), 4); /* four products per layer and model: attention, its projection,
+                                                      * both of the MLP; and the logits */
   cJSON_ArrayForEach(product, products) {
     ck_assert_str_ne(cJSON_GetStringValue(cJSON_GetObjectItem(product, "module")), "");
     ck_assert_double_gt(number(product, NULL, "predicted_s"), 0);
@@ -194,7 +196,7 @@ START_TEST(a_kineto_trace_becomes_a_profile) {
 }
 END_TEST
 
-/* Memory does not grow with a trace. */
+/* The memory to read a trace does not grow with its size. */
 START_TEST(large_traces_are_streams) {
   enum { EVENTS = 400000 };
   const char *path = in_folder("large.json");
@@ -224,7 +226,7 @@ END_TEST
   "0,"                                                                                                               \
   "\"Out msg nelems\":" elements "000,\"Group size\":8,\"dtype\":\"BFloat16\"}}"
 
-/* Collectives with their sizes become a table of their ranks. */
+/* The sizes and times of collectives in a trace become a table for their number of ranks. */
 START_TEST(collectives_by_size) {
   file_of("comm.json",
           "{\"schemaVersion\":1,\"traceEvents\":[" EVENT("user_annotation", "ProfilerStep#1", "0", "900000") "," EVENT(
@@ -254,7 +256,7 @@ START_TEST(collectives_by_size) {
 }
 END_TEST
 
-/* One clear error each, with the file, the line where there are lines, and a remedy. */
+/* Each bad file gives one clear error with the file, the line where there are lines, and a remedy. */
 START_TEST(bad_files) {
   static const struct {
     const char *text, *message;
@@ -281,8 +283,8 @@ END_TEST
 
 /* ---- a GPU whose kernel times are known ---- */
 
-/* GPT-2 of 24 layers and 1024 on a device that does products at 190 TFLOP/s, attention at 90, and moves 1.3 TB/s; each
- * kernel starts in 2 us. */
+/* A GPT-2 of 24 layers and width 1024 on a device that does products at 190 TFLOP/s, attention at 90, and moves 1.3
+ * TB/s; each kernel starts in 2 us. */
 enum { LAYERS = 24, HIDDEN = 1024, HEADS = 16, VOCABULARY = 50257 };
 
 typedef void (*visitor)(void *user, const char *name, double seconds);
@@ -352,7 +354,7 @@ static void assert_prediction(const char *profile, int micro, int sequence, doub
   command_free(&r);
 }
 
-/* Half the micro batch, and twice the sequence. */
+/* Asserts that the profile predicts the measured step, half its micro-batch and twice its sequence. */
 static void assert_profile(const char *profile) {
   assert_prediction(profile, 8, 512, 0.03);
   assert_prediction(profile, 4, 512, 0.1);
@@ -382,7 +384,7 @@ static void add_row(void *user, const char *name, double seconds) {
   d->now += llround(seconds * 1e9);
 }
 
-/* Tables and columns as nsys 2024 exports them, of those that are read. */
+/* Writes the tables and columns of an export of nsys 2024 that the reader uses. */
 static void write_nsys(const char *path, int steps) {
   database d = {NULL, 1000};
   ck_assert_int_eq(sqlite3_open(path, &d.db), SQLITE_OK);
@@ -407,7 +409,7 @@ static void write_nsys(const char *path, int steps) {
   sqlite3_close(d.db);
 }
 
-/* A view without an end in the place of a table. */
+/* An endless SQL view in the place of a table is refused. */
 START_TEST(views_are_not_read) {
   database d = {NULL, 0};
   tws_recording r;
@@ -455,7 +457,7 @@ START_TEST(a_step_log_becomes_a_profile) {
 }
 END_TEST
 
-/* Tables of collectives and the device's name need no model. */
+/* Tables of collectives and the name of the device need no model's configuration. */
 START_TEST(tables_need_no_model) {
   file_of("smi.csv", "name, memory.total [MiB]\nNVIDIA H100 80GB HBM3, 81559 MiB\n");
   file_of("all_gather.log",

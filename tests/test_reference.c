@@ -1,5 +1,5 @@
 /* Reference pages of docs/ that are made from the program's own tables: keys of ds_config.json, keys of a cluster file,
- * runtimes, and verbs with their options. TWINSPEED_UPDATE=1 writes them again. */
+ * runtimes, and verbs with their options. With TWINSPEED_UPDATE=1 the suite writes them again. */
 #include <check.h>
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -20,7 +20,7 @@
 
 static tws_error err;
 
-/* A cell of a table, in which a vertical bar would begin the next cell. */
+/* Prints a cell of a table; a vertical bar is escaped, because it would begin the next cell. */
 static void print_cell(FILE *out, const char *text) {
   for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : *text == '<' ? "&lt;" : "%c", *text);
 }
@@ -283,7 +283,7 @@ START_TEST(links_lead_somewhere) {
 }
 END_TEST
 
-/* Without mkdocs `make site` says what to install. */
+/* Without mkdocs `make site` prints what to install. */
 START_TEST(site_without_mkdocs) {
   char *argv[] = {DOCS "site/build.sh", "/dev/null/site", NULL};
   setenv("MKDOCS", "/dev/null/mkdocs", 1);

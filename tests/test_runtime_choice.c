@@ -1,5 +1,5 @@
 /* ctest: sampled */
-/* The runtime of an answer where no flag says it; the first line says which and why. */
+/* The choice of the runtime where no flag gives it; an answer's first line names the runtime and the reason. */
 #include <check.h>
 
 #include "tests/answers.h"
@@ -23,7 +23,8 @@ static void write_inputs(void) {
   write_text(in_folder("auto.json"), automatic);
 }
 
-/* A configuration's file, or none, and what decides; the first line of an answer, and of JSON the two members. */
+/* For each configuration (or none) and options, the first line of the answer and two members of its JSON name the
+ * runtime and the reason. */
 START_TEST(the_first_line_says_which_and_why) {
   static const struct {
     const char *config, *options, *runtime, *why;
@@ -57,7 +58,8 @@ START_TEST(the_first_line_says_which_and_why) {
 }
 END_TEST
 
-/* Hosts, measured profiles and verbs that run the job mean this program's own engine, whatever file is given. */
+/* On hosts, with measured profiles and for verbs that run the job, the runtime is this program's own engine, whatever
+ * configuration is given. */
 START_TEST(our_engine_where_it_runs) {
   write_text(in_folder("cluster.json"),
              "{\"schema\": \"twinspeed-cluster-1\", \"profile\": \"a100-80gb\", \"nodes\": 1, \"devices_per_node\": 8, "
@@ -105,7 +107,7 @@ START_TEST(others_are_shown_and_listed) {
 }
 END_TEST
 
-/* A configuration that offloads is tried without. */
+/* For a configuration that offloads, a search also tries points without offloading. */
 START_TEST(searches_try_without_offload) {
   write_text(in_folder("offload.json"),
              "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2, "

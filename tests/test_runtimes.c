@@ -1,4 +1,4 @@
-/* The time and memory that runtime styles add to those of our kernels. */
+/* The time and memory that other runtimes need in addition to those of this program's kernels and plans. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,8 +40,9 @@ static double step_under(const char *runtime, const char *micro_batch, int fp8, 
   return step_of("bf16", runtime, micro_batch, fp8, software_bytes);
 }
 
-/* The input of a product in 8 bits is kept so for the weight's gradient, and a tensor without another reader is freed:
- * of GPT-2's layer the outputs of two norms, attention and GELU. Software that casts again keeps 16 bits. */
+/* The input of a product in 8 bits is kept in 8 bits for the weight's gradient, and the 16-bit tensor is freed if
+ * nothing else reads it: in a GPT-2 layer the outputs of two norms, attention and GELU. Runtimes that cast again keep
+ * 16 bits. */
 START_TEST(inputs_of_narrow_products) {
   for (int i = 0; i < 3; i++) {
     const int wide = i == 1;
@@ -76,9 +77,9 @@ START_TEST(inputs_of_narrow_products) {
 }
 END_TEST
 
-/* Megatron-Core keeps no output of an expert, as weights are applied before the last product, and in 8 bits half of
- * what enters both products: of Mixtral 8x7B, two experts of 14,336 a token, in each of 32 layers. A plan under
- * DeepSpeed keeps both. */
+/* Megatron-Core keeps no output of experts, because it applies weights before the last product, and with products in 8
+ * bits it keeps half of the inputs of both products: in Mixtral 8x7B, two experts of 14,336 per token in each of 32
+ * layers. DeepSpeed's plan keeps both. */
 START_TEST(experts_keep_what_their_software_keeps) {
   const double tokens = 2048, layers = 32, hidden = 4096, inner = 14336, logits = 4 * 2048 * 32000.0;
   for (int narrow = 0; narrow < 2; narrow++) {
@@ -105,7 +106,8 @@ START_TEST(experts_keep_what_their_software_keeps) {
 }
 END_TEST
 
-/* Gaps between a plan's buffers are this program's own; a caching allocator loses up to 4 %. */
+/* The gaps between a plan's buffers count only for this program's own engine; for other runtimes, a caching allocator
+ * loses up to 4 %. */
 START_TEST(gaps_of_a_layout_are_bounded) {
   static const char *const names[] = {"twinspeed", "nemo", "deepspeed-flash", "fsdp-compiled"};
   tws_ledger ledger = {0};
@@ -134,8 +136,8 @@ START_TEST(gaps_of_a_layout_are_bounded) {
 }
 END_TEST
 
-/* Eager kernels wait for a collective: longer than under a runtime whose streams hand over concurrently with kernels.
- */
+/* Eager runtimes' kernels wait for a collective: it takes longer than under a runtime that hands over between streams
+ * while kernels run. */
 START_TEST(collectives_hand_over) {
   static const char *const names[] = {"twinspeed", "megatron-2021"};
   double seconds[2];
@@ -159,7 +161,8 @@ static tws_profile *profile_under(const char *name, const char *runtime) {
   return profile;
 }
 
-/* DeepSpeed's pipelines add bf16's gradients to float32 ones after each micro-batch, and send them whole. */
+/* DeepSpeed's pipelines add bf16 gradients to float32 ones after each micro-batch, and send whole messages between
+ * stages. */
 START_TEST(gradients_of_deepspeeds_pipelines) {
   tws_profile *megatron = profile_under("a100-80gb", "megatron-2021"),
               *engine = profile_under("a100-80gb", "megatron-deepspeed-2021");
@@ -187,7 +190,7 @@ START_TEST(gradients_of_deepspeeds_pipelines) {
     const int nlg = strcmp(cases->cases[i].group, "mt-nlg") == 0;
     ck_assert_int_eq(job->config->grad_partitioned, !nlg);
     ck_assert_int_eq(job->config->virtual_stages,
-                     nlg ? 1 : 8); /* of 126 layers, an embedding and a head on 16 stages */
+                     nlg ? 1 : 8); /* 126 layers, an embedding and a head divide into 8 chunks per stage on 16 stages */
     whole += nlg;
     chunks += !nlg;
     tws_job_destroy(job);
@@ -198,8 +201,8 @@ START_TEST(gradients_of_deepspeeds_pipelines) {
 }
 END_TEST
 
-/* A list of tensors, one of each rank, costs the host for each of them and each piece; DDP under autocast sums numbers
- * of twice the plan's width. */
+/* A collective on a list of tensors, one per rank, costs host time for each tensor and each segment; DDP under autocast
+ * reduces elements of twice the plan's width. */
 START_TEST(collectives_of_2021) {
   tws_cluster cluster;
   ck_assert(tws_cluster_load("dgx2-v100", &cluster, NULL) == TWS_OK);
@@ -219,8 +222,8 @@ START_TEST(collectives_of_2021) {
 }
 END_TEST
 
-/* Rows and columns scaled apart move ten bytes more of each number that enters a product; float32 without tensor cores
- * comes near its peak; gelu_new as single operations moves 32 bytes more. */
+/* With scales per row and column, a cast moves ten more bytes per element that enters a product; float32 without tensor
+ * cores is near its peak; gelu_new as single operations moves 32 more bytes per element. */
 START_TEST(products_and_activations_of_their_software) {
   const tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 4096, 4096}};
   const tws_work full = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_F32, .dtype2 = TWS_F32, .d = {8192, 8192, 8192}};
@@ -256,9 +259,7 @@ START_TEST(products_and_activations_of_their_software) {
 }
 END_TEST
 
-/* A small model under an eager runtime takes as long as its launches, whatever the batch; one that launches nothing
- * grows with it. Large batches are the device's again. */
-/* Kernels that the optimizer phase alone runs keep their time where launches limit the passes. */
+/* Where launches limit the passes, kernels of the optimizer phase keep their own time. */
 START_TEST(launches_do_not_lengthen_the_optimizer) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
   tws_job *job;
@@ -294,6 +295,8 @@ START_TEST(launches_do_not_lengthen_the_optimizer) {
 }
 END_TEST
 
+/* Under an eager runtime a step of a small model takes as long as its launches, whatever the batch; under a runtime
+ * without such launches it grows with the batch. Large batches take the device's time. */
 START_TEST(launches_limit_small_steps) {
   double own = step_under("twinspeed", "2", 0, NULL) / step_under("twinspeed", "1", 0, NULL);
   double eager = step_under("megatron-2021", "2", 0, NULL) / step_under("megatron-2021", "1", 0, NULL);
@@ -305,8 +308,8 @@ START_TEST(launches_limit_small_steps) {
 }
 END_TEST
 
-/* Launches that run ahead hide under the device's work or hide it; those that are issued alternately with it do
- * neither. */
+/* Launches that run ahead of the device hide in its work, or hide it; launches that alternate with the device's work
+ * add to it. */
 START_TEST(alternating_launches_add_up) {
   ck_assert_double_eq_tol(tws_launch_slowdown(2, 1, 1), 1.5, 1e-12);
   ck_assert_double_lt(tws_launch_slowdown(2, 1, 0), 1.1);
@@ -343,7 +346,7 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
   const double tokens = 4 * 1024.0, scores = 5 * 12.0 * 1024 * 1024 * 4;
   const double expected = 12 * (scores + 2 * tokens * 768) + 10 * tokens * 50257 + 4 * 124439808.0;
   ck_assert_double_eq(own, 0);
-  /* Hugging Face's gelu_new keeps three more numbers; softmax's output is in the type of the weights */
+  /* Hugging Face's gelu_new keeps three more values per element; softmax's output has the type of the weights */
   double modules, wide;
   step_of("bf16", "transformers-2021", "4", 0, &modules);
   step_of("fp32", "transformers-2021", "4", 0, &wide);
@@ -363,8 +366,8 @@ START_TEST(styles_hold_and_cost_what_their_row_says) {
 }
 END_TEST
 
-/* Under DeepSpeed an optimizer on the host takes five times what its bytes do, in a step as in the cost of its kernel.
- */
+/* Under DeepSpeed an optimizer on the host takes five times as long as its bytes need, in a step and as a single
+ * kernel. */
 START_TEST(hosts_step_as_fast_as_software_lets_them) {
   tws_error err = {0};
   tws_profile *profile;
@@ -377,10 +380,10 @@ START_TEST(hosts_step_as_fast_as_software_lets_them) {
 }
 END_TEST
 
-/* Sixteen experts of a grouped product are as many launches of 7 us, and casts before them of 90, where a kernel of a
- * plan counts 33; before tokens go to experts the device waits 0.5 ms for the host, and they are moved once more, twice
- * for products in 8 bits, but in a step that is one graph. DeepSpeed's dispatch is in addition a product over all pairs
- * of a token and a slot. */
+/* A grouped product of sixteen experts costs sixteen launches of 7 us, after casts of 90 us, where a plan's kernel
+ * counts 33 us. Before tokens are sent to experts the device waits 0.5 ms for the host, and the tokens are copied once
+ * more, for products in 8 bits twice, except in a step that is one graph. DeepSpeed's dispatch is also a product over
+ * all pairs of a token and a slot. */
 START_TEST(experts_cost_what_software_makes_of_them) {
   tws_error err = {0};
   tws_profile *own, *other;
@@ -451,7 +454,7 @@ static double seconds(const char *attention, const char *more, tws_kernel kernel
 #define UNFUSED "{\"unfused\":{\"forward_bytes\":0,\"backward_bytes\":0}}"
 
 /* EleutherAI's cookbook (benchmarks/sizing/sample_results/transformer.out) on an A100: micro batch 4, 16 heads of 256,
- * 2048 tokens. Its plain product fixes the efficiency above; the batched ones are then predicted. */
+ * 2048 tokens. Its plain product determines the efficiency above, with which the batched ones are predicted. */
 START_TEST(batched_products_cost_what_was_measured) {
   double plain = seconds(UNFUSED, "", TWS_KERNEL_LINEAR, 8192, 12288, 4096, 0, 0);
   ck_assert_double_eq_tol(2.0 * 8192 * 12288 * 4096 / plain / 1e12, 241.6, 2.5);
@@ -461,12 +464,13 @@ START_TEST(batched_products_cost_what_was_measured) {
 }
 END_TEST
 
-/* Software without the two in one runs both; a program with them in one saves what is between. */
+/* A runtime without a fused kernel runs two kernels; a fused kernel saves the traffic between them. */
 START_TEST(unfused_software_runs_two_kernels) {
   static const struct {
     tws_kernel kernel, other;
     uint32_t flag;
-    double count, saved; /* elements of the other, and bytes that it moves beyond those of the two in one */
+    double count, saved; /* elements of the second kernel; bytes per element that it moves beyond those of the fused
+                          * kernel */
   } cases[] = {{TWS_KERNEL_LINEAR, TWS_KERNEL_GELU, TWS_GELU, 4096.0 * 2048, 2},
                {TWS_KERNEL_LINEAR_GRAD_INPUT, TWS_KERNEL_GELU_GRAD, TWS_GELU, 4096.0 * 512, 4},
                {TWS_KERNEL_NORM, TWS_KERNEL_ADD, TWS_RESIDUAL, 4096.0 * 2048, 2}};
@@ -494,7 +498,7 @@ START_TEST(scores_and_added_bytes_cost_their_traffic) {
     double some = seconds("{\"unfused\":{\"forward_bytes\":8,\"backward_bytes\":9}}", "", kernel, 4, 2048, 16, 16, 64);
     ck_assert_double_eq_tol((some - none) * bandwidth / scores, grad ? 9 : 8, 1e-6);
   }
-  /* making scores again is forward once more */
+  /* recomputing the scores costs another forward kernel */
   double forward = seconds(UNFUSED, "", TWS_KERNEL_ATTENTION, 4, 2048, 16, 16, 64);
   double kept = seconds(UNFUSED, "", TWS_KERNEL_ATTENTION_GRAD, 4, 2048, 16, 16, 64);
   double again = seconds("{\"unfused\":{\"forward_bytes\":0,\"backward_bytes\":0,\"recomputed\":true}}", "",
@@ -519,7 +523,8 @@ START_TEST(scores_and_added_bytes_cost_their_traffic) {
 END_TEST
 
 /* Megatron-Core applies biases of experts and clamps of their gate in operations of PyTorch (counted in
- * docs/accuracy.md): bytes an element, and in each forward of the gate a wait of half a millisecond for the host. */
+ * docs/accuracy.md): they move bytes per element, and each forward pass of the gate waits half a millisecond for the
+ * host. */
 START_TEST(biased_experts_cost_their_operations) {
   static const struct {
     tws_kernel kernel;
@@ -547,7 +552,7 @@ START_TEST(biased_experts_cost_their_operations) {
     ck_assert_msg(fabs(more - moved - cases[i].waits_s) < 1e-9, "%s: %g s, not %g and %g",
                   tws_kernel_name(cases[i].kernel), more, moved, cases[i].waits_s);
   }
-  /* a step that is one CUDA graph does not wait for the host */
+  /* in a step that is one CUDA graph there is no wait for the host */
   tws_work gate = {.code = TWS_KERNEL_SWIGLU, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {8192, 2880}};
   const double before = tws_kernel_seconds(graphs, &gate, 1, 1);
   tws_profile_bias_experts(graphs);

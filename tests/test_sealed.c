@@ -1,5 +1,5 @@
-/* Messages between the launcher and its ranks: which peers are refused, which records open, which are let in, and that
- * lines stay whole. */
+/* Messages between the launcher and its ranks: the peers that are refused, the records that open and are accepted, and
+ * lines that stay whole. */
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@ static void make_secret(uint8_t secret[TWS_SECRET]) {
   ck_assert(tws_secret_make(text) && tws_secret_read(text, secret));
 }
 
-/* A rank with one secret and a launcher with another or the same: who believes whom. */
+/* Lets a rank and a launcher with equal or different secrets perform the handshake; *rank_believes and
+ * *launcher_believes receive 1 where they accept the other. */
 static void meet(const uint8_t *of_rank, const uint8_t *of_launcher, tws_session *rank, tws_session *launcher,
                  int *rank_believes, int *launcher_believes) {
   tws_hello hello;
@@ -53,7 +54,7 @@ START_TEST(proofs) {
   memcpy(other, secret, TWS_SECRET - 1);
   meet(secret, other, &rank, &launcher, &rank_believes, &launcher_believes);
   ck_assert(!rank_believes && !launcher_believes);
-  /* The proof of an earlier connection is no proof in another one; neither is the launcher's own. */
+  /* The proof of an earlier connection, or the launcher's own proof, is not accepted as a rank's proof. */
   tws_hello hello;
   tws_answer answer, second;
   uint8_t proof[TWS_RANDOM];
@@ -89,7 +90,7 @@ START_TEST(sealing) {
   ck_assert_uint_eq(tws_sealed_bytes(wire[0], strlen(texts[0]) - 1), 0); /* longer than there is room for */
   ck_assert_uint_eq(tws_sealed_bytes((const uint8_t[]){0, 0, 0, 0}, 64), 0);
   ck_assert_uint_eq(tws_sealed_bytes((const uint8_t[]){255, 255, 255, 255}, 64), 0);
-  for (size_t i = 0; i < bytes[0]; i++) { /* not one bit may differ, its length's neither */
+  for (size_t i = 0; i < bytes[0]; i++) { /* a record with any changed bit, also in its length, does not open */
     memcpy(changed, wire[0], bytes[0]);
     changed[i] ^= 4;
     ck_assert_uint_eq(tws_unseal(&launcher, changed, bytes[0], opened), 0);
@@ -105,7 +106,7 @@ START_TEST(sealing) {
 }
 END_TEST
 
-/* Attacks of a false launcher and a false rank. */
+/* Records that a false launcher or a false rank may send are refused. */
 START_TEST(records) {
   tws_launch_record welcome = {.kind = TWS_RECORD_WELCOME,
                                .rank = 1,
@@ -178,7 +179,7 @@ static char *written(tws_shared_output *outlet, int file) {
   return text;
 }
 
-/* Two ranks whose lines arrive in segments of any length. */
+/* The lines of two ranks stay whole although they arrive in segments of any length. */
 START_TEST(lines) {
   char name[] = "/tmp/twinspeed-lines-XXXXXX";
   const int file = mkstemp(name);
@@ -194,12 +195,12 @@ START_TEST(lines) {
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n");
   tws_line_add(&line[1], 1, &outlet, " 20 %", 5); /* a bar of progress */
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r");
-  tws_line_end(&line[0], 0, &outlet); /* a rank that has not ended its line */
+  tws_line_end(&line[0], 0, &outlet); /* the rank's last line has no line feed */
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r\ntwo");
   tws_line_end(&line[1], 1, &outlet);
   ck_assert_str_eq(written(&outlet, file), "a\none line\nbc\n 10 %\r\ntwo\n 20 %");
   tws_shared_output_close(&outlet);
-  /* A line that is too long is split, and no other rank's line is appended to a segment of it. */
+  /* A line that is too long is split, and no line of another rank is appended to its segments. */
   ck_assert_int_eq(ftruncate(file, 0), 0);
   lseek(file, 0, SEEK_SET);
   char *most = malloc(TWS_LINE_MOST + 1);
@@ -219,7 +220,7 @@ START_TEST(lines) {
 }
 END_TEST
 
-/* One that is not read keeps what it cannot write, and does not block. */
+/* An output that is not read keeps the text that cannot be written yet, and does not block. */
 START_TEST(outlets) {
   int ends[2];
   tws_shared_output outlet;

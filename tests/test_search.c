@@ -1,4 +1,4 @@
-/* Searches find what plans of every point find, and find it twice. */
+/* Searches find the same points as planning every point, and find them again when repeated. */
 #include <check.h>
 #include <math.h>
 #include <signal.h>
@@ -17,18 +17,19 @@
 
 enum { SPACES = TWS_SANITIZED ? 3 : 20, BEST = 5 };
 
-/* TWINSPEED_SEARCH_SPACES says another number. */
+/* Returns the number of search spaces, which TWINSPEED_SEARCH_SPACES overrides. */
 static uint64_t space_count(void) {
   const char *given = getenv("TWINSPEED_SEARCH_SPACES");
   return given && atoi(given) > 0 ? (uint64_t)atoi(given) : SPACES;
 }
 
-/* Updates on the host that are late, in one queue with the rest; in others parameters. */
+/* Returns 1 for jobs whose updates on the host are one step late, with all streams in one queue; other jobs may offload
+ * parameters. */
 static int is_late(uint64_t seed) {
   return seed % 3 == 2;
 }
 
-/* Adapters with base weights in few bits. */
+/* Returns 1 for jobs with adapters and base weights in few bits. */
 static int has_few_bits(uint64_t seed) {
   return seed % 4 == 1;
 }
@@ -87,14 +88,15 @@ static void draw_space(uint64_t seed, tws_tune_space *s) {
   for (int i = 1; i <= 1 + (alone || is_late(seed) || draw(seed, 70, 0, 1)); i++) s->offload[s->offload_count++] = i;
   if (parameters) s->offload[s->offload_count++] = 4;
   s->reduce_bucket[s->reduce_bucket_count++] = 100000;
-  /* 1 + elements: little, and more than there are; in one queue plans that gather at other times take equally long */
+  /* limits of 1 + a number of elements: a small one, and one that exceeds the model. Not with one queue, where plans
+   * that gather at other times take equally long. */
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT && !is_late(seed); i++)
     for (int k = 0; draw(seed, 90 + (uint64_t)i, 0, 2) == 0 && k < 2; k++)
       s->zero3[i][s->zero3_count[i]++] = 1 + (k ? 1000000000 : i == 2 ? 300000 : 1000);
   if (draw(seed, 80, 0, 1)) s->reduce_bucket[s->reduce_bucket_count++] = 50000000;
 }
 
-/* A point's plan, as far as plans that do the same agree. */
+/* The figures of a point's plan; points with equal plans are one entry. */
 typedef struct planned {
   tws_variant of;
   double samples_per_s;
@@ -126,8 +128,8 @@ static int knob_count(const tws_tune_space *s) {
   return count;
 }
 
-/* Sets limits of stage 3; the first of each where the stage has none. Returns 0 if another combination represents this
- * one. */
+/* Sets the limits of stage 3 for a combination, or no limits at other stages. Returns 0 if another combination gives
+ * the same variant. */
 static int set_limits(const tws_tune_space *s, int combination, tws_variant *v) {
   for (int i = 0; i < TWS_ZERO3_LIMIT_COUNT; i++) {
     const int at = combination % count_or_one(s->zero3_count[i]);
@@ -138,7 +140,7 @@ static int set_limits(const tws_tune_space *s, int combination, tws_variant *v) 
   return 1;
 }
 
-/* The plans of all points, each once, with nothing left out but what no plan can be made of. */
+/* Plans all points of the space and lists each distinct plan that fits once; returns their number. */
 static int plan_everything(const tws_tune_request *request, planned *all) {
   const tws_tune_space *s = &request->space;
   int count = 0;
@@ -165,14 +167,15 @@ static int plan_everything(const tws_tune_request *request, planned *all) {
               const int rest = knobs / s->overlap_count / s->offload_count / s->reduce_bucket_count;
               if (!set_limits(s, rest, &v)) continue;
               if (v.pipeline == 1) v.schedule = (tws_variant_schedule){TWS_PIPELINE_1F1B, 1};
-              /* the same plan once: as the search counts them */
+              /* equal plans are counted once, as the search counts them */
               if ((v.pipeline == 1 && k > 0) || (v.stage == 0 && (v.offload == 2 || knobs > 0))) continue;
               if ((v.pipeline > 1 || v.ranks == 1) && v.overlap == 2) continue;
               if (tws_variant_offloads(&v, 1) && v.stage != 3) continue;
               const int replicas = tws_variant_replicas(&v);
               if (v.ranks % (v.pipeline * v.tensor) || s->global_batch % (replicas * v.micro)) continue;
               v.accumulation = s->global_batch / (replicas * v.micro);
-              if (v.accumulation < v.pipeline) continue; /* not tried where no accumulation is named */
+              if (v.accumulation < v.pipeline) continue; /* a search does not try these unless accumulations are
+                                                          * given */
               tws_error err = {0};
               tws_job *job = NULL;
               tws_estimate estimate;
@@ -221,8 +224,8 @@ static int is_near(double a, double b) {
   return fabs(a - b) <= 1e-9 * b;
 }
 
-/* Both lists are sorted. Rows of equal speed are one or several on either side: the number depends on how plans that
- * take equally long are distinguished. */
+/* Compares the speeds of two sorted lists. Plans of equal speed are one row or several in either list, depending on how
+ * they are distinguished. */
 static void assert_same_speeds(const tws_tune_result *whole, const planned *all, int count, uint64_t seed) {
   int row = 0, i = 0;
   while (row < whole->fits && i < count) {
@@ -237,7 +240,7 @@ static void assert_same_speeds(const tws_tune_result *whole, const planned *all,
                 i, count);
 }
 
-/* Best first, and of small spaces every point. */
+/* A search ranks points as their plans do, the best first, and in small spaces it lists every point. */
 START_TEST(searches_rank_as_plans_do) {
   enum { MOST = 4096 };
   static planned all[MOST];
@@ -279,7 +282,7 @@ START_TEST(searches_rank_as_plans_do) {
 }
 END_TEST
 
-/* ---- searches that end before their time, and those that several share ---- */
+/* ---- searches that end early, and searches that several processes share ---- */
 
 static pid_t search_beside(const tws_tune_request *request) {
   const pid_t pid = fork();
@@ -289,7 +292,7 @@ static pid_t search_beside(const tws_tune_request *request) {
   _exit(tws_tune(request, &result, NULL) == TWS_OK ? 0 : 1);
 }
 
-/* Killed at any moment, and again, a search gives the result of one that was not. */
+/* A search that is killed several times at random moments and resumed gives the result of an uninterrupted one. */
 START_TEST(killed_searches_continue) {
   enum { SEEDS = TWS_SANITIZED ? 2 : 6 };
   make_folder();
@@ -310,7 +313,7 @@ START_TEST(killed_searches_continue) {
     ck_assert_msg(tws_tune(&request, &resumed, &err) == TWS_OK, "%s", err.message);
     assert_same_result(resumed, whole);
     tws_tune_result_destroy(resumed);
-    /* what is kept says whose it is, and damage is found */
+    /* the state of another search is refused, and so is a damaged one */
     request.space.micro_count--;
     ck_assert(tws_tune(&request, &resumed, &err) == TWS_INVALID);
     request.space.micro_count++;
@@ -325,7 +328,7 @@ START_TEST(killed_searches_continue) {
 }
 END_TEST
 
-/* Parts find together what one process finds. */
+/* Processes that divide a search find together what one process finds. */
 START_TEST(divided_searches_find_the_same) {
   make_folder();
   tws_tune_request request = draw_request(3, 2);
@@ -350,7 +353,7 @@ START_TEST(divided_searches_find_the_same) {
 }
 END_TEST
 
-/* Without time nothing is found; every point that was not evaluated is counted, and a later run continues. */
+/* With no time left a search finds nothing and counts every point that it has not evaluated; a later run continues. */
 START_TEST(budgets_leave_the_rest) {
   make_folder();
   tws_tune_request request = draw_request(5, 1);

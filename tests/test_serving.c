@@ -1,21 +1,21 @@
 /* ctest: engine */
 /* Inference: prefill and decoding with a cache of keys and values. Families decode as the reference library computes
- * whole texts (tests/golden/decoders.json); the plans of all divisions verify; the state has weights and cache
- * alone. */
+ * whole texts (tests/golden/decoders.json); the plans of all divisions verify; the state consists of weights and the
+ * cache. */
 #include "families.h"
 #include "plan/serving.h"
 #include "sanitized.h"
 #include "suite.h"
 
 enum { TEXTS = 2, LENGTH = 16, LETTERS = 32 };
-static const int64_t prompts[TEXTS] = {1, 5}; /* tokens of each text that the prefill processes */
+static const int64_t prompts[TEXTS] = {1, 5}; /* number of tokens of each text that the prefill processes */
 
 typedef struct served {
   tws_config *config;
   tws_serving serving;
   tws_plan *plan[TWS_SERVING_PROGRAMS];
   const tws_plan *programs[TWS_SERVING_PROGRAMS];
-  hand_job job; /* weights, and the executor of both programs */
+  hand_job job; /* the weights, and the executor that runs both programs */
   const int32_t *tokens[TEXTS];
   int64_t processed[TEXTS];
   float *scores;
@@ -68,7 +68,7 @@ static void serve_end(served *s) {
   free(s->scores);
 }
 
-/* The values of an input for the next tokens of the texts: their prompts, or one each. */
+/* Fills an input of a program with the next tokens of the texts: their prompts (program 0), or one token each. */
 static void fill_input(const served *s, int program, tws_input_content content, int32_t *to) {
   const int64_t rows = s->plan[program]->sequence_length;
   for (int64_t b = 0; b < TEXTS; b++) {
@@ -103,7 +103,7 @@ static void run_program(served *s, int program) {
   for (int b = 0; b < TEXTS; b++) s->processed[b] += program ? s->processed[b] < LENGTH : prompts[b];
 }
 
-/* Compares the library's log probabilities of tokens that follow what text b has so far; returns how many there are. */
+/* Compares log probabilities of the next token of text b with the library's; returns the number of compared ones. */
 static int compare_points(const served *s, const cJSON *family, int b) {
   const int64_t columns = (int64_t)s->plan[0]->buffers[s->plan[0]->scores].elements / TEXTS;
   const cJSON *point;
@@ -123,8 +123,8 @@ static int compare_points(const served *s, const cJSON *family, int b) {
   return compared;
 }
 
-/* The engine's bytes are those of the ledger, which has weights and cached keys and values, and nothing of a
- * training. */
+/* Asserts that the engine has allocated the ledger's bytes, which are weights and cached keys and values, without any
+ * training data. */
 static void check_memory(const served *s, const tws_network *network) {
   tws_ledger ledger;
   uint64_t cached = 0;
@@ -142,7 +142,8 @@ static void check_memory(const served *s, const tws_network *network) {
       0);
 }
 
-/* Returns 1 for a family that keeps a cache, in which all likelihoods that the library states are found. */
+/* Decodes a family and compares all likelihoods that the library states. Returns 1, or 0 for a family that cannot keep
+ * a cache. */
 static int decode_family(const cJSON *family, const char *text) {
   const char *module;
   int32_t tokens[TEXTS][LENGTH];
@@ -192,7 +193,7 @@ END_TEST
 
 static const struct division {
   const char *name, *keys;
-  int ranks, cuts; /* cuts: ranks that the cache of a text is divided among */
+  int ranks, cuts; /* cuts: number of ranks that divide the cache of a text */
 } divisions[] = {
     {"tensor", "\"tensor_parallel\": {\"autotp_size\": 2}", 2, 2},
     {"pipeline", "\"pipeline\": {\"stages\": 2}, \"gradient_accumulation_steps\": 2", 2, 2},
@@ -211,7 +212,8 @@ static uint64_t cached_bytes(const tws_plan *plan) {
   return bytes;
 }
 
-/* Plans of both programs verify, of each rank alone and of all together; ranks of a replica divide the cache. */
+/* The plans of both programs verify for each rank alone and for all together; the ranks of a replica divide the
+ * cache. */
 START_TEST(divisions_verify) {
   const struct division *d = &divisions[_i];
   enum { MOST = 4 };

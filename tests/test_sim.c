@@ -1,5 +1,5 @@
-/* The simulator on plans made by hand: what an operation waits for, shared cores, deadlocks, folding, repeatability;
- * and random plans against a longest path computed here. */
+/* The simulator on plans made by hand: waits of operations, shared cores, deadlocks, folding, repeatability; and random
+ * plans against a longest path computed here. */
 #include "base/random.h"
 #include "tests/sim_plans.h"
 
@@ -48,7 +48,7 @@ START_TEST(collectives_wait_for_the_last) {
   ck_assert_uint_eq(timeline->event_count, 6);
   for (size_t i = 0; i < timeline->event_count; i++) {
     const tws_event *event = &timeline->events[i];
-    if (event->op != 1) continue; /* a rank is in a collective from its arrival to when all have it */
+    if (event->op != 1) continue; /* a rank's event lasts from its arrival to the end of the collective */
     same(event->start_s, (1 + event->rank) * 1e-4, 1e-12);
     same(event->end_s, result.step_s, 1e-12);
     ck_assert_str_eq(timeline->names[event->name], "forward all_reduce");
@@ -94,7 +94,7 @@ static double on_cores(int cores, int ranks, int threads, const double *seconds)
     m[rank].plan.threads = threads;
     compute(&m[rank], TWS_STREAM_COMPUTE, seconds[rank]);
   }
-  /* the cost of a rank's own work, whatever it shares cores with */
+  /* seconds of one rank's work, without sharing cores */
   const double one = tws_plan_work_seconds(&m[0].plan, 0, &host.machine, 0);
   const double took = step(&host, m, ranks, TWS_FIDELITY_ANALYTIC);
   drop_machine(&host);
@@ -110,7 +110,7 @@ START_TEST(ranks_share_cores) {
   same(on_cores(2, 2, 2, equal), 2, 1e-9);
   same(on_cores(4, 2, 3, equal), 1.5, 1e-9);
   same(on_cores(2, 1, 4, equal), 2, 1e-9);
-  same(on_cores(2, 4, 1, uneven), 4, 1e-9); /* two seconds together, then two alone on a core */
+  same(on_cores(2, 4, 1, uneven), 4, 1e-9); /* both ranks share the core for two units, then one has it alone for two */
 }
 END_TEST
 
@@ -151,7 +151,8 @@ START_TEST(plans_that_do_not_fit_are_refused) {
     message(&m[rank], TWS_OP_RECV, 1 - rank, 100);
   }
   refused(&gpu, m, 2, TWS_INTERNAL, "deadlock: rank 0, operation 0 (forward send) waits for rank 1, operation 0");
-  for (int rank = 0; rank < 2; rank++) { /* two collectives on one stream in opposite order */
+  for (int rank = 0; rank < 2; rank++) { /* the ranks wait for each other: their operations on one stream are in
+                                          * opposite order */
     begin(&m[rank], rank, 2);
     const uint32_t both = group(&m[rank], 2, 0, 1);
     if (rank == 0) message(&m[rank], TWS_OP_SEND, 1, 8);
@@ -198,7 +199,7 @@ static int pick(draw *d, int low, int high) {
   return low + (int)(tws_random_uniform(d->seed, 1, d->index++) * (high - low + 1));
 }
 
-/* Plans with the same collectives in the same order on every rank, and computation in between that differs. */
+/* Makes plans with the same collectives in the same order on every rank, and different computation in between. */
 static void random_plans(uint64_t seed, maker *m, int ranks) {
   draw shape = {seed, 0};
   const int blocks = pick(&shape, 2, 12);
@@ -221,7 +222,8 @@ static void random_plans(uint64_t seed, maker *m, int ranks) {
   }
 }
 
-/* Times by relaxation: start = latest end of predecessors; a collective ends for all at the latest start plus cost. */
+/* Returns the seconds of a step, computed by relaxation: an operation starts at the latest end of its predecessors, and
+ * a collective ends for all ranks at the latest start plus its cost. */
 static double longest(const machine *gpu, const maker *m, int ranks) {
   static double end[MAX_RANKS][MAX_OPS];
   double step_s = 0;

@@ -9,7 +9,7 @@ START_TEST(fidelities_agree_without_contention) {
   machine one_node, one_each, paired;
   make_gpus(&one_node, 1, 8, 8);
   make_gpus(&one_each, 8, 1, 1);
-  make_gpus(&paired, 1, 8, 8); /* groups of all sizes have their part of a port */
+  make_gpus(&paired, 1, 8, 8); /* with paired devices, a group of any size has its share of a port */
   paired.cluster.paired = 1;
   for (int i = 0; i < 3; i++) {
     for (int ranks = 2; ranks <= 8; ranks++) {
@@ -24,7 +24,7 @@ START_TEST(fidelities_agree_without_contention) {
       }
     }
   }
-  for (int i = 0; i < 2; i++) { /* chains: the messages' pipeline has a start that the formula leaves out */
+  for (int i = 0; i < 2; i++) { /* chains: message by message, the pipeline fills first, which the formula ignores */
     const tws_collective chain = i ? TWS_COLLECTIVE_REDUCE : TWS_COLLECTIVE_BROADCAST;
     make_ring(m, 4, chain, 64e6, 0);
     const double analytic = step(&one_node, m, 4, TWS_FIDELITY_ANALYTIC);
@@ -36,7 +36,7 @@ START_TEST(fidelities_agree_without_contention) {
   }
   drop_machine(&one_node);
   drop_machine(&one_each);
-  for (int rank = 0; rank < 2; rank++) { /* a message has the links of one pair */
+  for (int rank = 0; rank < 2; rank++) { /* with paired devices a message uses the links of one pair only */
     begin(&m[rank], rank, 2);
     message(&m[rank], rank == 0 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 4e8);
   }
@@ -46,7 +46,8 @@ START_TEST(fidelities_agree_without_contention) {
 }
 END_TEST
 
-/* Few nodes and many, few bytes and many: most where a segment takes about as long as a link's latency. */
+/* Rings of few nodes and many, with few bytes and many, agree at every fidelity; the largest difference is where a
+ * segment takes about as long as a link's latency. */
 START_TEST(rings_of_64_ranks_agree_at_every_fidelity) {
   static const tws_collective rings[] = {TWS_COLLECTIVE_ALL_REDUCE, TWS_COLLECTIVE_ALL_GATHER,
                                          TWS_COLLECTIVE_REDUCE_SCATTER};
@@ -62,7 +63,7 @@ START_TEST(rings_of_64_ranks_agree_at_every_fidelity) {
             const double analytic = step(&gpu, m, ranks, TWS_FIDELITY_ANALYTIC);
             const double flow = step(&gpu, m, ranks, TWS_FIDELITY_FLOW);
             same(step(&gpu, m, ranks, TWS_FIDELITY_MESSAGE), flow, 0.001);
-            /* of rings that share the ports of a node's devices the formula knows only the load */
+            /* where rings share the ports of a node's devices, the formula only knows the ports' load */
             same(flow, analytic, nics == 1 || nodes == 1 ? 0.001 : 0.09);
           }
         drop_machine(&gpu);
@@ -79,7 +80,7 @@ START_TEST(two_level_rings_are_bound_by_the_nics) {
     const double expected = 15.0 / 16 * 1.6e9 / (nics * nic_bandwidth) + 5e-6; /* pieces queue before the NICs */
     same(step(&gpu, m, 16, TWS_FIDELITY_ANALYTIC), expected, 1e-6);
     same(step(&gpu, m, 16, TWS_FIDELITY_FLOW), expected, 1e-6);
-    same(step(&gpu, m, 16, TWS_FIDELITY_MESSAGE), expected, 2e-3); /* steps that wait for each other */
+    same(step(&gpu, m, 16, TWS_FIDELITY_MESSAGE), expected, 2e-3); /* steps of the ring wait for each other */
     /* one rank stands for all */
     make_ring(m, 16, TWS_COLLECTIVE_ALL_GATHER, 1.6e9, 1);
     same(step(&gpu, m, 1, TWS_FIDELITY_ANALYTIC), expected, 1e-6);
@@ -92,7 +93,7 @@ START_TEST(two_level_rings_are_bound_by_the_nics) {
   for (int fidelity = TWS_FIDELITY_ANALYTIC; fidelity <= TWS_FIDELITY_MESSAGE; fidelity++)
     same(step(&twice, m, 2, (tws_fidelity)fidelity), 0.5 * 1.6e9 / (2 * nic_bandwidth) + 5e-6, 1e-6);
   drop_machine(&twice);
-  machine wide; /* more network than NVLink: the ports bind */
+  machine wide; /* the network is faster than NVLink, so the ports are the bottleneck */
   make_gpus(&wide, 2, 2, 2);
   wide.cluster.inter.bandwidth = 1e12;
   make_ring(m, 4, TWS_COLLECTIVE_ALL_REDUCE, 4e8, 0);
@@ -104,7 +105,8 @@ START_TEST(two_level_rings_are_bound_by_the_nics) {
 }
 END_TEST
 
-/* Pieces for other nodes leave through the sender's NIC, those for its own node through its port, at the same time. */
+/* In an all-to-all, segments for other nodes leave through the sender's NIC, and segments for its own node through its
+ * port, at the same time. */
 START_TEST(all_to_all_uses_ports_and_nics) {
   static maker m[8];
   machine gpu;
@@ -121,7 +123,7 @@ START_TEST(all_to_all_uses_ports_and_nics) {
 }
 END_TEST
 
-/* 64 devices on 8 nodes, message by message: all are under way at once. */
+/* An all-to-all of 64 devices on 8 nodes takes the time of its messages, which all run at the same time. */
 START_TEST(all_to_all_is_as_long_as_its_messages) {
   static maker m[64];
   machine gpu;
@@ -136,9 +138,9 @@ START_TEST(all_to_all_is_as_long_as_its_messages) {
 }
 END_TEST
 
-/* The same with messages that are posted one after another: few bytes wait for posts. In two steps, inside nodes and
- * then among equal ranks of all nodes, a rank posts 7 messages and not 56, of eight times the bytes: faster where these
- * are few, slower where they are many and go twice. */
+/* An all-to-all whose messages are posted one after another: with few bytes the time of posting dominates. In two
+ * steps, within nodes and then among ranks of equal index on all nodes, a rank posts 7 instead of 56 messages with
+ * eight times the bytes, which is faster with few bytes, and slower with many, because these are sent twice. */
 START_TEST(all_to_all_in_two_steps_posts_fewer_messages) {
   static maker flat[64], steps[64];
   machine gpu;
@@ -170,9 +172,9 @@ START_TEST(all_to_all_in_two_steps_posts_fewer_messages) {
 }
 END_TEST
 
-/* Software that sends tokens once: with 128 experts on 64 ranks of 8 nodes a token of 8 choices goes to
- * 8 (1 - C(112, 8) / C(128, 8)) nodes, and to a rank of its node once from where it arrived; with its experts out of 2
- * of 8 groups to no more than 2 nodes. Nothing else crosses links, at every fidelity. */
+/* A runtime that sends each token once per node: with 128 experts on 64 ranks of 8 nodes, a token with 8 choices is
+ * sent to 8 (1 - C(112, 8) / C(128, 8)) nodes, and to each rank of a node once from the rank where it arrived; with
+ * experts from 2 of 8 groups it is sent to at most 2 nodes. At every fidelity links carry only these bytes. */
 START_TEST(tokens_go_once_to_a_node) {
   static maker m[64];
   machine gpu;
@@ -198,9 +200,9 @@ START_TEST(tokens_go_once_to_a_node) {
 }
 END_TEST
 
-/* Tokens sent to experts in 8 bits with scales have the same bytes on the way at every fidelity, whether slots go or
- * tokens once, and casts at both ends read one type and write the other. The results come back in their own type, and
- * are not confused with them. */
+/* Tokens that are sent to experts in 8 bits with scales have the same bytes at every fidelity, whether slots are sent
+ * or tokens once; casts before and after the transfer read one type and write the other. The results return in their
+ * own type, which is not confused with the 8-bit one. */
 START_TEST(tokens_go_to_experts_in_8_bits) {
   static maker m[64];
   const double tokens = 4096.0 * 7168 * 2, slots = 8 * 1.25 * tokens, share = (1 + 4.0 / 128) / 2;
@@ -223,7 +225,7 @@ START_TEST(tokens_go_to_experts_in_8_bits) {
       same(took[both][TWS_FIDELITY_FLOW], took[both][TWS_FIDELITY_ANALYTIC], 1e-9);
       same(took[both][TWS_FIDELITY_MESSAGE], took[both][TWS_FIDELITY_ANALYTIC], 0.05);
     }
-    double missed[2] = {1, 1}; /* nodes and ranks that have none of a token's experts */
+    double missed[2] = {1, 1}; /* probability that a node, or a rank, has none of a token's experts */
     for (int i = 0; i < 8; i++) missed[0] *= (112.0 - i) / (128.0 - i), missed[1] *= (126.0 - i) / (128.0 - i);
     const double leaves = once ? tokens * 8 * (1 - missed[0]) * 7 / 8 : slots * 56 / 64,
                  cast = once ? tokens * (1 + 64 * (1 - missed[1])) : 2 * slots;
@@ -234,7 +236,8 @@ START_TEST(tokens_go_to_experts_in_8_bits) {
 }
 END_TEST
 
-/* The root has as much to do as every rank of an all-to-all, and the others send or receive one part. */
+/* In a gather or scatter the root transfers as much as each rank of an all-to-all, and the other ranks send or receive
+ * one segment. */
 START_TEST(a_root_is_bound_by_its_port_or_nic) {
   static const tws_collective rooted[] = {TWS_COLLECTIVE_GATHER, TWS_COLLECTIVE_SCATTER};
   static maker m[8];
@@ -267,7 +270,7 @@ START_TEST(contention_halves_bandwidth) {
   const double bytes_s = 0.75 * 4e8 / port_bandwidth, latency_s = 3 * 2e-6;
   same(step(&gpu, m, 4, TWS_FIDELITY_ANALYTIC), bytes_s + latency_s, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), 2 * bytes_s + latency_s, 1e-6);
-  for (int rank = 0; rank < 2; rank++) { /* a broadcast leaves the way back to its root free */
+  for (int rank = 0; rank < 2; rank++) { /* a broadcast does not use the links to its root */
     begin(&m[rank], rank, 2);
     collective(&m[rank], TWS_STREAM_GATHER, TWS_COLLECTIVE_BROADCAST, group(&m[rank], 2, 0, 1), 4e8);
     message(&m[rank], rank == 1 ? TWS_OP_SEND : TWS_OP_RECV, 1 - rank, 4e8);
@@ -286,10 +289,9 @@ START_TEST(contention_halves_bandwidth) {
 }
 END_TEST
 
-/* Where rings reach half of what messages do, each takes what its formula says alone, and of a NIC that both use at
- * once a byte of a ring takes as much as two of a message. */
-/* Two nodes of two devices are below each leaf, whose uplinks carry a quarter of what its four NICs send: one NIC's.
- * Rings of two NICs need two, all-to-alls six parts of seven of all four; inside a leaf nothing is lost. */
+/* Each leaf switch connects two nodes of two devices, and its uplinks carry a quarter of what its four NICs send: one
+ * NIC's bandwidth. Rings on two NICs need twice that, and all-to-alls 6/7 of all four; within a leaf nothing is
+ * slower. */
 START_TEST(leaves_are_bottlenecks) {
   static maker m[16];
   machine plain, leaf;
@@ -314,6 +316,8 @@ START_TEST(leaves_are_bottlenecks) {
 }
 END_TEST
 
+/* Where rings reach half the bandwidth of messages, each takes the time of its formula alone; on a NIC that both use at
+ * once, a byte of a ring takes as long as two bytes of messages. */
 START_TEST(messages_may_be_faster_than_rings) {
   static maker m[4];
   machine gpu;

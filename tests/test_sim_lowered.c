@@ -1,4 +1,5 @@
-/* The simulator on plans of GPT-2: its formulas take a plan's longest path, and timelines keep the plan's order. */
+/* The simulator on plans of GPT-2: with formulas a step takes the plan's longest path, and timelines keep the plan's
+ * order. */
 #include "tests/sim_plans.h"
 
 typedef struct job {
@@ -70,7 +71,7 @@ START_TEST(lowered_plans_take_their_longest_path) {
       ck_assert_int_eq(tws_longest_path(j.plans[0], &j.machine, &path, NULL), TWS_OK);
       const double analytic = step_of(&j, 1, TWS_FIDELITY_ANALYTIC, NULL);
       same(analytic, path.step_s, 1e-12);
-      const double flow = step_of(&j, 1, TWS_FIDELITY_FLOW, NULL); /* nothing but contention makes it longer */
+      const double flow = step_of(&j, 1, TWS_FIDELITY_FLOW, NULL); /* only contention can make the step longer */
       ck_assert_double_gt(flow, analytic * (1 - 1e-6));
       ck_assert_double_lt(flow, analytic * 2);
       drop_job(&j);
@@ -79,21 +80,23 @@ START_TEST(lowered_plans_take_their_longest_path) {
 }
 END_TEST
 
-/* Rows of a timeline are what the plan says: one operation after another on a stream, after all it depends on. */
+/* The rows of a timeline follow the plan: one operation after another on each stream, and each after all operations
+ * that it depends on. */
 START_TEST(timelines_keep_the_plans_order) {
   job j;
   for (int stage = 0; stage <= 3; stage += 3) {
     double stream_end[8][TWS_STREAM_COUNT] = {{0}};
     make_job(&j, "dgx-a100", 8, stage, 1, 8);
     tws_timeline *timeline = tws_timeline_create("simulated");
-    double *end = calloc((size_t)j.plans[0]->op_count * 8 * 2, sizeof *end); /* ranks may differ in operations */
+    double *end = calloc((size_t)j.plans[0]->op_count * 8 * 2, sizeof *end); /* with space for ranks with more
+                                                                              * operations */
     const double step_s = step_of(&j, 8, TWS_FIDELITY_FLOW, timeline);
     size_t operations = 0;
     double last = 0;
     for (int rank = 0; rank < 8; rank++) operations += j.plans[rank]->op_count;
     ck_assert_uint_eq(timeline->event_count, operations);
     ck_assert_int_eq(tws_timeline_check(timeline, NULL), TWS_OK);
-    for (size_t i = 0; i < timeline->event_count; i++) { /* events come in the order of their ends */
+    for (size_t i = 0; i < timeline->event_count; i++) { /* events are sorted by their ends */
       const tws_event *event = &timeline->events[i];
       const tws_plan *plan = j.plans[event->rank];
       const tws_op *op = &plan->ops[event->op];

@@ -26,7 +26,7 @@ static int pick(draw *d, int low, int high) {
 typedef enum kind { RINGS, TREES, SHARED_NICS, ODD_NICS, UNEVEN_NODES, KINDS } kind;
 static const char *const kinds[] = {"rings", "trees", "shared NICs", "NICs that do not divide devices", "uneven nodes"};
 
-/* Returns how many ranks there are. */
+/* Makes a random machine of a kind and returns its number of ranks. */
 static int random_machine(draw *d, kind what, machine *gpu) {
   const int nodes = 1 << pick(d, what == RINGS ? 0 : 1, 3), devices = 1 << pick(d, 1, 3);
   switch (what) {
@@ -45,7 +45,7 @@ static int random_machine(draw *d, kind what, machine *gpu) {
       make_gpus(gpu, nodes, of[0], of[1]);
       return nodes * of[0];
     }
-    case UNEVEN_NODES: { /* the last node is not full, groups lie across nodes */
+    case UNEVEN_NODES: { /* the last node is not full, so groups lie across nodes */
       const int many = pick(d, 3, 8);
       make_gpus(gpu, nodes, many, pick(d, 0, 1) ? many : 1);
       return nodes * many - pick(d, 1, many - 1);
@@ -56,15 +56,15 @@ static int random_machine(draw *d, kind what, machine *gpu) {
   }
 }
 
-/* A size of groups that divides the ranks. */
+/* Returns a random size of groups that divides the number of ranks. */
 static int random_part(draw *d, int ranks) {
   int size = pick(d, 2, ranks);
   while (ranks % size != 0) size--;
   return size > 1 ? size : ranks;
 }
 
-/* The same on every rank: collectives of all, of adjacent and of strided ranks, and messages; computation in between
- * differs. Streams overlap, so that flows of several operations share links. */
+/* Makes random plans with the same operations on every rank: collectives of all, of adjacent and of strided ranks, and
+ * messages, with different computation in between. Streams overlap, so that flows of several operations share links. */
 static void random_job(draw *shape, kind what, maker *m, int ranks) {
   const int near = random_part(shape, ranks), apart = random_part(shape, ranks), stride = ranks / apart,
             blocks = pick(shape, 2, 8), half = ranks / 2;
@@ -109,8 +109,9 @@ START_TEST(both_solvers_agree) {
 }
 END_TEST
 
-/* Both against what it is by hand. Messages of two devices through one NIC share it; with half of it in SimGrid's
- * platform alone SimGrid takes twice as long, the own solver does not. */
+/* Both solvers give the time that is computed by hand: two devices' messages share one NIC. When SimGrid's platform
+ * alone has half of that NIC's bandwidth, SimGrid takes twice as long, and the simulator's own solver does not
+ * change. */
 START_TEST(one_changed_link_parts_them) {
   static maker m[4];
   machine gpu;
@@ -122,7 +123,7 @@ START_TEST(one_changed_link_parts_them) {
   const double bytes_s = 2e8 / nic_bandwidth;
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), bytes_s + 5e-6, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_SIMGRID), bytes_s + 5e-6, 1e-6);
-  changed_link = 2 * 4; /* after the ports of four devices: the first node's NIC, out */
+  changed_link = 2 * 4; /* number of the first node's outgoing NIC, which follows the ports of four devices */
   same(step(&gpu, m, 4, TWS_FIDELITY_FLOW), bytes_s + 5e-6, 1e-6);
   same(step(&gpu, m, 4, TWS_FIDELITY_SIMGRID), 2 * bytes_s + 5e-6, 1e-6);
   changed_link = -1;
@@ -139,7 +140,7 @@ static double quarter(void *user, int rank, int network, double at_s, double *un
   return 0.25;
 }
 
-/* A flow that began while its link was slow has all of it afterwards. */
+/* A flow that began while its link was slow uses the whole link when the link has recovered, in both solvers. */
 START_TEST(links_recover_for_both) {
   static maker m[2];
   machine gpu;

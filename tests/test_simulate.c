@@ -1,4 +1,4 @@
-/* `twinspeed simulate` as a user runs it. */
+/* `twinspeed simulate`, run as a user runs it. */
 #include <check.h>
 #include <math.h>
 #include <unistd.h>
@@ -83,7 +83,8 @@ START_TEST(plan_is_printed) {
   cJSON_ArrayForEach(operation, cJSON_GetObjectItem(parsed->root, "operations")) {
     const cJSON *channel = cJSON_GetObjectItem(operation, "channel");
     const int collective = strcmp(cJSON_GetObjectItem(operation, "kind")->valuestring, "collective") == 0;
-    ck_assert_int_eq(channel != NULL, collective); /* replicas alone: nothing else waits for others */
+    ck_assert_int_eq(channel != NULL, collective); /* replicas are the only groups, and only collectives wait for other
+                                                    * ranks */
     ck_assert(!channel || strcmp(channel->valuestring, "replicas") == 0);
     ck_assert_ptr_null(cJSON_GetObjectItem(operation, "place")); /* all of it is on the device */
     on_channel += collective;
@@ -102,7 +103,8 @@ static void check_sum(const cJSON *object, double exposed, const char *exposed_k
   ck_assert_msg(fabs(sum - exposed) < 1e-9, "%s: %.12g is not %.12g", exposed_key, sum, exposed);
 }
 
-/* Another software's style costs more time and memory than the plan, the same for both readers, and says so. */
+/* With another runtime a step takes more time and memory than this program's own; estimate and simulate agree, and name
+ * the runtime. */
 START_TEST(runtimes_are_planned_alike) {
   static const char job[] = "-m gpt2 --dtype bf16 --micro-batch 2 --stage 1 --cluster dgx-a100 --json";
   command_result own = twinspeed("estimate %s", job), style = twinspeed("estimate --runtime megatron-2021 %s", job);
@@ -114,8 +116,8 @@ START_TEST(runtimes_are_planned_alike) {
   ck_assert_str_eq(cJSON_GetObjectItem(a->root, "runtime")->valuestring, "twinspeed");
   ck_assert_str_eq(cJSON_GetObjectItem(c->root, "runtime")->valuestring, "megatron-2021");
   ck_assert_double_eq(number(a->root, "runtime_bytes"), 0);
-  ck_assert_ptr_null(cJSON_GetObjectItem(a->root, "own_engine")); /* the keys that a style changes are listed next to it
-                                                                   */
+  ck_assert_ptr_null(cJSON_GetObjectItem(a->root, "own_engine")); /* answers for other runtimes also have the time of
+                                                                   * this program's own engine */
   for (int i = 0; i < 2; i++)
     ck_assert_double_eq_tol(number(cJSON_GetObjectItem(i ? b->root : c->root, "own_engine"), "step_s"),
                             number(cJSON_GetObjectItem(a->root, "time"), "step_s"), 1e-12);
@@ -135,7 +137,7 @@ START_TEST(runtimes_are_planned_alike) {
 }
 END_TEST
 
-/* Answers of estimate and simulate for a job with every axis: they are equal and add up. */
+/* Estimate and simulate give equal answers for a job with every axis, and their figures add up. */
 START_TEST(axes_are_reported) {
   static const char job[] =
       "-m gpt2 --seq 256 --micro-batch 1 --accumulation 4 --stage 1 --cluster dgx-a100:2 --set pipeline.stages=2 --set "
@@ -195,8 +197,8 @@ static void write_events(const char *path, const char *events) {
   fclose(file);
 }
 
-/* A step through a scenario: all wait for a slow device, draws repeat, a weak link is felt, a death is no matter of a
- * step. */
+/* Simulating a step with a scenario: all ranks wait for a slow device, random draws repeat, a slow link lengthens the
+ * step, and a death is refused, because one step cannot show it. */
 START_TEST(scenarios_disturb_a_step) {
   char path[] = "/tmp/twinspeed-scenario-XXXXXX", words[200];
   close(mkstemp(path));
@@ -222,8 +224,8 @@ START_TEST(scenarios_disturb_a_step) {
 }
 END_TEST
 
-/* No step is shorter than it takes to load its samples; what loaders hide changes nothing. Of two nodes the first has
- * the first stage, whose 8 ranks take 4 samples each. */
+/* A step takes at least as long as loading its samples; loading that other work hides changes nothing. Of two nodes the
+ * first has the first pipeline stage, whose 8 ranks take 4 samples each. */
 START_TEST(samples_are_loaded) {
   static const char *const verbs[] = {"simulate", "estimate"};
   static const double rates[] = {0, 1e6, 50};

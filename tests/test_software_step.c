@@ -1,5 +1,5 @@
-/* Memory that DeepSpeed holds around the optimizer's step: figures that were counted of its releases with two ranks,
- * and reports of jobs that ran out of memory there. */
+/* Memory that DeepSpeed needs in the optimizer phase: figures counted in its releases with two ranks, and reports of
+ * jobs that ran out of memory there. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,8 @@
 
 #define GIB 1073741824.0
 
-/* Peak bytes of a model on eight ranks whose activations are gone, and the job's parameters. */
+/* peak: bytes of the optimizer phase on one of eight ranks, after activations are freed; parameters: those of the
+ * model */
 typedef struct step_case {
   double peak, parameters, largest;
 } step_case;
@@ -37,24 +38,25 @@ static step_case step_of(const char *model, const char *runtime, int stage, cons
   return found;
 }
 
-/* Counted: 22 bytes of a shard's element and 2 of each parameter with PyTorch's foreach, of two groups; DeepSpeed's own
- * fused Adam has no temporaries, so that flat copies are the most: 20. */
+/* Counted in DeepSpeed: with PyTorch's foreach, on two groups, 22 bytes per element of a shard and 2 per parameter;
+ * DeepSpeed's own fused Adam has no temporaries, so that flat copies determine the peak: 20 bytes. */
 START_TEST(a_step_of_stage_2_takes_22_bytes) {
   const char *adam[] = {"optimizer.type=AdamW"}, *twice[] = {"gradient_accumulation_steps=2"};
   for (int stage = 1; stage < 3; stage++) {
-    const double gradients = stage == 1 ? 2 * 7 / 8.0 : 0; /* stage 1 has all of them until then */
+    const double gradients = stage == 1 ? 2 * 7 / 8.0 : 0; /* at stage 1 a rank has all gradients until this phase */
     const step_case foreach = step_of("llama-3-8b", "deepspeed-flash", stage, NULL, 0);
     ck_assert_double_eq_tol(foreach.peak / foreach.parameters, 2 + 22 / 8.0 + gradients, 1e-9);
     const step_case fused = step_of("llama-3-8b", "deepspeed-flash", stage, adam, 1);
     ck_assert_double_eq_tol(fused.peak / fused.parameters, 2 + 20 / 8.0 + gradients, 1e-9);
   }
-  /* the step alone: accumulation adds a second buffer to the passes, not to it */
+  /* gradient accumulation needs a second buffer in the passes, and not in the optimizer phase */
   const step_case more = step_of("llama-3-8b", "deepspeed-flash", 2, twice, 1);
   ck_assert_double_eq_tol(more.peak / more.parameters, 2 + 22 / 8.0, 1e-9);
 }
 END_TEST
 
-/* Stage 3: 16 bytes, the bucket that stays, and of a sub-group 8 with foreach and 6 with DeepSpeed's Adam. */
+/* At stage 3: 16 bytes per element of a shard, the bucket, which is not freed, and for a sub-group 8 bytes with foreach
+ * and 6 with DeepSpeed's Adam. */
 START_TEST(a_step_of_stage_3_is_of_a_sub_group) {
   const char *whole[] = {"zero_optimization.sub_group_size=2000000000"};
   const char *adam[] = {"zero_optimization.sub_group_size=2000000000", "optimizer.type=AdamW"};
@@ -69,8 +71,8 @@ START_TEST(a_step_of_stage_3_is_of_a_sub_group) {
 }
 END_TEST
 
-/* With the optimizer on the host the most is when the largest gradient has been reduced: parameters, a bucket, the buffer
- * for it, itself and its norm in float64, 12 bytes of it. */
+/* With the optimizer on the host the peak is after the largest gradient has been reduced: parameters, buckets, and 12
+ * bytes per element of that gradient, for its buffer, itself and its norm in float64. */
 START_TEST(an_offloaded_step_of_stage_2_is_of_the_largest_parameter) {
   const char *offload[] = {"zero_optimization.offload_optimizer.device=cpu"};
   const step_case found = step_of("llama-3-8b", "deepspeed-flash", 2, offload, 1);
@@ -80,7 +82,8 @@ START_TEST(an_offloaded_step_of_stage_2_is_of_the_largest_parameter) {
 }
 END_TEST
 
-/* Buckets have their full size, of 124 M parameters too; this program's own engine has neither. */
+/* DeepSpeed's buckets have their full size even for a model of 124 M parameters; this program's own engine has no such
+ * buckets. */
 START_TEST(buckets_are_of_their_full_size) {
   const char *bucket[] = {"zero_optimization.reduce_bucket_size=500000000"};
   const char *offload[] = {"zero_optimization.offload_optimizer.device=cpu"};
@@ -129,14 +132,14 @@ static double needed(int layers, const char *options, double *parameters) {
   return bytes;
 }
 
-/* Counted of Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes a token, and 12 bytes a logit are there
- * at the peak of backward. */
+/* Counted in Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes per token, and 12 bytes per logit are
+ * allocated at the peak of the backward pass. */
 START_TEST(layers_and_logits_of_transformers) {
   const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
   double few, many;
   make_folder();
   const double first = needed(4, "--runtime transformers", &few), second = needed(8, "--runtime transformers", &many);
-  /* 16 bytes a parameter, of which gradients are there when the first backward is not */
+  /* 16 bytes per parameter, including gradients, which do not exist yet in the first backward pass */
   const double layer = (second - first - 16 * (many - few)) / 4 / tokens;
   ck_assert_double_eq_tol(layer / (8 * f + 20 * h + 4 * kv + 4 * heads), 1, 0.001);
   const double fused = needed(4, "--runtime deepspeed-flash", &few);
@@ -153,15 +156,17 @@ END_TEST
 #define NF4_TWICE \
   "--set twinspeed.frozen_quantization.type=nf4 --set twinspeed.frozen_quantization.scale_block_size=256 "
 
-/* Counted with a tracer of storages: Trainer under autocast keeps 8f + 30h + 4kv + 4H of float32 weights; with adapters
- * on all seven projections 45.9h of f = 3h and kv = h (44h and rank 8 at h = 64) if they are 16 bits and share their
- * inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and values 36.7h and 38.7h. Weights in
- * NF4 with double quantization take 0.516 bytes a parameter, and bitsandbytes keeps no input of their products. */
+/* Counted with a tracer of storages, in bytes per token and layer: Trainer under autocast keeps 8f + 30h + 4kv + 4H
+ * with float32 weights; with adapters on all seven projections 45.9h of f = 3h and kv = h (44h and rank 8 at h = 64) if
+ * they are 16 bits and share their inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and
+ * values 36.7h and 38.7h. Weights in NF4 with double quantization take 0.516 bytes a parameter, and bitsandbytes keeps
+ * no input of their products. */
 START_TEST(layers_of_the_trainer) {
   static const struct {
     const char *options;
     double f, h;      /* and 4kv + 4H */
-    double parameter; /* bytes; gradients of float32 weights are made when activations are freed */
+    double parameter; /* bytes per parameter; gradients of float32 weights are created when activations have been
+                       * freed */
   } counted[] = {{"--runtime transformers-ddp", 8, 30, 14},
                  {"--runtime transformers " ALL_LINEAR, 8, 16, 2},
                  {"--runtime transformers-ddp " ALL_LINEAR, 8, 24, 2},
@@ -177,7 +182,7 @@ START_TEST(layers_of_the_trainer) {
     const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
     const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
     const double expected = counted[i].f * f + counted[i].h * h + 4 * kv + 4 * heads;
-    const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* an allocator loses at most that */
+    const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* a caching allocator loses at most this share */
     ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
                   counted[i].options, layer, expected);
   }
@@ -185,8 +190,8 @@ START_TEST(layers_of_the_trainer) {
 }
 END_TEST
 
-/* Liger's loss has logits of 512 tokens at a time here: 32,000 / 2,048 = 15.6, so 16 parts of 448 tokens, rounded up to a
- * power of two; that many parts that divide the tokens are 8. TRL's has those of 256. */
+/* Liger's loss has logits of 512 tokens at a time here: 32,000 / 2,048 = 15.6, so 16 parts of 448 tokens, rounded up to
+ * a power of two; the largest number of equal parts below that is 8. TRL's loss has logits of 256 tokens at a time. */
 START_TEST(losses_in_chunks_have_no_logits_of_all_tokens) {
   const double logits = 7168.0 * 32000;
   double count;
@@ -202,8 +207,9 @@ START_TEST(losses_in_chunks_have_no_logits_of_all_tokens) {
 }
 END_TEST
 
-/* DDP's buckets are a second copy of all gradients, 4 bytes a parameter of float32 weights: 22 bytes with weights,
- * gradients, Adam's moments and casts, where one device has 18; recomputed layers have casts of one layer alone. */
+/* DDP's buckets are a second copy of all gradients, 4 bytes per parameter with float32 weights: 22 bytes with weights,
+ * gradients, Adam's moments and casts, where a single device has 18. With recomputation only one layer's casts exist at
+ * a time. */
 START_TEST(replicas_have_gradients_twice) {
   double bytes[2], parameters = 0;
   for (int i = 0; i < 2; i++) {
@@ -222,7 +228,8 @@ START_TEST(replicas_have_gradients_twice) {
   ck_assert_double_ge(bytes[0], 18 * parameters);
   ck_assert_double_le(bytes[0], 18 * parameters + 2.5 * GIB);
   ck_assert_double_ge(bytes[1], 22 * parameters);
-  ck_assert_double_le(bytes[1] - bytes[0], 4 * parameters + 1.5 * GIB); /* a communicator, a bucket of the plan */
+  ck_assert_double_le(bytes[1] - bytes[0], 4 * parameters + 1.5 * GIB); /* for a communicator, and a bucket of the
+                                                                         * plan */
 }
 END_TEST
 
@@ -240,13 +247,15 @@ static const char experts[] =
     "\"num_attention_heads\":32,\"num_experts\":128,\"num_experts_per_tok\":8,\"num_hidden_layers\":48,"
     "\"num_key_value_heads\":4,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":false,\"vocab_size\":151936}";
 
-/* BERT-large: 480 sequences of 128 tokens ran on 80 GB, 512 did not, with 77.2 GiB allocated. */
+/* BERT-large: a run with 480 sequences of 128 tokens fitted on 80 GB; one with 512 did not, with 77.2 GiB allocated.
+ * Only masked tokens have logits. */
 START_TEST(masked_tokens_alone_are_scored) {
   static const struct {
     int sequences, status;
     double least, most;
   } reports[] = {{480, 0, 74, 79}, {512, 1, 79.2, 83}};
-  static const char *const runtimes[] = {"bert-2020", "pytorch-2020"}; /* the second takes the first's row */
+  static const char *const runtimes[] = {"bert-2020", "pytorch-2020"}; /* the second runtime uses the row of the
+                                                                        * first */
   make_folder();
   write_text(in_folder("bert.json"),
              "{\"architectures\":[\"BertForPreTraining\"],\"model_type\":\"bert\",\"hidden_act\":\"gelu\","
@@ -270,8 +279,9 @@ START_TEST(masked_tokens_alone_are_scored) {
 }
 END_TEST
 
-/* Qwen2.5 32B at stage 3 ran out on seven devices of 80 GB; Qwen3 30B-A3B at stage 2 on 32, in Adam's step; Qwen2.5 14B
- * with its optimizer on the host on four of 40 GB, after backward had begun. */
+/* Runs that exhausted memory are predicted not to fit: Qwen2.5 32B at stage 3 on seven devices of 80 GB; Qwen3 30B-A3B
+ * at stage 2 on 32, in Adam's step; Qwen2.5 14B with its optimizer on the host on four devices of 40 GB, after the
+ * backward pass had begun. */
 START_TEST(runs_that_exhausted_memory_do_not_fit) {
   static const struct {
     const char *model, *rest;

@@ -1,4 +1,5 @@
-/* Rules about the sources of measured runs: what they can ask and say, and what a file of them must be like. */
+/* Rules about the sources of measured runs: the conditions and facts that rules can state, and the requirements on a
+ * file of rules. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +21,7 @@ static tws_json *parse(const char *text) {
   return json;
 }
 
-/* Expects that one condition holds for the row above. */
+/* Returns 1 if a condition of a rule is true for the row above. */
 static int holds(const char *when) {
   char text[1024];
   snprintf(text, sizeof text, "{\"rules\":[{\"says\":{\"known\":\"yes\"}},{\"when\":%s,\"says\":{\"held\":true}}]}",
@@ -45,7 +46,7 @@ START_TEST(conditions_hold_or_do_not) {
       {"{}", 1},
       {"{\"model.heads\":32}", 1},
       {"{\"model.heads\":31}", 0},
-      {"{\"model.layers\":0}", 1}, /* null is absent, and what is absent is 0 */
+      {"{\"model.layers\":0}", 1}, /* null counts as absent, and an absent number as 0 */
       {"{\"model.name\":{\"begins\":\"GPT \",\"contains\":\"+MoE\"}}", 1},
       {"{\"model.name\":{\"begins\":\"GPT \",\"contains\":[\"BERT\",\"T5\"]}}", 0},
       {"{\"model.name\":{\"lacks\":[\"BERT\",\"7B\"]}}", 0},
@@ -60,7 +61,7 @@ START_TEST(conditions_hold_or_do_not) {
       {"{\"parallel.recompute\":{\"is_text\":true,\"not\":\"\"}}", 1},
       {"{\"parallel.recompute\":[\"full\",\"selective mlp\"]}", 1},
       {"{\"hardware.version\":{\"before\":\"26.04\"}}", 1},
-      {"{\"hardware.version\":{\"before\":\"26.02\"}}", 0}, /* by as many letters as are given */
+      {"{\"hardware.version\":{\"before\":\"26.02\"}}", 0}, /* compares as many characters as the rule gives */
       {"{\"fact.known\":\"yes\",\"none\":[{\"parallel.tp\":5}],\"any\":[{\"id\":\"x\"},{\"model.heads\":32}]}", 1},
       {"[{\"id\":\"x\"},{\"parallel.tp\":5}]", 0}};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -68,7 +69,8 @@ START_TEST(conditions_hold_or_do_not) {
 }
 END_TEST
 
-/* The first that says something is right; "$" stands for what is at a place, in lists and objects too. */
+/* The first rule that states a fact decides it; "$" stands for the value at a place of the row, also within lists and
+ * objects. */
 START_TEST(rules_say_facts) {
   tws_json *rules = parse(
       "{\"rules\":[{\"says\":{\"a\":{\"n\":[\"$model.heads\",\"$parallel.pp\"]},\"b\":1}},"
@@ -113,8 +115,8 @@ START_TEST(other_files_are_refused_with_their_place) {
 }
 END_TEST
 
-/* The file that comes with the program: each published run has a runtime where its software is stated, and a model or a
- * reason why not. */
+/* In the file of published runs each run has a runtime where its software is stated, and a model or the reason why it
+ * has none. */
 START_TEST(published_runs_are_known) {
   tws_cases *cases = load(RUNS);
   int doubts = 0, recipes = 0, experts = 0, partitioned = 0, unnamed = 0;
@@ -138,8 +140,8 @@ START_TEST(published_runs_are_known) {
 }
 END_TEST
 
-/* Recipes that rows do not state: Llama 3.1 405B of Megatron-Bridge counts both ends of its pipeline as layers where the
- * chunks come out even; SimuMax's DeepSeek-V3 has one dense layer of four. */
+/* Facts that rows do not state: Llama 3.1 405B of Megatron-Bridge counts both ends of its pipeline as layers where that
+ * makes equal chunks; SimuMax's DeepSeek-V3 has one dense layer among four. */
 START_TEST(recipes_divide_what_rows_omit) {
   tws_cases *cases = cases_of(
       "[{\"id\":\"b\",\"group\":\"g\",\"model\":{\"name\":\"LLAMA3.1_405B\",\"layers\":126,\"hidden\":16384,\"heads\":"

@@ -1,4 +1,4 @@
-/* The ten fastest configurations of six large spaces are those that an earlier, independent search found. */
+/* In six large spaces a search finds the ten fastest configurations that an earlier, independent search found. */
 /* ctest: slow */
 #include <check.h>
 #include <math.h>
@@ -10,8 +10,8 @@
 
 static const double tolerance = 1e-9;
 
-/* Names follow the order of the list; configurations whose steps take equally long may stand in either order, and at
- * the list's end another one of them may stand in their place. */
+/* Returns 1 if a configuration is in the list of the fastest ones. Configurations whose steps take equally long may be
+ * in any order, and at the end of the list another one of equal speed may replace one. */
 static int is_listed(const cJSON *best, const char *name, double step_s) {
   const cJSON *item;
   int ties = 0;

@@ -21,7 +21,7 @@ typedef struct situation {
   running_job job;
   unsigned stopped; /* a bit a rank */
   int status;
-  double due_s, stopped_s, ended_s, late_s; /* late_s: this process could not look */
+  double due_s, stopped_s, ended_s, late_s; /* late_s: seconds for which this process could not check */
   char save[96];
 } situation;
 
@@ -85,7 +85,7 @@ static void stop(situation *s) {
 
 /* ---- what it says ---- */
 
-/* Ranks of which the text says that they are or do something, a bit each. */
+/* Returns a bit for each rank of which the text says that it is, does or did something. */
 static unsigned named_in(const char *text) {
   static const char *const verbs[] = {" is ", " does ", " did "};
   unsigned named = 0;
@@ -98,7 +98,8 @@ static unsigned named_in(const char *text) {
   return named;
 }
 
-/* 1: it is to be tried again. It was too slow to start, with others at the same time, or had already done everything. */
+/* Returns 1 if the situation is to be repeated: it started too slowly while others ran, or its work had already
+ * ended. */
 static int missed(const situation *s) {
   return s->state != STOPPED || (s->when == END && s->status == 0);
 }

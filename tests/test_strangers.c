@@ -1,6 +1,6 @@
 /* ctest: mpi */
-/* Jobs on two machines (two addresses of this one, through a remote shell of the tests) while others connect to the
- * launcher, answer in its place, or do not read what it prints. */
+/* Jobs on two machines (two addresses of this one, through a remote shell of the tests) while other processes connect
+ * to the launcher, answer in its place, or do not read its output. */
 #include <arpa/inet.h>
 #include <check.h>
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 #define RUN TWS_BUILD_DIR "/twinspeed"
 
-/* ---- a job that runs while a test does something else ---- */
+/* ---- a job that runs while a test acts ---- */
 
 typedef struct running {
   pid_t pid;
@@ -52,7 +52,7 @@ static command_result finish(running job) {
 
 static const char *two_hosts = "127.0.0.2 slots=1\n127.0.0.3 slots=1\n";
 
-/* A shell's words of each of two ranks. */
+/* Starts a shell command as a job of two ranks on two hosts, with this remote shell and standard output. */
 static running launch_to(int out, const char *remote_shell, const char *command) {
   char hosts[128], shell[256];
   snprintf(hosts, sizeof hosts, "%s", in_folder("hosts"));
@@ -68,8 +68,9 @@ static running launch(const char *remote_shell, const char *command) {
   return launch_to(command_scratch(), remote_shell, command);
 }
 
-/* A remote shell that runs the command here, after what `first` does with the secret on its standard input. The folders
- * of Open MPI's daemons are apart, as on two machines: they remove them at the same time. */
+/* Writes a remote shell that runs the command on this machine, after the shell code `first`, which may use the secret
+ * on its standard input. Each call has its own TMPDIR, because Open MPI's daemons on two machines would have separate
+ * folders, which they remove at the same time. */
 static const char *write_shell(const char *name, const char *first) {
   char text[1024];
   snprintf(text, sizeof text,
@@ -81,9 +82,9 @@ static const char *write_shell(const char *name, const char *first) {
   return path;
 }
 
-/* ---- where a process listens ---- */
+/* ---- the address at which a process listens ---- */
 
-/* The number that /proc gives to each of a process's sockets: 1 when this is one. */
+/* Returns 1 if the process has the socket with this inode number. */
 static int has_socket(pid_t pid, unsigned long inode) {
   char path[64], link[64], wanted[64];
   snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
@@ -158,7 +159,8 @@ static place find_listener(pid_t pid, int far) {
 enum { HELD = 200 };
 static uid_t launcher_user;
 
-/* One more of them, of the kind that its number says: all that is said before a proof, wrong in each way. */
+/* Opens one more connection of a stranger, which sends wrong data before a proof; the number chooses the kind of the
+ * data. Returns the socket, -1 on an error, -2 where no process listens. */
 static int connect_stranger(const place *to, int number) {
   static const uint8_t junk[4096] = {1, 2, 3, 255, 255, 255, 255};
   const int s =
@@ -200,8 +202,8 @@ static int connect_stranger(const place *to, int number) {
   return s;
 }
 
-/* A process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until no process
- * listens any more. It is another user's where the tests may do so. */
+/* Starts a process that keeps 200 connections, and makes new ones in place of the oldest as fast as it can, until no
+ * process listens any more. It runs as another user where the tests may do that. Returns its process ID. */
 static pid_t start_strangers(const place *to, int flood) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
@@ -227,7 +229,7 @@ static void end_strangers(pid_t pid) {
 
 enum { LINES = TWS_SANITIZED ? 1000 : 4000 };
 
-/* Each rank's lines are all there, whole and in order. */
+/* Asserts that the text has all lines of each rank, whole and in order. */
 static void assert_lines(const char *text, int ranks) {
   int next[2] = {0}, rank, number, letters, count = 0;
   for (const char *at = text; *at; at = strchr(at, '\n') + 1, count++) {
@@ -240,7 +242,7 @@ static void assert_lines(const char *text, int ranks) {
   ck_assert_int_eq(count, ranks * LINES);
 }
 
-/* A line in three pieces, each of which is written as soon as it is printed. */
+/* Returns a shell command that writes numbered lines, each in three parts. */
 static const char *talk(const char *after) {
   static char text[512];
   snprintf(text, sizeof text,
@@ -252,8 +254,8 @@ static const char *talk(const char *after) {
 
 /* ---- the tests ---- */
 
-/* From before the first rank connects until after the last one has ended: the first time 200 connections that are held,
- * the second a flood of them. */
+/* Strangers connect from before the first rank connects until after the last one has ended: in the first run they hold
+ * 200 connections, in the second they flood the launcher. */
 START_TEST(through_the_network) {
   const char *shell = write_shell("shell", "sleep 0.7");
   running job = launch(shell, talk("sleep 0.5"));
@@ -275,7 +277,7 @@ START_TEST(through_the_network) {
 }
 END_TEST
 
-/* The same on this machine alone: strangers of this user, and a flood of another one's. */
+/* On one machine, too, a job survives strangers: those of this user, and a flood from another user. */
 START_TEST(on_this_machine) {
   char *argv[] = {
       (char *)RUN,  (char *)"launch",          (char *)"-q", (char *)"-n", (char *)"2", (char *)"--", (char *)"sh",
@@ -291,7 +293,7 @@ START_TEST(on_this_machine) {
 }
 END_TEST
 
-/* Standard output and error that are one file keep the order in which a rank writes them. */
+/* Standard output and error that are redirected to one file keep the order in which a rank writes. */
 START_TEST(one_file) {
   char *argv[] = {
       (char *)"/bin/sh", (char *)"-c",
@@ -303,7 +305,8 @@ START_TEST(one_file) {
 }
 END_TEST
 
-/* Only on the address from which the hosts are reached, also when their names are aliases that ssh alone knows. */
+/* The launcher listens only on the address at which the hosts can reach it, also when their names are aliases that only
+ * ssh knows. */
 START_TEST(interfaces) {
   const char *addresses = two_hosts;
   if (_i == 1) two_hosts = "alias-a slots=1\nalias-b slots=1\n";
@@ -318,7 +321,7 @@ START_TEST(interfaces) {
 }
 END_TEST
 
-/* Ranks that the secret does not reach, and ranks that have another one. */
+/* Ranks that do not receive the secret, or receive another one, end with an error that says so. */
 START_TEST(ranks_without_the_secret) {
   static const struct {
     const char *first, *says;
@@ -334,7 +337,7 @@ START_TEST(ranks_without_the_secret) {
 }
 END_TEST
 
-/* A launcher that does not know the secret: whatever it says, the rank believes none of it, and runs nothing. */
+/* Acts as a launcher that does not know the secret: whatever it sends, the rank believes nothing and runs nothing. */
 static void answer_falsely(int listener, int kind) {
   static uint8_t bytes[8192];
   const int s = accept(listener, NULL, NULL);
@@ -383,7 +386,7 @@ END_TEST
 
 enum { FALSE_RANKS = 7 };
 
-/* Sealed with the right key, or not, and none of it may do anything but end this rank's connection. */
+/* Makes a false record, sealed with the right key or not: it may only end this rank's connection. Returns its bytes. */
 static size_t make_false_record(int kind, tws_session *session, uint8_t *wire) {
   tws_launch_record r = {.kind = TWS_RECORD_OUTPUT, .rank = kind, .bytes = 5, .text = "text\n"};
   size_t bytes = tws_record_bytes(&r);
@@ -416,7 +419,7 @@ static size_t make_false_record(int kind, tws_session *session, uint8_t *wire) {
   return tws_seal(session, &r, bytes, wire);
 }
 
-/* Becomes that rank, says a line, and then what it may not say: the launcher closes the connection. */
+/* Becomes that rank, sends a valid line and then a false record: the launcher has to close the connection. */
 static void be_false_rank(const char *name, const uint8_t *secret, int kind) {
   static tws_launch_record record;
   static uint8_t wire[TWS_LINK_BYTES];
@@ -460,12 +463,13 @@ START_TEST(false_ranks) {
   ck_assert_msg(r.status == 5 && strstr(r.err, "rank 0 ended "), "status %d: %s", r.status, r.err);
   ck_assert_int_eq(count_lines_with(r.err, "twinspeed: "), 1);
   ck_assert_int_eq(count_lines_with(r.out, "good\n"), FALSE_RANKS);
-  ck_assert_int_le(count_lines_with(r.out, "text\n"), 1); /* of the last rank, if it has started */
+  ck_assert_int_le(count_lines_with(r.out, "text\n"), 1); /* the false output of the last rank, if it has started */
   command_free(&r);
 }
 END_TEST
 
-/* Output whose reader begins late is complete; what nothing takes is lost, and the status says so. */
+/* Output is complete even if its reader starts late; output that cannot be written is lost, and the exit status says
+ * so. */
 START_TEST(readers) {
   const char *shell = write_shell("shell", ":");
   int ends[2], count = 0;
@@ -495,7 +499,8 @@ START_TEST(readers) {
 }
 END_TEST
 
-/* srun gives its standard input to every task: the secret is there, and in no environment and on no command line. */
+/* srun gives its standard input to every task: the ranks receive the secret from it, and it is in no environment and on
+ * no command line. */
 START_TEST(through_srun) {
   write_text(in_folder("srun"),
              "#!/bin/sh\n"
@@ -532,7 +537,7 @@ START_TEST(through_srun) {
 }
 END_TEST
 
-/* Built without libsodium, there are no such jobs. */
+/* A build without libsodium refuses jobs on several machines. */
 START_TEST(refused) {
   command_result r = finish(launch(write_shell("shell", ":"), "echo text"));
   assert_one_error(&r, 4, "without libsodium");

@@ -1,4 +1,4 @@
-/* The supervisor that starts a job again: attempts, ranks and checkpoints, without starting a process. */
+/* The supervisor that restarts a job: attempts, ranks and checkpoints, without processes. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "tests/folder.h"
 #include "tests/suite.h"
 
-/* Attempts that fail, and what each was told. */
+/* The attempts of a job: the first `failures` of them fail; ranks, force and said record what each attempt received. */
 typedef struct story {
   int failures, made;
   tws_code code;
@@ -57,7 +57,8 @@ START_TEST(those_that_are_left_continue) {
 }
 END_TEST
 
-/* No more often than asked; not for an error of the job itself; and not where nothing is saved. */
+/* The supervisor restarts a job no more often than --restarts says, not after an error of the job itself, and not where
+ * nothing is saved. */
 START_TEST(not_without_end) {
   const struct {
     tws_code code;

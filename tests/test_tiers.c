@@ -38,7 +38,7 @@ START_TEST(samples) {
 END_TEST
 
 enum { ADDED = 80 };
-static int added[ADDED], add_count; /* where the ranges begin that tests/sampled.c hands on, each of one number */
+static int added[ADDED], add_count; /* the tests that tests/sampled.c passes on to Check, each with one number */
 void __real__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end);
 void __wrap__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end);
 void __real__tcase_add_test(TCase *tcase, const TTest *test, int signal, int status, int start, int end) {
@@ -46,8 +46,8 @@ void __real__tcase_add_test(TCase *tcase, const TTest *test, int signal, int sta
   added[add_count++] = start;
 }
 
-/* Adds a test that is repeated 76 times, and four tests, and returns how many are handed on: one of each four, or all.
- * This is done in a process of its own, since sampled.c says at the end of a suite what it left out. */
+/* Adds a test that is repeated 76 times and four single tests, and returns how many are passed on to Check: one of each
+ * four, or all. A process of its own does that, because sampled.c reports at the end of a suite what it left out. */
 static int add_tests(const char *seed) {
   const pid_t pid = fork();
   int status;
@@ -72,7 +72,7 @@ START_TEST(sampled_suites) {
 }
 END_TEST
 
-/* A build folder whose tests are lines of shell. */
+/* Makes a build folder whose tests are shell commands. */
 static void make_tree(const char *name, const char *const tests[][2], int count) {
   char path[128], text[2048] = "";
   snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -93,7 +93,7 @@ static command_result run_trees(const char *more) {
   return command_execute(argv);
 }
 
-/* Tests of both folders are one run; assertions and cases are added up, and CTest's summary stays last. */
+/* Tests of two build folders form one run; assertions and cases are added up, and CTest's summary stays last. */
 START_TEST(trees_are_one_run) {
   static const char *const plain[][2] = {
       {"one", "echo '100%: Checks: 3, Failures: 0, Errors: 0'; echo assertions: 40 at 7 places"},

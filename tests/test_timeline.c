@@ -90,7 +90,7 @@ START_TEST(chrome_trace_reads_back) {
   ck_assert_int_eq(tws_timeline_write_chrome((const tws_timeline *const *)both, 2, path, &err), TWS_OK);
   ck_assert_msg(tws_json_read(path, &json, &err) == TWS_OK, "%s", err.message);
   const cJSON *events = cJSON_GetObjectItem(json->root, "traceEvents");
-  /* the leading entry, 3 processes x 2, 3 threads x 2, 3 events */
+  /* number of events: the leading entry, 3 processes x 2, 3 threads x 2, 3 operations */
   ck_assert_int_eq(cJSON_GetArraySize(events), 1 + 6 + 6 + 3);
 
   const cJSON *event = find_event(events, "forward h.0 linear", 1);
@@ -186,7 +186,7 @@ START_TEST(comparison_sums) {
       put(measured, "backward all_reduce", rank, 2, 1, 1, (uint32_t)step, 10 * step + 2, 10 * step + 2.4);
     }
   }
-  put(simulated, "forward a linear", 2, 0, 0, 0, 0, 0, 100); /* a rank that was not measured is left out */
+  put(simulated, "forward a linear", 2, 0, 0, 0, 0, 0, 100); /* a rank without measurements is ignored */
   ck_assert_msg(tws_timeline_compare(simulated, measured, &c, &err) == TWS_OK, "%s", err.message);
   ck_assert_int_eq(c->ranks, 2);
   ck_assert_int_eq(c->measured_steps, 3);
@@ -196,7 +196,8 @@ START_TEST(comparison_sums) {
   ck_assert_double_eq_tol(row(c, TWS_COMPARE_PHASE, "forward")->measured_s, 2, 1e-12);
   ck_assert_double_eq_tol(row(c, TWS_COMPARE_STREAM, "reduce")->error, 0.25, 1e-9);
   ck_assert_double_eq_tol(row(c, TWS_COMPARE_KIND, "linear")->error, -0.5, 1e-12);
-  ck_assert_str_eq(c->rows[c->row_count - 2].name, "forward a linear"); /* the largest difference comes first */
+  ck_assert_str_eq(c->rows[c->row_count - 2].name, "forward a linear"); /* rows are sorted by difference, the largest
+                                                                         * first */
   ck_assert_int_eq(tws_comparison_print(c, 1, &text, &err), TWS_OK);
   ck_assert_msg(tws_json_parse(text.data, text.length, "comparison", &json, &err) == TWS_OK, "%s", err.message);
   const cJSON *kinds = cJSON_GetObjectItem(json->root, "kind");
@@ -209,7 +210,7 @@ START_TEST(comparison_sums) {
   tws_text_free(&text);
   tws_comparison_destroy(c);
 
-  put(measured, "forward b linear", 0, 0, 0, 9, 5, 50, 51); /* not in the plan that was simulated */
+  put(measured, "forward b linear", 0, 0, 0, 9, 5, 50, 51); /* this operation is not in the simulated plan */
   ck_assert_int_eq(tws_timeline_compare(simulated, measured, &c, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "different plans"));
   tws_timeline_destroy(measured);

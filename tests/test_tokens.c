@@ -1,5 +1,5 @@
-/* Tokenizers against Hugging Face's library: token for token, there and back, on texts in many languages and on what is
- * odd in them; what is refused; every allocation failing. */
+/* Tokenizers compared with Hugging Face's library token for token, encoding and decoding, on texts in many languages
+ * and with unusual characters; refusals; every allocation failing. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ START_TEST(as_the_library) {
 }
 END_TEST
 
-/* BERT's: in small letters and as written, on accents, ideographs, odd characters and what was not UTF-8. */
+/* BERT's WordPiece, uncased and cased, on accents, ideographs, unusual characters and invalid UTF-8. */
 START_TEST(word_pieces) {
   check_file("wordpiece.json", 3, 120);
 }
@@ -173,7 +173,8 @@ START_TEST(no_memory) {
 }
 END_TEST
 
-/* A tokenizer with a normalizer, pre-tokenizer or decoder, and more members of its model. */
+/* Parses a tokenizer in which a member (normalizer, pre-tokenizer or decoder) repeats `content` `times` times, with
+ * `more` after it. */
 static tws_code make_growing(const char *member, const char *content, size_t times, const char *more, tws_tokenizer **t,
                              tws_error *err) {
   tws_text text = {0};
@@ -185,7 +186,8 @@ static tws_code make_growing(const char *member, const char *content, size_t tim
   return code;
 }
 
-/* A small file and a small text make no gigabytes: each in a process that has less memory. */
+/* A small tokenizer and a small text cannot make the program allocate gigabytes: each case runs in a process with a
+ * memory limit. */
 START_TEST(memory_of_a_text_is_bounded) {
   enum { MIB = 1 << 20, TEXT = 30000 };
   static const struct {

@@ -1,5 +1,5 @@
-/* Axes of ranks and groups along sets of them: DeepSpeed's ProcessTopology and its groups of experts, axes that are
- * made of parts, and the table itself. */
+/* Axes of ranks and groups along sets of them: DeepSpeed's ProcessTopology and its groups of experts, axes that consist
+ * of several, and the table of axes. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,8 @@ static void check_places(const tws_topology *t, const cJSON *mapping) {
 static int groups_of(const tws_topology *topology, tws_axes set, int *lists) {
   const int world = tws_topology_world(topology), size = tws_topology_size(topology, set);
   int count = 0;
-  for (int rank = 0; rank < world; rank++) /* row-major order of ranks is the order of products over the other axes */
+  for (int rank = 0; rank < world; rank++) /* ranks in row-major order enumerate the coordinates on the other axes in
+                                            * order */
     if (tws_topology_index(topology, rank, set) == 0)
       tws_topology_group(topology, rank, set, lists + (ptrdiff_t)size * count++);
   return count;
@@ -125,7 +126,7 @@ END_TEST
 
 /* ---- groups of experts ---- */
 
-/* Each list of the file is the group of its first rank, and there are as many. */
+/* Asserts that each list in the file is the group of its first rank, and that there are as many groups. */
 static void check_groups(const tws_topology *t, const cJSON *lists, tws_axes set) {
   int all[64], mine[64];
   const int count = groups_of(t, set, all);
@@ -137,7 +138,8 @@ static void check_groups(const tws_topology *t, const cJSON *lists, tws_axes set
   }
 }
 
-/* data = expert-data x expert: which of them varies faster is DeepSpeed's use_data_before_expert_parallelism. */
+/* Makes a topology in which data = expert-data x expert; data_first, DeepSpeed's use_data_before_expert_parallelism,
+ * decides which of the two varies faster. */
 static tws_topology expert_topology(int world, int stages, int experts, int tensor, int data_first) {
   const int copies = world / stages / experts / tensor;
   const tws_axis axis[] = {TWS_AXIS_PIPE, data_first ? TWS_AXIS_EXPERT : TWS_AXIS_EXPERT_DATA,
@@ -161,7 +163,7 @@ START_TEST(expert_groups_golden) {
       same_list(item->child, all, count, "expert");
       count = tws_topology_group(&t, rank, TWS_AXES_EXPERT_DATA, all);
       same_list(item->child->next, all, count, "expert-data");
-      /* together they are the replicas of the rank's stage, in order */
+      /* both axes together form the replicas of the rank's stage, in order */
       count = tws_topology_group(&t, rank, TWS_AXES_EXPERT | TWS_AXES_EXPERT_DATA, all);
       ck_assert_int_eq(count, world / integer(c, "pp"));
       for (int i = 0; i < count; i++) ck_assert_int_eq(all[i], rank / count * count + i);
@@ -185,7 +187,8 @@ END_TEST
 
 /* ---- sets of axes ---- */
 
-/* A group's ranks agree on all other coordinates, are equal for all its members, and number themselves. */
+/* A group's ranks agree on all other coordinates; all members have the same group, and their indices are their
+ * positions in it. */
 START_TEST(groups_along_sets) {
   const tws_axis axis[] = {TWS_AXIS_SEQUENCE, TWS_AXIS_DATA_NODES, TWS_AXIS_MODEL, TWS_AXIS_NODE_DATA, TWS_AXIS_PIPE};
   const int dims[] = {2, 3, 2, 2, 2};
@@ -249,7 +252,7 @@ START_TEST(table_of_axes) {
 }
 END_TEST
 
-/* All orders, each once, and nothing else. */
+/* Lists all orders of the axes: each occurs once, and there are no others. */
 START_TEST(orders_of_axes) {
   char text[TWS_AXIS_ORDER_TEXT], seen[64][TWS_AXIS_ORDER_TEXT];
   tws_axis_order order, again;

@@ -1,5 +1,5 @@
-/* Files of torch.save and DeepSpeed's checkpoints, read without running anything that they say: what DeepSpeed itself
- * wrote and made of it (tests/golden/deepspeed.json), and files made to do harm. */
+/* Files of torch.save and DeepSpeed's checkpoints are read without executing their contents: files that DeepSpeed
+ * wrote, compared with its own conversion (tests/golden/deepspeed.json), and malicious files. */
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void shell(const char *format, ...) {
 
 /* ---- DeepSpeed's checkpoints ---- */
 
-/* Returns 1 if the file has these tensors, to the last bit. */
+/* Returns 1 if the file has exactly these tensors. */
 static int same_tensors(const char *path, const cJSON *tensors) {
   tws_safetensors *list = NULL;
   const cJSON *tensor;
@@ -65,8 +65,8 @@ static int same_tensors(const char *path, const cJSON *tensors) {
   return same;
 }
 
-/* ZeRO 0, 2 and 3, of bfloat16 and fp16, with frozen and tied parameters and buffers: what zero_to_fp32 makes of them.
- */
+/* Checkpoints of ZeRO 0, 2 and 3, in bfloat16 and fp16, with frozen and tied parameters and buffers, give the tensors
+ * of DeepSpeed's zero_to_fp32. */
 START_TEST(deepspeed) {
   tws_json *golden = golden_file("deepspeed.json");
   const cJSON *one;
@@ -100,8 +100,8 @@ static tws_code convert(const char *from, const char *to, tws_error *err) {
   return code;
 }
 
-/* A file cut short or with another byte anywhere: an error that names it, or what was changed does not matter and the
- * weights are right. */
+/* A file that is cut or has one changed byte gives an error that names it, or the same weights, where the byte does not
+ * matter. */
 START_TEST(damage) {
   static const char *const files[] = {"zero_pp_rank_0_mp_rank_00_model_states.pt",
                                       "zero_pp_rank_1_mp_rank_00_optim_states.pt"};
@@ -130,7 +130,7 @@ START_TEST(damage) {
     ck_assert_msg(code != TWS_OK || same_tensors(out, tensors), "byte %ld of %s", (long)at, files[i % 2]);
     errors += code != TWS_OK;
     ck_assert_int_eq(pwrite(fd, &byte, 1, at), 1);
-    if (i % 20 == 0) { /* everything after it is missing */
+    if (i % 20 == 0) { /* cuts the file at this byte */
       ck_assert_int_eq(ftruncate(fd, at), 0);
       ck_assert(convert(in_folder("copy"), out, &err) == TWS_INVALID);
       close(fd);
@@ -144,7 +144,7 @@ START_TEST(damage) {
 }
 END_TEST
 
-/* Tensors that are missing, duplicated, or of a kind that zero_to_fp32 does not know either. */
+/* Tensors that are missing, duplicated, or of a kind that zero_to_fp32 does not support either, are refused. */
 START_TEST(folders) {
   static const struct {
     const char *folder, *command, *words;
@@ -183,7 +183,7 @@ START_TEST(folders) {
 }
 END_TEST
 
-/* ---- pickles made to do harm ---- */
+/* ---- malicious pickles ---- */
 
 static tws_code parse(const char *bytes, size_t count, tws_error *err) {
   tws_arena *arena = tws_arena_create();
@@ -193,7 +193,7 @@ static tws_code parse(const char *bytes, size_t count, tws_error *err) {
   return code;
 }
 
-/* A tensor of `shape` and `stride` at element `first` of a storage of `elements`. */
+/* A pickle of a tensor of `shape` and `stride` that begins at element `first` of a storage of `elements`. */
 #define TENSOR(elements, first, shape, stride)                                               \
   "\x80\x02"                                                                                 \
   "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\0" \
@@ -254,7 +254,7 @@ START_TEST(harm) {
            "ah\0"
            "ah\0"
            "a.",
-           NULL), /* a list that has itself three times */
+           NULL), /* a list that contains itself three times */
       CASE("\x80\x02}q\0(X\x01\0\0\0ah\0h\0h\0u.", NULL),
       CASE("\x80\x02]r\xff\xff\xff\xff.", "a note of something that is not there"),
       CASE("\x80\x02h\x05.", "a memo entry that does not exist"),
@@ -297,7 +297,8 @@ START_TEST(harm) {
 }
 END_TEST
 
-/* Few bytes that ask for much: sets of sets of ... of a long list, each a copy; and lists of lists of lists. */
+/* Small files that expand to large data are refused: sets of sets of ... of a long list, each of them a copy, and lists
+ * of lists of lists. */
 START_TEST(bombs) {
   tws_error err = {0};
   tws_text text = {0};
@@ -327,11 +328,11 @@ START_TEST(bombs) {
 }
 END_TEST
 
-/* ---- archives made to do harm, and good ones ---- */
+/* ---- malicious archives, and valid ones ---- */
 
 static const float values[6] = {1, -2.5f, 3e-9f, 0, 7, 1e30f};
 
-/* {"w": 2 x 3} with its bytes under "data/<stored>"; pickle NULL: that. */
+/* Writes an archive of {"w": 2 x 3} whose values have the name `stored` and `bytes` bytes. */
 static void make_file(const char *path, const char *stored, size_t bytes, int method, const char *order) {
   torch_archive a = {.method = method};
   tws_text pickle = {0};
@@ -355,7 +356,7 @@ static void check_refused(const char *path, const char *words) {
                 "not \"%s\" but %d: %s", words, code, err.message);
 }
 
-/* One byte of a file in place of another. */
+/* Replaces one byte of a file; at < 0 counts from its end. */
 static void patch(const char *path, long at, int byte) {
   FILE *file = fopen(path, "r+b");
   ck_assert(fseek(file, at, at < 0 ? SEEK_END : SEEK_SET) == 0 && fputc(byte, file) == byte);
@@ -391,7 +392,7 @@ START_TEST(archives) {
   patch(path, -12, 255); /* bytes of the list */
   check_refused(path, "list of entries");
   make_file(path, "data/0", sizeof values, 0, NULL);
-  patch(path, -10, 255); /* entries; and a list of 64-bit numbers that is not there */
+  patch(path, -10, 255); /* the number of entries is 65535, which announces a 64-bit list that the file lacks */
   patch(path, -9, 255);
   check_refused(path, "its list of entries");
   shell("printf '\\200\\002\\212\\012\\154\\374\\234\\106\\371\\040\\152\\250\\120\\031.' > %s", path);

@@ -1,6 +1,6 @@
 /* ctest: mpi */
-/* Traces of runs, emulations and simulations: what their events say, memory in use, flows between ranks, steps chosen by
- * a schedule, compressed files, and averages. */
+/* Traces of runs, emulations and simulations: the contents of their events, memory in use, flows between ranks, steps
+ * chosen by a schedule, compressed files, and averages. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -227,7 +227,7 @@ static int count_events(const cJSON *events, const char *phase) {
   return count;
 }
 
-/* Requires that the events are those of the steps in this list, ended by 0, and say what they should. */
+/* Asserts that the events are those of the steps in this list, which 0 ends, and that their members are right. */
 static void check_events(const cJSON *events, const int *steps, const char *algorithm) {
   const cJSON *event;
   unsigned seen = 0, wanted = 0;
@@ -268,7 +268,7 @@ static command_result run_ok(const char *format, const char *a, const char *b) {
 
 #define JOB "-m tiny-gpt2 --seq 32 --pp 2 --accumulation 2 --stage 1 -n 4 --threads 1 --quiet "
 
-/* Four ranks, two cycles of a schedule, in one compressed file. */
+/* A run of four ranks traces two cycles of a schedule into one compressed file. */
 START_TEST(runs_trace_the_steps_of_a_schedule) {
   char path[300];
   snprintf(path, sizeof path, "%s", in_folder("run.json.gz"));
@@ -280,7 +280,7 @@ START_TEST(runs_trace_the_steps_of_a_schedule) {
   const cJSON *events = member(root, "traceEvents");
   check_events(events, (const int[]){3, 6, -1}, "shared memory");
   check_counters(events, 4);
-  ck_assert_int_eq(check_flows(events), 2 * 18); /* as the simulation below has in one step */
+  ck_assert_int_eq(check_flows(events), 2 * 18); /* two steps, each with as many flows as the simulated step below */
   tws_key_averages all;
   double calls = 0;
   ck_assert_msg(tws_key_averages_read(path, 0, &all, &err) == TWS_OK, "%s", err.message);
@@ -407,6 +407,7 @@ int main(void) {
   tcase_add_test(tests, traces_that_cannot_be_are_refused);
   tcase_add_test(tests, damaged_files_are_refused);
   suite_add_tcase(suite, tests);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
   return run_suite(suite);
 }

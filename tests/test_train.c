@@ -34,7 +34,7 @@ static void check_trace(const char *path, int ranks) {
   tws_json_destroy(json);
 }
 
-/* A column of a CSV of steps, as text; NULL: the line ends before it. */
+/* Returns a column of a CSV of steps as text; NULL: the line has fewer columns. */
 static char *csv_column(const char *path, int line, int column) {
   static char text[512];
   FILE *file = fopen(path, "r");
@@ -48,8 +48,8 @@ static char *csv_column(const char *path, int line, int column) {
   return at;
 }
 
-/* Evaluating changes nothing of the training, to the last digit; its loss is printed, in the CSV and in the summary,
- * and the memory of both is what was predicted. */
+/* Evaluations change no digit of the training; their losses are in the output, the CSV and the summary, and the memory
+ * of both programs is the predicted one. */
 START_TEST(evaluation) {
   char plain[96], evaluated[96], other[96], loss[32];
   snprintf(plain, sizeof plain, "%s", in_folder("plain.csv"));
@@ -115,7 +115,7 @@ START_TEST(program_output) {
 }
 END_TEST
 
-/* The reader of the printed steps has left: the training continues to its end. */
+/* A training whose output is not read any more continues to its end. */
 START_TEST(output_without_a_reader) {
   command_result r = twinspeed_unread(JOB "%s --steps 4 --csv %s", text_path, in_folder("unread"));
   ck_assert_msg(r.status == 0 && count_lines_with(r.err, "twinspeed: ") == 0, "exit %d: %s", r.status, r.err);
@@ -141,7 +141,7 @@ START_TEST(json_output) {
   ck_assert_double_eq(number(axes, "model"), 2);
   ck_assert_double_eq(number(axes, "sequence"), 1);
   ck_assert_double_eq(number(axes, "data"), 1);
-  /* tokens of the whole batch, once: not once per rank */
+  /* tokens per second count each token of the whole batch once, and not once per rank */
   double tokens = number(json->root, "tokens_per_s") * number(json->root, "median_step_s");
   ck_assert_double_eq_tol(tokens, 4 * 32, 1e-6);
   const cJSON *largest = cJSON_GetObjectItemCaseSensitive(json->root, "largest_rank"), *one;
@@ -161,7 +161,7 @@ END_TEST
 
 /* ---- failures ---- */
 
-/* Processes whose command line names this test's folder, this one aside. */
+/* Returns the number of processes whose command line names this test's folder, except this process. */
 static int left_behind(void) {
   DIR *proc = opendir("/proc");
   struct dirent *entry;
@@ -220,7 +220,7 @@ START_TEST(failures) {
 }
 END_TEST
 
-/* Ctrl-C, and a launcher that is killed itself, while a rank hangs in the second step. */
+/* Ctrl-C to a launcher, or SIGKILL, while a rank hangs in the second step, ends all processes. */
 START_TEST(interrupted) {
   int out[2], sent = _i ? SIGKILL : SIGINT, status = 0;
   char line[256] = "";
@@ -248,7 +248,8 @@ START_TEST(interrupted) {
 }
 END_TEST
 
-/* A file that is cut while it is trained on: an error of the environment, no signal, however many ranks there are. */
+/* When the data file is truncated during the training, the job ends with an error of the environment and without a
+ * signal, on any number of ranks. */
 START_TEST(data_cut_in_a_run) {
   int out[2], status = 0, err = command_scratch();
   char line[256] = "", *bytes = calloc(1 << 16, 1);
@@ -300,8 +301,8 @@ START_TEST(bad_input) {
 }
 END_TEST
 
-/* A dead rank is excluded: the remaining ranks continue from the last checkpoint, with the batch that elasticity chose
- * for all their numbers, and have the losses that all would have had. */
+/* After the death of a rank the remaining ranks continue from the last checkpoint, with the batch that elasticity chose
+ * for all numbers of ranks, and have the losses of an undisturbed job. */
 START_TEST(elastic_restart) {
   static const char elastic[] =
       "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 16, \"micro_batch_sizes\": [1, 2, 4], "

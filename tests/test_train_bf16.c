@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "train.h"
 
-/* bf16 storage with float32 masters: learns like float32 does, whatever the stage and the axis. Roundings make two runs
- * part by a percent or two in single steps, one to this side, one to that. */
+/* Training in bf16 with float32 masters reduces the loss like float32, whatever the stage and the axis. Rounding
+ * changes single losses by one or two percent, in both directions. */
 START_TEST(bf16_trains) {
   static const char *const axes[] = {"",
                                      "",
@@ -45,7 +45,7 @@ START_TEST(bf16_trains) {
 }
 END_TEST
 
-/* The mean of the last losses, less that of the first. */
+/* Returns the mean of the first losses less that of the last ones. */
 static double progress(const char *with, double *first) {
   enum { FEW = 20 };
   command_result r = twinspeed(
@@ -68,7 +68,8 @@ static double progress(const char *with, double *first) {
   return sum[0] - sum[1];
 }
 
-/* A learning rate below half a unit in the last place of most weights: to nearest these never move. */
+/* With a learning rate below half a unit in the last place of most weights, rounding to nearest never changes these
+ * weights; float32 copies and stochastic rounding do. */
 START_TEST(small_updates_are_not_lost) {
 #define MASTERS "--set bf16.bf16_master_weights_and_grads=true "
   double first;

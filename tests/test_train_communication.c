@@ -1,6 +1,7 @@
 /* ctest: engine mpi */
-/* communication_data_type: what trainings lose whose gradients are reduced in each type, against a loop in PyTorch that
- * does the same (tests/golden/communication.json), for types of models and sums, ZeRO stages and numbers of ranks. */
+/* communication_data_type: losses of trainings whose gradients are reduced in each type, compared with a loop in
+ * PyTorch that does the same (tests/golden/communication.json), for types of models and sums, ZeRO stages and numbers
+ * of ranks. */
 #include "members.h"
 #include "train.h"
 
@@ -8,8 +9,8 @@ static const char *word(const cJSON *run, const char *key) {
   return member(run, key)->valuestring;
 }
 
-/* Stages that reduce as often as the golden run does: every micro-batch, or what each rank has added up. Sums in
- * another type than the model's need ZeRO. */
+/* Returns 1 if a stage reduces as often as the golden run: every micro-batch, or once the accumulated gradients.
+ * Accumulation in another type than the model's needs ZeRO. */
 static int has_stage(const cJSON *run, int stage) {
   if ((stage > 1) != is_true(run, "every_micro_batch")) return 0;
   return stage > 0 || strcmp(word(run, "model"), word(run, "accumulation")) == 0;
@@ -20,7 +21,8 @@ static void name_of(const cJSON *run, int index, int stage, char *name, size_t s
            word(run, "communication"), stage);
 }
 
-/* Buckets of a few parameters; every other job overlaps, and reduces in one of the ways that the stages have. */
+/* Writes a job with buckets of a few parameters; every other job overlaps reductions, and reduces in one of the ways of
+ * its stage. */
 static void write_job(FILE *file, const char *name, const char *model, const cJSON *golden, const cJSON *run, int index,
                       int stage) {
   static const char *const ways[] = {"", ",\"reduce_scatter\":false", ",\"use_multi_rank_bucket_allreduce\":false"};
@@ -41,8 +43,8 @@ static void write_job(FILE *file, const char *name, const char *model, const cJS
           stage, index % 2 ? "true" : "false", ways[(index + stage) % 3], integer(golden, "seed"));
 }
 
-/* A rounding of a gradient falls to the other side where its last bits differ: the more a type rounds off the farther
- * losses are apart, and norms farther still. */
+/* The allowed differences per type: where the last bits of a gradient differ, rounding may go the other way, so a
+ * coarser type makes losses differ more, and norms still more. */
 typedef struct precision {
   const char *model, *type; /* type: of reductions */
   double loss, norm;        /* limits of relative differences */
@@ -90,7 +92,8 @@ static double apart(const cJSON *a, const cJSON *b) {
   return most;
 }
 
-/* A float32 training has few roundings but those of its reductions: losses tell which type these were in. */
+/* Asserts that the types of reductions can be told apart by the losses of float32 trainings, which have hardly any
+ * other rounding. */
 static void check_that_types_differ(const cJSON *runs) {
   const cJSON *run, *other;
   int pairs = 0;
@@ -152,10 +155,10 @@ START_TEST(losses_are_those_of_reductions_in_the_type) {
 }
 END_TEST
 
-/* sparse_gradients: rows of the embedding's gradient in place of the table. In float32 the host adds ranks in one order in
- * both, so that losses and norms are equal to the last bit; the communicator counts the plan's bytes, which are fewer.
- * Tensor-parallel ranks have parts of the table, and of pipeline stages the first alone has it. With tied weights
- * everything is all-reduced. */
+/* sparse_gradients: rows of the embedding's gradient are reduced in place of the table. In float32 the host adds the
+ * ranks in the same order in both cases, so that losses and norms are equal to the last bit; the communicator counts
+ * the plan's bytes, which are fewer. Tensor-parallel ranks have parts of the table, and of pipeline stages the first
+ * alone has it. With tied weights everything is all-reduced. */
 START_TEST(sparse_gradients) {
   static const struct {
     const char *model, *axes;
@@ -182,7 +185,8 @@ START_TEST(sparse_gradients) {
       cJSON_Delete(json);
       command_free(&r);
     }
-    const double exact = strstr(cases[i].axes, "factor") ? 1e-6 : 0; /* the sum has been multiplied twice */
+    const double exact = strstr(cases[i].axes, "factor") ? 1e-6 : 0; /* gradient_predivide_factor multiplies the sum
+                                                                      * twice, with rounding */
     ck_assert_msg(fabs(loss[1] / loss[0] - 1) <= exact && fabs(norm[1] / norm[0] - 1) <= exact, "%s %s: %.9g, %.9g",
                   cases[i].model, cases[i].axes, loss[1], loss[0]);
     ck_assert_msg(cases[i].fewer ? sent[1] < sent[0] : sent[1] == sent[0], "%s %s: %g and %g bytes", cases[i].model,

@@ -1,5 +1,5 @@
 /* ctest: engine */
-/* The start of a training: the order and the cutting of the data, initial weights, requested faults. */
+/* The start of a training: the order and the division of the data, initial weights, requested faults. */
 #include "real/data.h"
 #include "real/fault.h"
 #include "real/init.h"
@@ -9,7 +9,8 @@
 
 /* ---- data ---- */
 
-/* Every sample once an epoch; the samples of a step do not depend on how the batch is cut; orders of epochs differ. */
+/* Each sample occurs once per epoch; the samples of a step do not depend on the division of the batch; epochs have
+ * different orders. */
 START_TEST(data_order) {
   char *text = NULL;
   size_t length_of_text;
@@ -37,8 +38,8 @@ START_TEST(data_order) {
         same += sample == tws_random_permute(trial + 1, data.samples, (uint64_t)(step * batch + place));
       }
       if (step > 2) continue;
-      /* replica r, micro-batch a, row i: place (a replicas + r) micro + i; of that sample one part, or with attention
-       * in chunks a part of each chunk */
+      /* row i of micro-batch a of replica r is sample (a replicas + r) micro + i of the batch; a rank has one part of
+       * it, or with attention in chunks a part of each chunk */
       for (int cut = 0; cut < 2 * ranks * parts; cut++) {
         int replica = cut / 2 / (int)parts, part = cut / 2 % (int)parts;
         const int64_t chunks = cut % 2 && length % 3 == 0 ? 3 : 1, range = length / chunks;
@@ -58,7 +59,7 @@ START_TEST(data_order) {
       }
     }
     if (data.samples > 100) ck_assert_uint_lt(same, data.samples / 4);
-    /* the step that crosses the end of the epoch takes the rest of it first */
+    /* the step that crosses the end of an epoch takes the epoch's remaining samples first */
     for (int64_t place = 0; place < (int64_t)data.samples - steps * batch; place++)
       ck_assert_int_eq(seen[tws_data_sample(&data, batch, steps, place)]++, 0);
     for (uint64_t i = 0; i < data.samples; i++) ck_assert_int_eq(seen[i], 1);
@@ -109,8 +110,8 @@ START_TEST(data_tokens) {
 }
 END_TEST
 
-/* Two texts in one: the marks are where the segments say, the second text is what follows or another sample's, and both
- * together are what the sample's tokens were but for masks, of which no mark has one. */
+/* Samples of two texts: the marks are where the segments begin, the second text is the continuation or another
+ * sample's, and both together have the sample's tokens except for masks, which never replace a mark. */
 START_TEST(sentences_paired) {
   enum { SEQUENCE = 40, SAMPLES = 40, VOCABULARY = 259, CLASS = 256, SEPARATOR = 257, MASK = 258, MARKS = 3 };
   tws_network network = {.name = "by hand",
@@ -167,8 +168,8 @@ START_TEST(sentences_paired) {
 }
 END_TEST
 
-/* Sources and targets of a text: put together again they are the text; spans are as many and as long as they should be.
- */
+/* Sources and targets of a text without some spans together give the text, with the expected number and length of
+ * spans. */
 START_TEST(spans_left_out) {
   enum { SEQUENCE = 120, TARGET = 40, SAMPLES = 20, FIRST = 999, END = 1, START = 5 };
   tws_network network = {.name = "by hand",
@@ -211,7 +212,7 @@ START_TEST(spans_left_out) {
     ck_assert_int_eq(source[i][lengths[i] - 1], END);
     ck_assert_int_eq(targets[i][read], END);
     ck_assert_int_eq(at, SEQUENCE);
-    ck_assert_int_eq(spans, 6); /* 18 tokens in spans of 3 on average */
+    ck_assert_int_eq(spans, 6); /* 18 tokens are left out, in spans of 3 on average */
     ck_assert_int_eq(lengths[i], SEQUENCE - 18 + 6 + 1);
     ck_assert_int_eq(read, 18 + 6);
     for (int k = 0; k < TARGET; k++) {
@@ -233,7 +234,7 @@ START_TEST(data_errors) {
   ck_assert_int_eq(tws_data_open(text_path, 8, 100, 1, 0, &data, &err), TWS_INVALID);
   write_text(in_folder("empty"), "");
   ck_assert_int_eq(tws_data_open(in_folder("empty"), 8, 256, 1, 0, &data, &err), TWS_INVALID);
-  write_text(in_folder("short"), "0123456789abcdef"); /* 16 tokens: one short of 2 x 8 + 1 */
+  write_text(in_folder("short"), "0123456789abcdef"); /* 16 tokens are one less than the needed 2 x 8 + 1 */
   ck_assert_int_eq(tws_data_open(in_folder("short"), 8, 256, 2, 0, &data, &err), TWS_INVALID);
   ck_assert_ptr_nonnull(strstr(err.message, "needs 17"));
   write_text(in_folder("short"), "0123456789abcdef0");
@@ -242,10 +243,7 @@ START_TEST(data_errors) {
 }
 END_TEST
 
-/* ---- initial weights ---- */
-
-/* A file that changes while it is trained on: an error, no signal. */
-/* ---- what `convert tokens` writes ---- */
+/* ---- files that `convert tokens` writes ---- */
 
 static tws_data opened(const char *path, int64_t sequence, int64_t vocabulary) {
   tws_data data;
@@ -299,7 +297,7 @@ START_TEST(data_converted) {
     }
   }
   tws_tokenizer_close(t);
-  /* an index that does not fit its tokens */
+  /* an index that does not match its tokens is refused */
   snprintf(path, sizeof path, "%s1.idx", in_folder("eval"));
   ck_assert_int_eq(truncate(path, 40), 0);
   tws_data data;
@@ -308,7 +306,7 @@ START_TEST(data_converted) {
 }
 END_TEST
 
-/* The last tokens of one text are for evaluation; bytes without a tokenizer. */
+/* Converting one text keeps its last tokens for evaluation; without a tokenizer tokens are bytes. */
 START_TEST(text_converted) {
   char to[256], eval[256], line[64];
   tws_corpus_result r;
@@ -332,6 +330,7 @@ START_TEST(text_converted) {
 }
 END_TEST
 
+/* A data file that changes during the training gives an error, and no signal. */
 START_TEST(data_that_changes) {
   tws_data data;
   tws_error err = {0};
@@ -352,6 +351,8 @@ START_TEST(data_that_changes) {
   tws_data_close(&data);
 }
 END_TEST
+
+/* ---- initial weights ---- */
 
 START_TEST(init_by_parts) {
   enum { N = 10007, MANY = 200003 };
@@ -384,7 +385,8 @@ START_TEST(init_by_parts) {
 }
 END_TEST
 
-/* Blocks of rows and a range of columns of a matrix, as tensor parallelism cuts them, in segments of any length. */
+/* Initial weights of slices equal those of the whole matrix: blocks of rows and a range of columns, as tensor
+ * parallelism divides a matrix, in segments of any length. */
 START_TEST(init_of_slices) {
   enum { ROWS = 60, COLUMNS = 97, N = ROWS * COLUMNS };
   static float whole[N], expected[N], part[N];

@@ -1,5 +1,5 @@
 /* ctest: engine mpi sampled */
-/* Real training: what one rank loses is what every division of it along the axes loses. */
+/* Every division of a training along the axes has the losses of one rank. */
 #include "train_combinations.h"
 
 enum { SHORT = 10 };
@@ -30,7 +30,8 @@ static void run_combinations(int k) {
   ck_assert_int_eq(curve_count[k], count);
 }
 
-/* Losses and norms of jobs divided along all axes, and the loss of other data under their weights, against one rank. */
+/* Jobs that are divided along all axes have the losses and norms of one rank, and after training the same loss on other
+ * data. */
 START_TEST(equal_divisions) {
   double worst = 0.0, worst_norm = 0.0, worst_eval = 0.0;
   int evaluated = 0, taken = 0;
@@ -71,7 +72,7 @@ START_TEST(equal_divisions) {
   ck_assert_int_ge(evaluated, 3 * taken);
   printf("largest relative difference of a loss: %.2g, of a norm: %.2g, of an evaluation: %.2g\n", worst, worst_norm,
          worst_eval);
-  for (int m = 0; m < MODELS; m++) { /* what is left out matters: the losses differ */
+  for (int m = 0; m < MODELS; m++) { /* ignored targets matter: the losses with and without them differ */
     char plain[64], ignored[64];
     reference_name(m, 0, plain, sizeof plain);
     reference_name(m, 1, ignored, sizeof ignored);

@@ -1,7 +1,7 @@
 /* ctest: mpi sampled */
-/* Encoders against the reference library: tests/golden/encoders.json says how many parameters its models have and what
- * it loses from equal weights on equal masked samples; the same divided over two ranks. Dropout draws the same bits for
- * every division. */
+/* Encoders against the reference library: tests/golden/encoders.json has its parameter counts, and its losses with
+ * equal weights on equal masked samples; trainings on one rank and on two are compared with it. Dropout draws the same
+ * bits for every division. */
 #include "answers.h"
 #include "members.h"
 #include "models/network/network.h"
@@ -68,7 +68,8 @@ START_TEST(encoders_lose_what_the_reference_loses) {
 }
 END_TEST
 
-/* Embeddings, probabilities and residual branches, in the order of norms of BERT and of GPT-2; DeBERTa's positions. */
+/* Dropout of embeddings, probabilities and residual branches is the same for every division, with the norms in BERT's
+ * and in GPT-2's order, and with DeBERTa's positions. */
 START_TEST(dropout_is_the_same_for_every_division) {
   static const char *const models[] = {
       "{\"model_type\":\"bert\",\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":32,"
@@ -111,8 +112,9 @@ START_TEST(dropout_is_the_same_for_every_division) {
 }
 END_TEST
 
-/* Both losses of BERT's first training, each of which is a mean over what counts for it in the whole batch, from a text
- * and from lines with labels: ranks and micro-batches have different numbers of masked tokens. */
+/* Both losses of BERT's pre-training are the same for every division: each is a mean over its valid targets in the
+ * whole batch, although ranks and micro-batches have different numbers of masked tokens. The data are a text, and lines
+ * with labels. */
 START_TEST(sentences_are_the_same_for_every_division) {
   static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
                                         "-n 1 --micro-batch 1 --accumulation 2",
@@ -164,7 +166,8 @@ START_TEST(sentences_are_the_same_for_every_division) {
 }
 END_TEST
 
-/* An encoder and a decoder, with dropout, on pairs and on a text without some of its spans. */
+/* An encoder-decoder with dropout has the same losses for every division, on pairs of texts and on a text with left-out
+ * spans. */
 START_TEST(pairs_are_the_same_for_every_division) {
   static const char *const divided[] = {"-n 2 --stage 3 --micro-batch 1", "-n 2 --tp 2 --micro-batch 2",
                                         "-n 2 --tp 2 --micro-batch 2 --sequence-parallel",
@@ -217,7 +220,8 @@ START_TEST(pairs_are_the_same_for_every_division) {
 }
 END_TEST
 
-/* Classifiers of texts and of tokens, and spans, with dropout and texts of several lengths, from lines with labels. */
+/* Classifiers of texts and of tokens, and models of spans, have the same losses in every division, with dropout and
+ * texts of several lengths, from lines with labels. */
 START_TEST(labels_are_learned_in_every_division) {
 #define BERT_SIZES                                                                                                    \
   "\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":32,\"num_attention_heads\":4,\"intermediate_size\":64," \
@@ -335,7 +339,7 @@ START_TEST(public_counts) {
 }
 END_TEST
 
-/* Questions as texts are the bytes of both, and where an answer is, is counted in characters. */
+/* Questions that are given as texts are tokenized as bytes, and positions of answers count characters. */
 START_TEST(questions_are_texts) {
   enum { FIRST_STEPS = 3 };
   static const char *const as_texts =
@@ -367,7 +371,7 @@ START_TEST(questions_are_texts) {
 }
 END_TEST
 
-/* Weights of three dimensions are that in a checkpoint and in the file that is made of it. */
+/* Weights with three dimensions keep their shape in a checkpoint and in the file converted from it. */
 START_TEST(convolutions_keep_their_shape) {
   char model[96], run[96], weights[96], head[4096] = "";
   snprintf(model, sizeof model, "%s", in_folder("model.json"));

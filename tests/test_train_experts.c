@@ -1,13 +1,13 @@
 /* ctest: mpi sampled */
-/* A small model of experts on four ranks: however its experts are shared out, it loses the same; what is refused names
- * the nearest that is legal. */
+/* Trainings of small models with experts have the same losses however the experts are divided; a refused division names
+ * the nearest legal one. */
 #include "answers.h"
 #include "members.h"
 #include "train.h"
 
 enum { TRAINED = TWS_SANITIZED ? 3 : 6 };
 
-/* Losses and gradient norms of a job; least: of the auxiliary loss. */
+/* Trains a job and returns its losses and gradient norms; least: a lower bound of the auxiliary loss. */
 static void train_model(const char *model, const char *division, int drops, double least, double losses[TRAINED],
                         double norms[TRAINED]) {
   command_result r = twinspeed(
@@ -28,7 +28,8 @@ static void train_model(const char *model, const char *division, int drops, doub
   command_free(&r);
 }
 
-/* Two layers, of which a token chooses two experts: 0.02 each when even. */
+/* Trains tiny-mixtral: two layers, two experts per token; each layer's auxiliary loss is at least 0.02 per choice, when
+ * balanced. */
 static void train_experts(const char *division, double losses[TRAINED], double norms[TRAINED]) {
   train_model("tiny-mixtral", division, 1, 0.0799, losses, norms);
 }
@@ -67,8 +68,8 @@ START_TEST(shared_out_or_not_the_loss_is_the_same) {
 }
 END_TEST
 
-/* In two steps, first among some of those that share the experts, slots arrive as in one: to the last bit, with other
- * replicas and partitions, with slots that experts share, and in every order of the ranks. */
+/* Exchanging slots in two steps, first among some of the ranks that share the experts, gives the same losses as one
+ * step, to the last bit: with other replicas and partitions, with shared slots, and in every order of the ranks. */
 START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
 #define STEPS " --set twinspeed.expert_node_ranks=2"
   static const struct {
@@ -90,7 +91,7 @@ START_TEST(exchanged_in_two_steps_the_loss_is_the_same) {
 }
 END_TEST
 
-/* Experts combined with the other axes: two replicas share the experts. */
+/* Expert parallelism combined with the other axes gives the same losses: two replicas share the experts. */
 START_TEST(experts_with_other_axes) {
   static const char *const divisions[] = {"-n 2 --micro-batch 2 --stage 1 --ep 2", "-n 4 --tp 2 --micro-batch 2 --ep 2",
                                           "-n 4 --pp 2 --micro-batch 2 --stage 1 --ep 2", NULL};
@@ -112,9 +113,9 @@ static double weight_bytes(const char *division) {
   return bytes;
 }
 
-/* Each expert's weights are split over tensor ranks, with replicas that share experts: a rank has a half of what it had
- * of them (two layers of four, three products of 64 x 48), its losses are those of one rank, and the saved state is
- * read by ranks that are divided in another way. */
+/* With each expert's weights split over two tensor ranks, and replicas that share experts, a rank has half of these
+ * weights (two layers of four experts, three products of 64 x 48), losses are those of one rank, and ranks with another
+ * division read the saved state. */
 START_TEST(experts_split_over_tensor_ranks) {
   static const char *const one[] = {"-n 2 --tp 2 --micro-batch 4" SPLIT,
                                     "-n 4 --tp 2 --pp 2 --micro-batch 4 --stage 1" SPLIT, NULL};
@@ -146,8 +147,8 @@ START_TEST(experts_split_over_tensor_ranks) {
 }
 END_TEST
 
-/* The same where tensor ranks route tokens of their own, nothing dropped: they gather the slots of all and get back
- * sums of theirs, with replicas that share experts, in slices, and with slots that experts share. */
+/* Experts' weights split over tensor ranks that route their own tokens, without dropped routes: the ranks gather all
+ * slots and receive sums of theirs; with replicas that share experts, with stages 0 to 3, and with shared slots. */
 START_TEST(experts_split_over_ranks_that_route) {
 #define ROUTED " --sequence-parallel" SPLIT " --set twinspeed.expert_capacity_factor=0"
   static const char *const divisions[] = {
@@ -169,8 +170,8 @@ START_TEST(experts_split_over_ranks_that_route) {
 }
 END_TEST
 
-/* With slots that a rank's experts share nothing is dropped, and it loses what it loses with a slot for every token;
- * where the bound is exceeded the error says where. */
+/* With slots that a rank's experts share no route is dropped, and losses are those with a slot for every token; where
+ * the bound is exceeded the error says where. */
 START_TEST(dropless) {
   static const char *const divisions[] = {
       "-n 4 --micro-batch 2 --set twinspeed.expert_dropless=true",
@@ -196,7 +197,7 @@ START_TEST(dropless) {
 }
 END_TEST
 
-/* A model of the golden file with some keys more. */
+/* Writes a model of the golden file with additional keys and returns its path. */
 static const char *family_with(const char *name, const char *keys) {
   static char path[96];
   tws_json *golden = golden_file("expert_families.json");
@@ -214,7 +215,8 @@ static const char *family_with(const char *name, const char *keys) {
   return path;
 }
 
-/* Noise on what routers read, and a loss that keeps their logits small: by the place of tokens in the global batch. */
+/* Noise on the inputs of routers follows the position of tokens in the global batch, so that losses, also with a z-loss
+ * on logits, do not depend on the division. */
 START_TEST(noise_does_not_depend_on_the_division) {
   static const char *const divisions[] = {"-n 2 --micro-batch 1 --accumulation 2",
                                           "-n 4 --micro-batch 1 --ep 4 --stage 2 --recompute full"};
@@ -234,7 +236,7 @@ START_TEST(noise_does_not_depend_on_the_division) {
 }
 END_TEST
 
-/* Biases follow what was routed on all ranks. */
+/* The routers' biases follow the routes of all ranks, and balance the experts. */
 START_TEST(biases_balance_experts) {
   static const char *const divisions[] = {"-n 1 --micro-batch 2 --accumulation 2",
                                           "-n 2 --micro-batch 2 --ep 2 --stage 1",
@@ -271,7 +273,7 @@ START_TEST(biases_balance_experts) {
 }
 END_TEST
 
-/* The counter of a trace that has this name, the first or the last. */
+/* Returns the first or the last counter event of this name in a trace. */
 static const cJSON *counter_of(const cJSON *trace, const char *name, int last) {
   const cJSON *event, *found = NULL;
   cJSON_ArrayForEach(event, member(trace, "traceEvents")) {
@@ -283,7 +285,7 @@ static const cJSON *counter_of(const cJSON *trace, const char *name, int last) {
   return found;
 }
 
-/* A trace counts over its step what routers did in it, as the result does. */
+/* A trace has counters of the routers over its step that equal the figures of the result. */
 START_TEST(traces_count_routes) {
   command_result r = twinspeed(
       "train -m tiny-mixtral --data %s --steps 3 --seq 32 --seed 1 -n 2 --ep 2 --micro-batch 2 --threads 1 --json "
@@ -323,7 +325,8 @@ START_TEST(traces_count_routes) {
 }
 END_TEST
 
-/* Families of models of experts against the reference library (tests/golden/expert_families.json), nothing dropped. */
+/* Families of models with experts have the losses of the reference library (tests/golden/expert_families.json), without
+ * dropped routes. */
 START_TEST(families_lose_what_the_reference_loses) {
   static const char *const divisions[] = {"-n 1 --micro-batch 2", "-n 2 --micro-batch 1 --ep 2 --stage 2",
                                           "-n 2 --pp 2 --micro-batch 2 --recompute full"};
@@ -381,8 +384,8 @@ static double simulated(const char *load, double *products, double *longest) {
   return step;
 }
 
-/* An expert that gets four times its share makes the products of all layers about four times as long, and the step by
- * what they take more, as its longest path says. */
+/* An expert with four times its share makes the experts' products of all layers about four times as long, and the step
+ * longer by the difference, as the longest path does. */
 START_TEST(a_hot_expert_is_waited_for) {
   char hot[256] = "4.2";
   double even, much, by_rank, longest[3];
@@ -414,8 +417,8 @@ static double first_loss(const char *model, const char *flags) {
   return loss;
 }
 
-/* A model whose experts all begin with a dense model's inner part makes what that makes, whatever its routers choose.
- */
+/* A model whose experts are all initialized with a dense model's MLP computes what the dense model computes, whatever
+ * its routers choose. */
 START_TEST(experts_from_a_dense_model) {
 #define SIZES                                                                                                          \
   "\"vocab_size\":259,\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_heads\":2," \

@@ -1,11 +1,11 @@
 /* ctest: mpi sampled */
-/* Families of models against the reference library: tests/golden/families.json says what it loses from equal weights on
- * an equal text, on one rank and divided over two. */
+/* Families of models against the reference library: tests/golden/families.json has its losses with equal weights on the
+ * same text; trainings on one rank and on two are compared with it. */
 #include "answers.h"
 #include "members.h"
 #include "train.h"
 
-/* Losses of a job; the caller frees nothing. */
+/* Trains a job, writes its losses and returns their number. */
 static int losses_of(const char *model, const char *text, int steps, const char *division, double *losses) {
   command_result r = twinspeed(
       "train -m %s --data %s --steps %d --seq 64 --seed 1 --set optimizer.params.lr=0.001 "

@@ -19,7 +19,7 @@ static const combination halves[] = {
 };
 enum { HALVES = sizeof halves / sizeof *halves, HALF_MODES = 3 };
 
-/* The options of each run. The first loss scale of the last one overflows about ten times. */
+/* The options of each run. With the first loss scale of the last one about ten steps overflow. */
 static const char *const half_modes[HALF_MODES] = {
     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":10}",
     "\"fp16\":{\"enabled\":true,\"loss_scale\":512.0},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}",
@@ -73,8 +73,8 @@ static double largest_apart(const curve *a, const curve *b, double *norm) {
   return loss;
 }
 
-/* Steps whose gradients overflowed leave the weights alone on every rank: losses stay those of one rank's first
- * weights. Then it trains. */
+/* Asserts that steps whose gradients overflow leave the weights unchanged on every rank, with the losses of one rank's
+ * initial weights, and that the job trains afterwards. */
 static void check_overflows(const curve *c, const curve *one) {
   int s = 0;
   ck_assert(c->steps == STEPS && one->steps == STEPS);
@@ -123,8 +123,8 @@ START_TEST(fp16_trains) {
 }
 END_TEST
 
-/* Every step overflows: each is reported, none counts for the schedule, and the losses are those of the first weights.
- */
+/* Every step overflows: each is reported, none advances the schedule, and the losses are those of the initial
+ * weights. */
 START_TEST(skipped_steps) {
   command_result r =
       twinspeed(JOB
@@ -197,8 +197,8 @@ static double category_of(const cJSON *memory, const char *tier, const char *cat
   return of ? of->valuedouble : 0;
 }
 
-/* Float16 masters, which the host updates: half the bytes of float32 ones, and the same losses within what fp16 rounds,
- * at every ZeRO stage. */
+/* fp16 masters, which the host updates, take half the bytes of float32 ones and give the same losses within fp16's
+ * rounding, at every ZeRO stage. */
 START_TEST(float16_masters) {
   double loss[6];
   for (int i = 0; i < 6; i++) {
@@ -219,7 +219,7 @@ START_TEST(float16_masters) {
     r = twinspeed("estimate --json %s --cluster dgx-a100", job);
     json = cJSON_Parse(r.out);
     const cJSON *memory = cJSON_GetObjectItem(json, "memory");
-    /* 120576 parameters on two ranks */
+    /* 120576 parameters on two ranks, at 2 or 4 bytes */
     ck_assert_double_eq(category_of(memory, "pinned host", "master weights"), i % 2 ? 120576 : 241152);
     cJSON_Delete(json);
     command_free(&r);
@@ -246,7 +246,7 @@ static double trained(const char *model, const char *dtype, int steps, const cha
 }
 
 /* prescale_gradients and gradient_predivide_factor are operations of the plan. In float32 they change losses and norms
- * by rounding alone, at all stages where they are, and with the losses of routers. In fp16 a factor below 1 makes
+ * by rounding alone, at all stages that support them, and with the losses of routers. In fp16 a factor below 1 makes
  * gradients larger before they are added up, so that a loss scale that is too high is halved more often. */
 START_TEST(divisions_around_reductions) {
   static const char *const keys[] = {

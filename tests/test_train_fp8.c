@@ -5,8 +5,8 @@
 #include "base/json.h"
 #include "train_combinations.h"
 
-/* Mean relative differences of losses: from 16 bits, between divisions with one scale for each tensor, and with others.
- */
+/* Limits of mean relative differences of losses: from 16-bit training, between divisions with one scale per tensor, and
+ * between divisions with several scales per tensor. */
 #define MOST_BESIDE 8e-3
 #define MOST_DIVIDED 4e-3
 #define MOST_PARTED 1e-2
@@ -76,13 +76,13 @@ static double mean_apart(const curve *a, const curve *b) {
   return apart;
 }
 
-/* Returns 1 if scales are those of one rank: tensors are whole, and have the same tokens. */
+/* Returns 1 if a division has the scales of one rank: its ranks have whole tensors of the same tokens. */
 static int has_same_scales(const combination *c) {
   return !c->tensor && !c->sequence && at_least_one(c->micro) == 1;
 }
 
-/* Losses differ little from those of 16 bits; recomputation in backward has the same codes, to the bit; ranks that have
- * the same tensors have the same codes, and differ in the order of sums alone. */
+/* Losses differ little from 16-bit training; recomputation gives exactly the same codes; divisions with the same
+ * tensors have the same codes, and differ only in the order of sums. */
 START_TEST(eight_bits_train) {
   double beside = 0, divided = 0, parted = 0;
   for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
@@ -112,7 +112,8 @@ START_TEST(eight_bits_train) {
 }
 END_TEST
 
-/* No 8-bit data lives between steps: a run that resumes from a checkpoint has the bits of one that never ended. */
+/* No 8-bit data is kept between steps: a run that resumes from a checkpoint has the same bits as an uninterrupted
+ * one. */
 START_TEST(resumed_is_the_same) {
   char save[96], first[96], second[96];
   snprintf(save, sizeof save, "%s", in_folder("save"));

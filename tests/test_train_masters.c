@@ -7,7 +7,8 @@ static const char *const copies[] = {"\"bf16\":{\"enabled\":true}", NO_COPY "}",
                                      NO_COPY ",\"bf16_optimizer_states\":true}"};
 enum { COPIES = sizeof copies / sizeof *copies };
 
-/* Each with one micro-batch a step, so that stages differ in nothing but who keeps what; then along the axes. */
+/* Jobs with one micro-batch per step, so that stages differ only in which rank holds what; then divisions along the
+ * axes. */
 static const combination without_copies[] = {
     {GPT2, 1, .zero = 1, .micro = 8},
     {GPT2, 1, .zero = 2, .micro = 8},
@@ -31,7 +32,7 @@ static int alone(int model) {
   return model == LLAMA ? 3 : 0;
 }
 
-/* Those that others are compared with train for longer. */
+/* Returns the number of steps of a job; jobs with which others are compared train longer. */
 static int steps_of(int index) {
   return index == alone(GPT2) || index == alone(LLAMA) ? STEPS : FEW_STEPS;
 }
@@ -74,8 +75,9 @@ static double mean_apart(const curve *a, const curve *b, double *side) {
   return apart;
 }
 
-/* On equal ranks every ZeRO stage draws the same bits for the same weights: losses are equal to the last place. Other
- * numbers of ranks round gradients differently, and draw the same bits still; tensor-parallel ranks draw others. */
+/* At equal numbers of ranks all ZeRO stages draw the same random bits for the same weights, so losses are equal to the
+ * last place. Other numbers of ranks draw the same bits but round gradients differently; tensor-parallel ranks draw
+ * other bits. */
 START_TEST(weights_without_copies_train) {
   double same_bits = 0, other_bits = 0, beside_copies = 0, side;
   for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);

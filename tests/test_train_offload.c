@@ -1,6 +1,6 @@
 /* ctest: engine mpi sampled */
-/* Real training with the optimizer and parameters on the host or the disk: it does not notice, but for updates that
- * are a step late, and those are what a loop makes of them. */
+/* Trainings with the optimizer and parameters on the host or the disk: losses do not change, except with updates that
+ * are one step late, which equal those of a loop. */
 #include "answers.h"
 #include "models/network/network.h"
 #include "train.h"
@@ -38,7 +38,8 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           folder, p == 2 ? 9000 : 0, precisions[p].text, axes);
 }
 
-/* With and without, on one, two and four ranks; fp16's scale begins so high that steps are left out. */
+/* Losses with and without offloading are equal, on one, two and four ranks; the first loss scale of fp16 is so high
+ * that steps are skipped. */
 START_TEST(equal_losses) {
   double worst = 0;
   for (int k = 0; k < 3; k++) {
@@ -76,15 +77,15 @@ START_TEST(equal_losses) {
 }
 END_TEST
 
-/* Saved with the optimizer on the host, and parameters there and on the disk, gone on from without, and the other way
- * round. */
+/* A checkpoint of a job with the optimizer on the host, and parameters on the host and the disk, resumes without
+ * offloading, and the reverse. */
 START_TEST(checkpoints) {
   static const char *const settled[] = {"none", "cpu"};
   const char *jobs = in_folder("jobs");
   char whole[64];
   FILE *file = fopen(jobs, "w");
   for (int p = 0; p < 2; p++)
-    for (int turn = 0; turn < 4; turn++) { /* two that save, two that resume from the other's */
+    for (int turn = 0; turn < 4; turn++) { /* two jobs save, and two resume from the other one's checkpoint */
       snprintf(whole, sizeof whole, "%s/saved-%d-%d", folder, p, turn < 2 ? turn : 3 - turn);
       fprintf(
           file,
@@ -124,8 +125,8 @@ static void add_late(FILE *file, const char *name, int p, int stage, int ranks, 
           *devices ? ",\"delayed_update\":true" : "", warm_up);
 }
 
-/* The losses of a loop that updates with the gradients of the step before, and the evaluation's once the last update
- * has been done; all stages, precisions, warm-ups, ranks. */
+/* Late updates have the losses of a loop that updates with the gradients of the step before, and evaluations after its
+ * last update, at all stages, precisions, warm-ups and numbers of ranks. */
 START_TEST(late_updates) {
   static const char *const devices[] = {
       ",\"offload_optimizer\":{\"device\":\"cpu\"}",
@@ -162,7 +163,7 @@ START_TEST(late_updates) {
       ck_assert(sscanf(strchr(c->name, '-'), "-%d-%d", &warm_up, &stage) == 2);
       const curve *r = &reference[p][warm_up == 3];
       for (int s = 0; s < 8; s++) {
-        /* sums of rounded gradients differ with the number of ranks, as they do without */
+        /* sums of rounded gradients differ with the number of ranks, as without offloading */
         const double tolerance = p == 0 || k == 0 ? 1e-6 : p == 3 ? 0.02 : 5e-4;
         const double error = fabs(c->loss[s] / r->loss[s] - 1);
         ck_assert_msg(error < tolerance, "%s on %d ranks, step %d: loss %.9g, not %.9g", c->name, 1 << k, s + 1,
@@ -178,8 +179,8 @@ START_TEST(late_updates) {
 }
 END_TEST
 
-/* A pending update is part of a checkpoint, for another number of ranks, too; a job that updates in time leaves it out.
- */
+/* A checkpoint contains a pending late update, also for another number of ranks; a job without late updates ignores
+ * it. */
 START_TEST(late_checkpoints) {
   static const char devices[] = ",\"offload_optimizer\":{\"device\":\"cpu\"}";
   const char *jobs = in_folder("jobs");
@@ -202,7 +203,7 @@ START_TEST(late_checkpoints) {
 }
 END_TEST
 
-/* Checkpoints in the host's memory, and in parts, change no loss. */
+/* Activation checkpoints in the host's memory, and partitioned ones, change no loss. */
 START_TEST(equal_losses_with_checkpoints) {
   static const char *const ways[] = {"false,false", "true,false", "false,true", "true,true"};
   const char *jobs = in_folder("jobs");
@@ -223,8 +224,8 @@ START_TEST(equal_losses_with_checkpoints) {
 }
 END_TEST
 
-/* A device tier of a quarter of the model's states: too small without; with the optimizer on the host, or on the disk,
- * it is kept to, and the losses are those of a device that is large enough. */
+/* With a device tier of a quarter of the model's states, the job is refused; with the optimizer on the host or the disk
+ * it stays within that limit, and has the losses of a large device. */
 START_TEST(a_small_device) {
   static curve reference;
   const char *jobs = in_folder("jobs");
@@ -233,7 +234,8 @@ START_TEST(a_small_device) {
   ck_assert(tws_network_load("tiny-gpt2", 1, &network, &err) == TWS_OK);
   snprintf(limit, sizeof limit, "%lld", (long long)(tws_network_params(network, 0) * 16 / 4));
   tws_network_destroy(network);
-  enum { DEVICE, HOST, DISK, PARAMETERS, KINDS }; /* where states are; at last parameters too, on host and disk */
+  enum { DEVICE, HOST, DISK, PARAMETERS, KINDS }; /* the tier of the optimizer's states; PARAMETERS: also parameters on
+                                                   * the host and the disk */
   for (int kind = 0; kind < KINDS; kind++) {
     static const char *const devices[KINDS] = {"none", "cpu", "nvme", "nvme"};
     const int ways = kind >= DISK ? 3 : 1;
@@ -275,7 +277,7 @@ START_TEST(a_small_device) {
 }
 END_TEST
 
-/* The same limit as an option of the program. */
+/* The option --memory sets the same limit. */
 START_TEST(memory_option) {
   command_result r =
       twinspeed("train --quiet -m tiny-gpt2 --seq 32 -n 1 --threads 1 --steps 1 --data %s --memory 1MiB", text_path);
@@ -288,7 +290,7 @@ START_TEST(memory_option) {
 }
 END_TEST
 
-/* Ranks bind their threads (tests/ranks_engine.c looks whether they did) and lose what they lose unbound. */
+/* Ranks bind their threads (tests/ranks_engine.c checks that), and have the losses of unbound ranks. */
 START_TEST(bound_threads) {
   for (int k = 0; k < 3; k++) {
     const char *jobs = in_folder("jobs");
@@ -312,7 +314,7 @@ END_TEST
 
 /* ---- making weights ---- */
 
-/* The most memory that a rank had taken until its weights were made, and its arenas. */
+/* Returns the most bytes that a rank used until its weights were created; *arena: the bytes of its arenas. */
 static double start_bytes(const char *model, int stage, double *arena) {
   command_result r = twinspeed(
       "train --quiet --json -m %s -n 4 --threads 1 --steps 1 --seq 16 --micro-batch 1 --dtype bf16 --stage %d --data "

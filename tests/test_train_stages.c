@@ -1,5 +1,5 @@
 /* ctest: engine mpi sampled */
-/* Real training: what must not depend on ranks, ZeRO stage, micro batches, pipeline or recomputation does not. */
+/* Trainings whose results do not depend on ranks, ZeRO stage, micro-batches, pipeline or recomputation. */
 #include "train.h"
 
 static void add_job(FILE *file, const char *name, const char *model, int stage, int micro, const char *more,
@@ -12,7 +12,8 @@ static void add_job(FILE *file, const char *name, const char *model, int stage, 
           name, model, steps, settings, micro, stage, more, recompute);
 }
 
-/* Pipelines: every schedule, both stages of ZeRO that go with one, with and without recomputation. */
+/* Adds jobs with pipelines: every schedule, both ZeRO stages that support pipelines, with and without recomputation.
+ * Returns their number. */
 static int add_pipelines(FILE *file, int ranks) {
   static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1"};
   static const char *const models[] = {"tiny-gpt2", "tiny-llama"};
@@ -59,8 +60,8 @@ static int write_jobs(const char *path, int ranks) {
   return 24 + pipelines;
 }
 
-/* Losses of all stages, ranks, micro batches and schedules against stage 0 on one rank; recomputation to the bit; the
- * arenas are compared with the ledger inside the ranks. */
+/* Losses of all stages, ranks, micro-batches and schedules equal those of stage 0 on one rank, and with recomputation
+ * to the bit; the ranks themselves compare the arenas with the ledger. */
 START_TEST(equal_losses) {
   for (int k = 0; k < 3; k++) {
     const char *jobs = in_folder("jobs");
@@ -114,8 +115,8 @@ static void add_lion(FILE *file, const char *name, int stage, int micro, const c
           name, FEW_STEPS, micro, stage, precision);
 }
 
-/* Weights are equal until a gradient near zero has another sign because sums are rounded otherwise; then one moves the
- * other way by two learning rates. */
+/* Lion's weights are equal until a gradient near zero gets another sign by rounding of sums; then such a weight differs
+ * by two learning rates. */
 START_TEST(lion) {
   static const char masters[] =
       ",\"bf16\":{\"enabled\":true,\"bf16_master_weights_and_grads\":true,\"bf16_optimizer_states\":true}";
@@ -158,8 +159,8 @@ static void add_lamb(FILE *file, const char *name, const char *division) {
           name, FEW_STEPS, division);
 }
 
-/* Whole on every rank, partitioned by ZeRO, cut or copied by tensor parallelism, or on one stage alone: a parameter has
- * one norm. */
+/* Lamb computes the same norm of a parameter whether it is whole on every rank, partitioned by ZeRO, divided or copied
+ * by tensor parallelism, or on a single stage. */
 START_TEST(lamb) {
   static const struct {
     const char *name, *text;
@@ -206,7 +207,8 @@ static void add_cycle(FILE *file, const char *name, const char *betas, const cha
           name, FEW_STEPS, betas, momentum);
 }
 
-/* A cycle whose momentum stands still is those betas, to the bit; one whose momentum moves is another training. */
+/* A OneCycle schedule with constant momentum equals fixed betas, to the bit; with a changing momentum the training
+ * differs. */
 START_TEST(cycled_betas) {
   const char *jobs = in_folder("jobs");
   FILE *file = fopen(jobs, "w");
@@ -225,10 +227,8 @@ START_TEST(cycled_betas) {
 }
 END_TEST
 
-/* Sums of squares forget nothing, so nothing jumps: every stage and number of ranks has the same losses, also where the
- * host updates. */
-/* Trains with an optimizer that updates each element alone, at all stages, on the device and on the host. The losses of
- * all are those of stage 0 on one rank. */
+/* Trains with an optimizer that updates each element independently, at all stages, on the device and on the host, and
+ * asserts that the losses of all are those of stage 0 on one rank. */
 static void train_everywhere(const char *name, const char *optimizer, int steps) {
   static const char *const offload[] = {"", ",\"offload_optimizer\":{\"device\":\"cpu\"}"};
   const char *jobs = in_folder("jobs");
@@ -262,6 +262,8 @@ static void train_everywhere(const char *name, const char *optimizer, int steps)
   printf("%s: largest relative difference of a loss: %.2g\n", name, worst);
 }
 
+/* Adagrad's sums of squares only grow, so updates have no jumps: every stage and number of ranks has the same losses,
+ * also with updates on the host. */
 START_TEST(adagrad) {
   train_everywhere("adagrad", "{\"type\":\"Adagrad\",\"params\":{\"lr\":0.01,\"weight_decay\":0.01}}", STEPS);
 }
@@ -275,7 +277,7 @@ START_TEST(sgd) {
 }
 END_TEST
 
-/* A group of all parameters is the same as no group, and a group of vectors without decay is not. */
+/* A parameter group of all parameters equals no group, and a group of vectors without decay changes the losses. */
 START_TEST(param_groups) {
   static const char job[] =
       "%s\ttiny-gpt2\t%d\t{\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":%s,\"weight_decay\":%s},"
@@ -298,7 +300,7 @@ START_TEST(param_groups) {
 }
 END_TEST
 
-/* Adafactor: its moments are of whole matrices at all stages. */
+/* Adafactor has the moments of whole matrices, and therefore the same losses, at all stages. */
 START_TEST(adafactor) {
   const char *jobs = in_folder("jobs");
   double worst = 0;
@@ -333,7 +335,7 @@ START_TEST(adafactor) {
 }
 END_TEST
 
-/* Muon: matrices whole on their owners, at all stages, and the rest by Adam. */
+/* Muon updates whole matrices on their owners, and other parameters by Adam, with the same losses at all stages. */
 START_TEST(muon) {
   static const char *const methods[] = {"gram", "standard"};
   const char *jobs = in_folder("jobs");

@@ -68,8 +68,8 @@ static void add_groups(FILE *file, const char *name, int accumulation, const cha
   fprintf(file, "%.*s%s%s", (int)(end - at), at, nodes, end);
 }
 
-/* Groups add up what all ranks of plain stage 3 do, in another order; nodes of a group change no bit. One group of all
- * ranks is plain stage 3. */
+/* MiCS adds up what all ranks of plain stage 3 add up, in another order; hierarchical gathers change no bit. One group
+ * of all ranks equals plain stage 3. */
 START_TEST(groups_lose_what_all_ranks_do) {
   static const struct {
     const char *name, *more;
@@ -125,8 +125,8 @@ END_TEST
 /* ---- qwZ ---- */
 
 /* Quantized weights equal those of a rank that quantizes for all, and with secondary partitions to the bit. With other
- * micro-batches weights differ in their last bits, and one that lies between two quantized values may get the other:
- * some do after a few steps, on each machine others. */
+ * micro-batches weights differ in their last bits, and a weight halfway between two quantized values may be rounded to
+ * the other one: after a few steps some are, which differ between machines. */
 START_TEST(quantized_gathers) {
   const char *path = in_folder("jobs");
   FILE *file = fopen(path, "w");
@@ -167,8 +167,8 @@ END_TEST
 
 /* ---- qgZ ---- */
 
-/* Gradients that were codes, all at once or in a node first: twice the same, near those of exact gradients, and the
- * model learns as much. Codes of 4 bits are off by up to a 14th of the largest of a block. */
+/* Gradients that are quantized once, or per node first, give the same losses twice, close to those of exact gradients,
+ * and the model learns as much. Codes of 4 bits have errors of up to a 14th of a block's largest value. */
 START_TEST(quantized_reductions) {
   static const char *const names[] = {"all", "nodes", "near", "half"};
   static const char coded[] = ",\"zero_quantized_gradients\":true";
@@ -241,8 +241,7 @@ static tws_job *job_of(const char *const *set) {
   return job;
 }
 
-/* Returns what the first rank receives in a collective among ranks of several nodes, in elements of any type's bytes.
- */
+/* Returns the bytes that the first rank receives in collectives of a kind among ranks of several nodes. */
 static double across_nodes(const tws_job *job, const tws_plan *plan, tws_collective collective) {
   double bytes = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) {
@@ -261,7 +260,8 @@ static tws_plan *plan_of(const tws_job *job) {
   return plan;
 }
 
-/* In two micro-batches one gather of four leaves the node; a rank keeps an eighth of what is gathered. */
+/* With secondary partitions one of four gathers in two micro-batches leaves the node; a rank keeps an eighth of the
+ * gathered weights. */
 START_TEST(gathers_stay_in_nodes) {
   tws_job *plain = job_of((const char *const[]){"zero_optimization.stage3_max_reuse_distance=0",
                                                 "zero_optimization.stage3_prefetch_bucket_size=0", NULL});
@@ -286,7 +286,7 @@ START_TEST(gathers_stay_in_nodes) {
 }
 END_TEST
 
-/* 8 bits and a scale for each block in place of 16 bits. */
+/* Quantized gathers transfer 8 bits and a scale per block in place of 16 bits. */
 START_TEST(quantized_gathers_have_half_the_bytes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of((const char *const[]){"zero_optimization.zero_quantized_weights=true", NULL});
@@ -302,7 +302,8 @@ START_TEST(quantized_gathers_have_half_the_bytes) {
 }
 END_TEST
 
-/* Frozen weights of linear layers are codes between uses and on the way; the words of this program say the same. */
+/* Frozen weights of linear layers are stored and transferred as codes; this program's keys give the same plan as
+ * DeepSpeed's key. */
 START_TEST(quantized_frozen_weights) {
 #define LORA "twinspeed.lora.r=8", "twinspeed.lora.target_modules=\"all-linear\""
   tws_job *plain = job_of((const char *const[]){LORA, NULL});
@@ -328,7 +329,7 @@ START_TEST(quantized_frozen_weights) {
 }
 END_TEST
 
-/* 4 bits in place of 16, and one sum of a node for each of its ranks in place of all that they have. */
+/* Quantized reductions send 4 bits in place of 16, and one sum per node in place of the values of all its ranks. */
 START_TEST(quantized_reductions_on_nodes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *coded = job_of(
@@ -356,8 +357,9 @@ static uint64_t state_bytes(const tws_plan *plan, tws_category category) {
   return bytes;
 }
 
-/* A group in one node sends only gradients of partitions out of it, once a step; a group of two nodes receives an
- * eighth of what it gathers from the other. States are as many times those of plain stage 3 as there are groups. */
+/* A group within one node exchanges only gradients of its partitions with other nodes, once a step; a group of two
+ * nodes receives an eighth of its gathered weights from the other node. The states take those of plain stage 3 times
+ * the number of groups. */
 START_TEST(groups_of_nodes) {
   tws_job *plain = job_of((const char *const[]){NULL});
   tws_job *group = job_of((const char *const[]){"zero_optimization.mics_shard_size=8", NULL});

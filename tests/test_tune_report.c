@@ -1,5 +1,5 @@
-/* The report of a search on its winner: fronts and knobs held against the verbs that print the same, and the report as
- * a document that is well-formed and needs no other file. */
+/* The report of a search on its winner: fronts and knobs compared with the verbs that print the same figures, and the
+ * report as a document that is well-formed and needs no other file. */
 #include <check.h>
 #include <ctype.h>
 #include <math.h>
@@ -21,7 +21,7 @@ static char *slurp(const char *name) {
   return text;
 }
 
-/* One search for all cases: a configuration of the user's own, and a price. */
+/* Runs one search for all cases, with the user's own configuration and a price. */
 static void search(void) {
   make_folder();
   write_text(in_folder("cluster.json"),
@@ -58,7 +58,8 @@ static const char *end_of_entity(const char *at) {
   return at;
 }
 
-/* Attributes are name="value" with nothing in them that would have to be escaped; returns the closing '>'. */
+/* Checks an element's attributes, which are name="value" without characters that need escaping; returns the closing
+ * '>'. */
 static const char *end_of_attributes(const char *at) {
   while (*at && *at != '>' && *at != '/') {
     while (isspace((unsigned char)*at)) at++;
@@ -74,7 +75,7 @@ static const char *end_of_attributes(const char *at) {
   return at;
 }
 
-/* As XML has it: every element is closed, in order, and there is one of them. */
+/* Asserts that a text is well-formed XML: every element is closed, in order, and there is one root. */
 static void assert_well_formed(const char *text) {
   char open[DEEPEST][TAG];
   int depth = 0, roots = 0;
@@ -118,7 +119,8 @@ START_TEST(documents) {
   assert_well_formed(html);
   ck_assert_ptr_nonnull(strstr(html, "<svg "));
   ck_assert_ptr_nonnull(strstr(html, "a &lt;b&gt; &amp; &quot;c&quot;"));
-  for (const char *at = html; (at = strstr(at, "://")); at++) /* the names of two dialects are no addresses */
+  for (const char *at = html; (at = strstr(at, "://")); at++) /* the namespaces of XHTML and SVG are the only
+                                                               * addresses */
     ck_assert_msg(strncmp(at, "://www.w3.org/", 14) == 0, "%.60s", at);
   ck_assert_ptr_null(strstr(html, "src="));
   ck_assert_ptr_null(strstr(html, "href="));
@@ -142,7 +144,7 @@ static int count_texts(const char *text, const char *what) {
   return count;
 }
 
-/* Each point of the figure says what it is when it is pointed at, and those of the front are labelled. */
+/* Each point of the figure has a title with its name and speed, and the points of the front have labels. */
 START_TEST(points_have_names) {
   char *svg = slurp("t/pareto.svg");
   const int fits = cJSON_GetArraySize(member(results, "candidates")),
@@ -187,7 +189,8 @@ static int beats(const cJSON *a, const cJSON *b) {
   return x >= y && p <= q && (x > y || p < q);
 }
 
-/* Equal ranks: cost follows throughput, so it decides nothing of its own. */
+/* The front contains exactly the points that no other point beats. With equal numbers of ranks the cost follows from
+ * the throughput. */
 START_TEST(front) {
   const cJSON *name, *one, *of_front;
   double before = INFINITY;
@@ -211,7 +214,8 @@ START_TEST(front) {
 }
 END_TEST
 
-/* A knob's worth equals the result of `estimate` for the configuration with that knob turned. */
+/* Returns the seconds that `estimate` predicts for a configuration with one knob turned, which a knob's worth has to
+ * equal. */
 static double estimated(const cJSON *knob) {
   const cJSON *axes = member(knob, "axes");
   command_result r = twinspeed(
@@ -262,7 +266,7 @@ START_TEST(own_configuration_and_price) {
   ck_assert_double_eq_tol(estimated(own) / number(own, "predicted_step_s"), 1, 1e-9);
   ck_assert_double_eq_tol(number(own, "gain"), number(own, "predicted_step_s") / number(best, "predicted_step_s"),
                           1e-6);
-  /* 3.6 an hour and device: a thousandth a second, eight devices, for 32 x 256 tokens a step */
+  /* the price: 3.6 per hour and device is a thousandth per second; eight devices; 32 x 256 tokens per step */
   ck_assert_double_eq_tol(number(own, "cost_per_million_tokens"),
                           8 * 1e-3 * number(own, "predicted_step_s") / (32 * 256) * 1e6, 1e-9);
   ck_assert_ptr_nonnull(strstr(markdown, "times as fast"));
@@ -270,7 +274,7 @@ START_TEST(own_configuration_and_price) {
 }
 END_TEST
 
-/* The winner has the interval of its predicted step, in the results as in the report. */
+/* The interval of the winner's predicted step is in the results and in the report. */
 START_TEST(interval_of_the_winner) {
   const cJSON *best = cJSON_GetObjectItem(results, "best");
   const cJSON *step = cJSON_GetObjectItem(best, "simulated_step_s");
@@ -284,7 +288,7 @@ END_TEST
 
 /* ---- objectives ---- */
 
-/* The best by each objective is the best of all candidates by what the objective says. */
+/* For each objective the winner is the best of all candidates by that objective's figure. */
 START_TEST(objectives) {
   static const char *const names[] = {"latency", "flops", "memory", "cost"};
   for (int goal = 0; goal < 4; goal++) {
@@ -314,8 +318,9 @@ END_TEST
 
 /* ---- sweeps over the cluster ---- */
 
-/* More of a network never slows the best down, the ends are those that were asked for, and the knee is where a chord
- * says: a search on a cluster file with that bandwidth agrees. */
+/* In a sweep over the network's bandwidth the best step never gets slower with more bandwidth, the ends are the given
+ * ones, and the knee is the point farthest from the chord; a search on a cluster file with that bandwidth gives the
+ * same result. */
 START_TEST(sweep_of_a_network) {
   command_result r = twinspeed(
       "tune -m gpt2-xl --dtype bf16 -b 64 --seq 512 --cluster dgx-a100:4 --stages 3 --recomputes none "

@@ -1,5 +1,4 @@
-/* Searches whose configurations are really run: a failure in a run is a row with a reason, and a search that was killed
- * continues where it was. */
+/* Searches that run configurations: a failed run is a row with a reason, and a killed search continues where it was. */
 /* ctest: mpi */
 #include <check.h>
 #include <dirent.h>
@@ -28,7 +27,7 @@ static const char *text_of(const cJSON *object, const char *key) {
   return item->valuestring;
 }
 
-/* Two configurations are run, on one rank and on two; the second's rank 1 has a fault. */
+/* Two configurations run, on one rank and on two; rank 1 of the second one has a fault, which becomes a row. */
 START_TEST(failures_are_rows) {
   static const struct {
     const char *fault, *outcome, *reason;
@@ -63,7 +62,7 @@ START_TEST(failures_are_rows) {
 }
 END_TEST
 
-/* The curves of two trials are not those of one training. */
+/* Each trial writes its monitors' files into a folder of its own, so that the curves of trials stay apart. */
 START_TEST(trials_have_folders_of_monitors) {
   char words[512], path[700], text[400];
   int trials = 0;
@@ -110,8 +109,8 @@ static void write_wrong_profile(const char *path) {
   tws_free(wrong);
 }
 
-/* The factors that training runs gave for a profile are written, multiplied with those it had; predictions with it are
- * those of the end of the search, and cmd_optimal.txt names it. */
+/* The factors that training runs give for a profile are written, multiplied by those that it had; predictions with the
+ * corrected profile are those at the end of the search, and cmd_optimal.txt names it. */
 START_TEST(corrected_profiles_are_kept) {
   char words[512], path[128], line[2048];
   write_wrong_profile(in_folder("wrong.json"));
@@ -131,7 +130,7 @@ START_TEST(corrected_profiles_are_kept) {
   ck_assert_msg(r.status == 0, "%s: %s", line, r.err);
   cJSON *again = assert_json(&r, "twinspeed-simulation-1");
   ck_assert_double_eq_tol(number(again, "step_s") / number(member(json, "best"), "simulated_step_s"), 1, 1e-9);
-  /* trials are drawn, each with what it is, and nothing else is: the ends of the diagonal are no measurements */
+  /* the figure has one circle with a title for each trial, and none for the ends of its diagonal */
   char *svg = command_slurp(open(in_folder("corrected/trials.svg"), O_RDONLY));
   ck_assert_int_eq(count_texts(svg, "<circle "), 2);
   ck_assert_int_eq(count_texts(svg, "<title>"), 2);
@@ -145,7 +144,8 @@ START_TEST(corrected_profiles_are_kept) {
 }
 END_TEST
 
-/* One rank alone, in a process without a launcher. */
+/* If every trial fails, tune ends with status 1 and names the reason: here the only trial runs in a process without a
+ * launcher, and is killed. */
 START_TEST(nothing_can_be_measured) {
   setenv("TWINSPEED_FAULT", "rank=0,step=1,kind=kill", 1);
   command_result r =
@@ -172,7 +172,7 @@ static int records_in(const char *path) {
 
 #define SEARCH "-n 1 --validate 4 --rounds 1 --tuner gridsearch --end-profile-step 40 "
 
-/* Killed with SIGKILL when two trials have been recorded; returns how many were then. */
+/* Starts a search and kills it with SIGKILL when two trials have been recorded; returns the number of records. */
 static int kill_search(const char *results) {
   char line[1024];
   snprintf(line, sizeof line, "exec %s/twinspeed tune " SPACE SEARCH "--data %s --json -o %s > /dev/null 2>&1",
@@ -198,7 +198,7 @@ START_TEST(killed_searches_resume) {
   const cJSON *one;
   int trial = 0, reused = 0;
   cJSON_ArrayForEach(one, member(json, "trials")) {
-    if (trial < 4) { /* then those of the corrected ranking */
+    if (trial < 4) { /* later trials follow the corrected ranking */
       ck_assert_int_eq(is_true(one, "reused"), trial < records);
       ck_assert_double_eq(number(member(one, "tuned"), "micro_batch"), 1 << trial); /* the order of the space */
     }
@@ -224,7 +224,8 @@ static int lines_of(const char *text) {
   return lines;
 }
 
-/* Figures differ; labels, modules, parameters and their order do not, so that both can be laid side by side. */
+/* Asserts that the measured and the predicted profile have the same labels, modules and parameters in the same order,
+ * so that they can be compared side by side; figures may differ. */
 static void assert_laid_side_by_side(const char *measured, const char *predicted) {
   ck_assert_int_eq(lines_of(measured), lines_of(predicted));
   int shown = 0;

@@ -1,4 +1,4 @@
-/* Ulysses: what each rank has of tokens and heads, against golden vectors and an exchange of every element. */
+/* Ulysses: the tokens and heads of each rank, compared with golden vectors and with an exchange of every element. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static int64_t ulysses_elements(const ulysses_tensor *tensor) {
   return tensor->batch * (tensor->sequence / tensor->ranks) * tensor->heads * tensor->width;
 }
 
-/* Returns how many of these are sent to other ranks. */
+/* Returns the number of a rank's elements that are sent to other ranks. */
 static int64_t ulysses_sent(const ulysses_tensor *tensor) {
   return ulysses_elements(tensor) / tensor->ranks * (tensor->ranks - 1);
 }
@@ -62,7 +62,7 @@ static void ulysses_before_attention(const ulysses_tensor *tensor, int rank, int
   *from_index = join_index(tensor, tokens, tensor->heads, &at);
 }
 
-/* The inverse: the all-to-all after attention. */
+/* Computes the source of an element in the inverse exchange, the all-to-all after attention. */
 static void ulysses_after_attention(const ulysses_tensor *tensor, int rank, int64_t index, int *from_rank,
                                     int64_t *from_index) {
   int64_t tokens = tensor->sequence / tensor->ranks, heads = tensor->heads / tensor->ranks;
@@ -143,7 +143,7 @@ START_TEST(ulysses_heads) {
     for (int rank = 0; rank < ranks; rank++) {
       if (tws_ulysses_part_of(heads, kv, tokens, ranks, rank, &part, &err) != TWS_OK) {
         ck_assert(heads % ranks != 0 || (kv % ranks != 0 && ranks % kv != 0));
-        int degree = 0; /* the degree that the hint names is legal */
+        int degree = 0; /* asserts that the degree in the hint is legal */
         ck_assert_int_eq(sscanf(err.hint, "the nearest smaller degree that is legal is %d", &degree), 1);
         ck_assert(tws_ulysses_part_of(heads, kv, tokens, degree, 0, &part, &err) == TWS_OK);
         break;
@@ -151,7 +151,7 @@ START_TEST(ulysses_heads) {
       legal += rank == 0;
       ck_assert_int_eq(part.head_first, part.head_count * rank);
       ck_assert_int_eq(part.token_first, part.token_count * rank);
-      /* every query head finds its key and value head on its own rank */
+      /* each query head has its key and value head on the same rank */
       for (int64_t head = part.head_first; head < part.head_first + part.head_count; head++) {
         ck_assert(head / group >= part.kv_first && head / group < part.kv_first + part.kv_count);
       }

@@ -1,6 +1,6 @@
 /* ctest: mpi engine slow */
-/* The verbs tune and validate from end to end on a tiny model. What was measured is not asserted; that it was measured,
- * compared, written and judged is. */
+/* The verbs tune and validate from end to end on a tiny model. Measured figures are not asserted; the test asserts that
+ * they are measured, compared, written and judged. */
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
@@ -98,7 +98,8 @@ START_TEST(sweep) {
 }
 END_TEST
 
-/* Ranks that share a replica: one configuration in depth, the sweep of what is legal with it, and report reads both. */
+/* With ranks that share a replica validate checks one configuration in depth, and sweeps the legal ones with these
+ * axes; report reads both results. */
 START_TEST(axes_are_validated) {
   char one[128], many[128];
   snprintf(one, sizeof one, "%s/one.json", folder);
@@ -117,7 +118,7 @@ START_TEST(axes_are_validated) {
   write_text(many, run.out);
   cJSON *json = cJSON_Parse(run.out), *item;
   cJSON_ArrayForEach(item, cJSON_GetObjectItem(json, "configurations")) {
-    ck_assert_double_eq(number(item, "ranks"), 2); /* one rank is no pipeline of two */
+    ck_assert_double_eq(number(item, "ranks"), 2); /* one rank cannot have two stages */
     ck_assert_double_eq(number(item, "micro_batch") * number(item, "accumulation"), 4); /* of one replica */
     ck_assert_double_le(number(item, "zero_stage"), 1);
     ck_assert_double_eq(number(item, "ledger_bytes"), number(item, "allocated_bytes"));
@@ -132,7 +133,7 @@ START_TEST(axes_are_validated) {
 }
 END_TEST
 
-/* Times of a trace find the operations of the plans, whichever rank ran them. */
+/* Times of a trace are attributed to the operations of the plans, whichever rank ran them. */
 START_TEST(profile_of_a_trace) {
   static const char *const axes[] = {"", "-n 2 --tp 2", "-n 2 --pp 2 --accumulation 2"};
   for (int i = 0; i < 3; i++) {
@@ -149,7 +150,8 @@ START_TEST(profile_of_a_trace) {
       double busy = number(stage, "forward_s") + number(stage, "backward_s") + number(stage, "step_s");
       ck_assert_double_gt(number(stage, "forward_s"), 0);
       if (i < 2)
-        ck_assert_double_le(busy, number(json, "iteration_s") * 1.0001); /* one micro-batch: every event once */
+        ck_assert_double_le(busy, number(json, "iteration_s") * 1.0001); /* with one micro-batch every event counts
+                                                                          * once */
     }
     cJSON_Delete(json);
     command_free(&run);
@@ -169,7 +171,7 @@ static char *with(const char *text, const char *from, const char *to) {
   return changed;
 }
 
-/* Measurements of another job, absent ones and impossible ones are refused. */
+/* Traces of another job, missing ones and impossible ones are refused. */
 START_TEST(traces_that_do_not_belong) {
   const char *job = "--seq 32 --micro-batch 2 --threads 1";
   command_result run =

@@ -1,5 +1,6 @@
 /* ctest: engine */
-/* The watchdog of a rank, in processes of its own: what it takes for a hang in each kind of phase, and what it says. */
+/* The watchdog of a rank, in processes of its own: what it regards as a hang in each kind of phase, and its
+ * messages. */
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -20,7 +21,8 @@ typedef struct shared {
 
 typedef struct situation {
   tws_phase_kind kind;
-  int launcher, moves, full, stops; /* full: its output is not read; stops: for longer than the deadline */
+  int launcher, moves, full, stops; /* full: the rank's output is not read; stops: the process is stopped for longer
+                                     * than the deadline */
   double seconds;                   /* that it lasts */
   int status;
   const char *says;
@@ -31,7 +33,7 @@ static void note_hang(void *user, const tws_error *err) {
   snprintf(page->message, sizeof page->message, "%s", err->message);
 }
 
-/* A pipe that has no room for more in place of standard output, or a file. */
+/* Replaces standard output by a full pipe, which accepts no more data, or by /dev/null. */
 static void set_output(int full) {
   static char much[1 << 16];
   int ends[2];

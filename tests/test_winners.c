@@ -34,7 +34,7 @@ static void add_list(uint64_t seed, int what, int percent, const char *option, c
            more ? values[(first + 1) % count] : "");
 }
 
-/* A small search at random; many spaces are empty. */
+/* Draws a small random search space; many spaces are empty. */
 static void draw_space(uint64_t seed, const char *runtime, char *line) {
 #define LIST(percent, option, ...) \
   {                                \
@@ -104,7 +104,7 @@ static void assert_rules(int which, const char *path, int ranks, const char *lin
   free(text);
 }
 
-/* Returns 1 if the space has a winner, which is exported. */
+/* Searches a space and exports its winner. Returns 1 if there is one. */
 static int export_winner(int which, uint64_t seed, int number) {
   const char *const kept = getenv("TWS_WINNERS");
   char line[LINE], path[512], ranks_path[512];
@@ -114,7 +114,7 @@ static int export_winner(int which, uint64_t seed, int number) {
                                in_folder("results"), software[which].format, path);
   cJSON *json = cJSON_Parse(r.out);
   const cJSON *best = cJSON_GetObjectItem(json, "best");
-  /* a space without a legal or fitting point is a refusal of the search, not of the winner */
+  /* a space without a legal or fitting point makes the search fail, which is no fault of a winner */
   ck_assert_msg(r.status == 0 || (!best && (r.status == 1 || r.status == 3)), "tune %s: %d %s", line, r.status, r.err);
   if (best) {
     const int ranks = member(best, "ranks")->valueint;

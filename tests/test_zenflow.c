@@ -1,5 +1,5 @@
 /* ctest: engine mpi sampled */
-/* Updates in two parts (zero_optimization.zenflow): which plans there are, what they cost, and what they train. */
+/* Updates in two parts (zero_optimization.zenflow): their plans, costs and trainings. */
 #include <cjson/cJSON.h>
 #include "config/cluster.h"
 #include "draw.h"
@@ -28,7 +28,8 @@ static uint32_t buffer_of(const tws_plan *p, const char *name) {
   return TWS_NONE;
 }
 
-/* The host only adds up in a training step; each gradient leaves the device once, and no weight comes. */
+/* Asserts that in a training step the host only adds gradients up, that each gradient leaves the device once, and that
+ * no weight is copied to the device. */
 static void check_step(const tws_plan *p, const char *text) {
   const uint32_t sums = buffer_of(p, "accumulated gradients");
   uint64_t added = 0;
@@ -47,7 +48,7 @@ static void check_step(const tws_plan *p, const char *text) {
   ck_assert_msg(added == p->buffers[sums].elements, "%s", text);
 }
 
-/* Lists are equal on all ranks; what they update in two parts lies on the device but for rounding up to whole rows. */
+/* Asserts that the lists of chosen columns are equal on all ranks, and that their masters are on the device. */
 static void check_state(const tws_plan *const *plans, int ranks, double ratio, const char *text) {
   const tws_network *network = plans[0]->network;
   uint64_t listed = 0;
@@ -66,7 +67,7 @@ static void check_state(const tws_plan *const *plans, int ranks, double ratio, c
   }
 }
 
-/* All programs of all ranks, of jobs at random. */
+/* Verifies all programs of all ranks for random jobs. */
 START_TEST(plans_at_random) {
   static const char *const precision[] = {
       "", ",\"bf16\":{\"enabled\":true}", ",\"fp16\":{\"enabled\":true}",
@@ -100,7 +101,8 @@ START_TEST(plans_at_random) {
       request.program = (tws_program)program;
       const int overlapped = tws_program_overlaps(request.program) && config->zenflow.overlap_step;
       ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC || overlapped);
-      if (!tws_plan_has_program(config, request.program)) continue; /* of optimizers with phases, and of inference */
+      if (!tws_plan_has_program(config, request.program)) continue; /* skips the programs of optimizers with phases, and
+                                                                     * of inference */
       for (request.rank = 0; request.rank < ranks; request.rank++) {
         tws_plan **plan = &plans[request.rank];
         ck_assert_msg(tws_plan_build(&request, plan, &err) == TWS_OK, "%s: %s", text, err.message);
@@ -126,7 +128,7 @@ END_TEST
   "\"zero_optimization\":{\"stage\":2,\"overlap_comm\":true,\"offload_optimizer\":{\"device\":\"cpu\"}%s}," \
   "\"twinspeed\":{\"sequence_length\":1024}}"
 
-/* Programs' shares are those of an interval's steps; the host's update is paid once in it. */
+/* The programs' shares are those of the steps of an interval, which pays the host's update once. */
 START_TEST(costs) {
   tws_network *network;
   ck_assert(tws_network_load("gpt2-medium", 1, &network, &err) == TWS_OK);
@@ -167,14 +169,15 @@ START_TEST(costs) {
          step_s[1], step_s[2], step_s[3]);
   printf("bytes a parameter of a rank: host %.2f instead of %.2f, device %+.2f\n", host[2] / parameters,
          host[0] / parameters, (device[2] - device[0]) / parameters);
-  /* an update reads and writes 28 bytes a parameter, a sum 10 in each step */
+  /* an update moves 28 bytes per parameter, and adding up gradients 10 bytes per parameter in each step */
   ck_assert(step_s[3] < step_s[2] && step_s[2] < step_s[1]);
   ck_assert_double_lt(step_s[3], step_s[0]);
-  /* a quarter of the updates in each step, of which most is hidden */
+  /* each step has a quarter of the update, most of which is hidden */
   const double hidden = (step_s[2] - step_s[4]) * 4;
   printf("overlapped every 4 steps: %.4f s a step, %.4f s of an update are hidden\n", step_s[4], hidden);
   ck_assert_double_gt(hidden, 0.5 * 28 * parameters / job_machine()->cluster->host_bandwidth * 2);
-  /* sums in float32; and masters, moments and gradients of a tenth of the columns on the device, and all gradients */
+  /* the host has float32 sums; the device has masters, moments and gradients of a tenth of the columns, and all
+   * gradients */
   ck_assert_double_lt(fabs(host[2] / parameters - host[0] / parameters - 4), 2.2);
   ck_assert_double_gt(device[2] - device[0], 1.2 * parameters);
   ck_assert_double_lt(device[2] - device[0], (2 + 0.15 * 18) * parameters);
@@ -203,8 +206,8 @@ static double waiting(const char *cluster, const char *section) {
   return share;
 }
 
-/* GPT-2 1.5B on one H100 with the tutorial's section, updates overlapped: the device hardly waits, where it waits for
- * more than a quarter of the step without ZenFlow, and it waits longer for a host of half the rate. */
+/* GPT-2 1.5B on one H100 with the tutorial's section, updates overlapped: the device hardly waits, whereas without
+ * ZenFlow it waits for more than a quarter of the step; with a host of half the bandwidth it waits longer. */
 START_TEST(waits_of_the_device) {
   static const char section[] =
       ", \"zenflow\": {\"topk_ratio\": 0.05, \"select_strategy\": \"auto\", "
@@ -234,7 +237,7 @@ END_TEST
 
 static const struct {
   const char *name, *text;
-  double tolerance; /* of losses, on several ranks: sums of rounded gradients differ with their number */
+  double tolerance; /* relative, of losses on several ranks: sums of rounded gradients depend on their number */
 } precisions[] = {{"fp32", "", 1e-6},
                   {"bf16", ",\"bf16\":{\"enabled\":true}", 2e-3},
                   {"fp16", ",\"fp16\":{\"enabled\":true,\"initial_scale_power\":8}", 1e-3},
@@ -254,7 +257,7 @@ enum {
   WAYS = sizeof ways / sizeof *ways,
   OVERLAPPED = WAYS - 1,
   COMPARED = 10
-}; /* float32 drifts from float64 with more steps */
+}; /* compared steps: with more, float32 drifts away from float64 */
 
 static void add_job(FILE *file, const char *name, int way, int p, int stage, int ranks, int steps) {
   fprintf(file,
@@ -265,7 +268,8 @@ static void add_job(FILE *file, const char *name, int way, int p, int stage, int
           name, steps, settings, ranks > 2 ? 1 : 2, stage, ways[way].text, precisions[p].text);
 }
 
-/* Losses, norms and evaluations are those of plain loops, in all stages, precisions, ways and numbers of ranks. */
+/* Losses, norms and evaluations equal those of plain loops, at all stages, precisions, settings and numbers of
+ * ranks. */
 START_TEST(losses) {
   static curve reference[4][WAYS];
   double worst = 0;
@@ -314,8 +318,8 @@ START_TEST(losses) {
 }
 END_TEST
 
-/* A training resumed inside an interval, with columns on the device, continues as if it had not stopped, on other
- * numbers of ranks and at other stages too. */
+/* A training that resumes within an interval, with columns on the device, continues as if uninterrupted, on other
+ * numbers of ranks and at other stages, too. */
 START_TEST(checkpoints) {
   enum { ALL = 14 };
   for (int p = 0; p < 3; p++) {

@@ -1,4 +1,5 @@
-/* The ZeRO-3 coordinator against the golden traces: events of the recorded hooks next to the schedule's actions. */
+/* The ZeRO-3 coordinator compared with golden traces: recorded events of DeepSpeed's hooks and the schedule's
+ * actions. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,8 @@ static void expect_set(const trace *t, const cJSON *names, const uint32_t *param
   }
 }
 
-/* The event's only parameter is number `index` of those gathered at once and then prefetched. */
+/* Asserts that the event's only parameter is number `index` of the parameters that the actions gather, those gathered
+ * at once first, then the prefetched ones. */
 static void expect_next(const trace *t, const cJSON *names, const tws_zero3_schedule *s, const tws_zero3_actions *a,
                         uint32_t index) {
   ck_assert_int_eq(cJSON_GetArraySize(names), 1);
@@ -159,8 +161,8 @@ START_TEST(sequential_trace_golden) {
 END_TEST
 
 /* Two layers of two and three parameters between an embedding and a head: forward, and backward with recomputation of
- * the second layer. Gathered parameters are present from the first visit of their unit to the last, and one unit
- * further ahead. */
+ * the second layer. Gathered parameters are present from the first visit of their unit to the last, and those of the
+ * next unit are prefetched. */
 START_TEST(units_are_gathered_whole) {
   static const uint32_t params[] = {0, 1, 2, 3, 4, 5, 6}, unit[] = {0, 1, 1, 3, 3, 3, 6};
   static const int64_t numel[] = {100, 10, 20, 1, 2, 3, 50};
@@ -187,7 +189,8 @@ START_TEST(units_are_gathered_whole) {
     for (uint32_t k = 0; k < a->release_count; k++) there[s.params[a->release_first + k]]--;
   }
   for (int p = 0; p < 7; p++) ck_assert_int_eq(there[p], 0);
-  ck_assert_int_eq(gathers, 7); /* four units there, three back: the head's stays */
+  ck_assert_int_eq(gathers, 7); /* four units in the forward pass, three in the backward pass, because the head's
+                                 * stays */
   ck_assert_int_eq(s.peak_numel, 130);
   ck_assert_int_eq(most, 130);
   tws_arena_destroy(arena);

@@ -1,8 +1,7 @@
 /* ctest: engine mpi */
-/* Parameters of two classes: dense ones, whose gradients all ranks add up, and some of which every rank along "expert"
- * has one of its own, whose gradients are added up along "expert-data" alone. Every stage is verified, laid out,
- * costed, simulated, and executed on the host by one thread for each rank: gradients are the sums that ranks alone
- * give. */
+/* Parameters of two classes: dense ones, whose gradients all ranks add up, and expert ones, which differ between ranks
+ * along "expert", and whose gradients are added up along "expert-data" only. Every stage is verified, laid out, costed,
+ * simulated, and executed on the host by one thread for each rank: gradients are the sums that ranks alone give. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +37,7 @@ static tws_network *make_network(void) {
   return network;
 }
 
-/* The products of the layers' inner parts are the experts'. */
+/* Returns 1 for the experts' parameters: the products of the layers' MLPs. */
 static int is_own(const tws_network *network, uint32_t param) {
   return strstr(network->params[param].name, ".mlp.") != NULL;
 }
@@ -90,7 +89,7 @@ static float weight(const tws_network *network, uint32_t param, uint64_t element
   return (float)(norm ? 1 + 0.1 * x : 0.3 * x);
 }
 
-/* One rank's step; data: whose samples it gets. */
+/* One rank's step. data: index of the samples that the rank gets. */
 typedef struct rank_run {
   const tws_plan *plan;
   const tws_config *config;
@@ -180,7 +179,8 @@ typedef struct gradients {
   double norm, loss;
 } gradients;
 
-/* Each rank's own gradient, found by a job of one rank with its samples and its experts, added up by hand. */
+/* Computes each rank's own gradient in a job of one rank with its samples and its experts, and adds these up by
+ * hand. */
 static void expect(const tws_network *network, const tws_topology *topology, gradients *g) {
   const tws_config config = make_config(0, 0, 0);
   const tws_axis axis = TWS_AXIS_DATA;
@@ -207,11 +207,12 @@ static void expect(const tws_network *network, const tws_topology *topology, gra
   for (int e = 0; e < EXPERTS; e++)
     for (uint32_t p = 0; p < network->param_count; p++)
       for (int64_t k = 0; k < tws_param_numel(&network->params[p]) && (e == 0 || is_own(network, p)); k++)
-        g->norm += g->of[e][p][k] * g->of[e][p][k] * 100; /* moments are a tenth of gradients */
+        g->norm += g->of[e][p][k] * g->of[e][p][k] * 100; /* the moments are a tenth of the gradients */
   g->norm = sqrt(g->norm);
 }
 
-/* Each element is updated by one rank of those that hold it (by all at stage 0), with the sum over these. */
+/* Asserts that each element is updated by one of the ranks that hold it (at stage 0 by all), with the sum of their
+ * gradients. */
 static void check_moments(const tws_network *network, const tws_config *config, const rank_run *runs,
                           const gradients *g) {
   uint64_t updated = 0, elements = 0;
@@ -303,7 +304,7 @@ START_TEST(two_classes) {
 }
 END_TEST
 
-/* Ranks of experts that share no parameter are replicas like any others. */
+/* In a network without experts, ranks along the axes of experts share all parameters and are plain replicas. */
 START_TEST(one_class_without_experts) {
   tws_network *network = make_network();
   const tws_axis parts[2] = {TWS_AXIS_EXPERT_DATA, TWS_AXIS_EXPERT}, whole = TWS_AXIS_DATA;

@@ -49,7 +49,7 @@ static inline rendezvous_point *point_of(thread_world *world, const tws_group *g
   return &world->points[i];
 }
 
-/* The first member does it for all, while the others wait. */
+/* Runs a collective: the group's first member computes it for all members, while the others wait. */
 static inline tws_code thread_collective(tws_comm *comm, int group, tws_collective collective, int root,
                                          const tws_comm_segment *segments, int count, tws_error *why) {
   const tws_group *g = &comm->plan->groups[group];
@@ -62,7 +62,7 @@ static inline tws_code thread_collective(tws_comm *comm, int group, tws_collecti
   return code;
 }
 
-/* A copy waits for its reader: no sender does. */
+/* Sends a message: a copy of the data waits for the receiver, so that no sender waits. */
 static inline tws_code thread_send(tws_comm *comm, int peer, const void *data, uint64_t bytes, tws_error *why) {
   letter *sent = malloc(sizeof *sent + bytes), **end = &comm->world->mail;
   (void)why;

@@ -16,7 +16,7 @@ static inline void put_number(tws_text *to, uint64_t value, int bytes) {
   }
 }
 
-/* Entries "archive/<name>", one after another. `method` 0: stored. */
+/* An archive in the making: entries "archive/<name>", one after another. `method` 0: stored without compression. */
 typedef struct torch_archive {
   tws_text file, list;
   int count, method;
@@ -48,7 +48,7 @@ static inline void archive_add(torch_archive *a, const char *name, const void *b
   a->count++;
 }
 
-/* Writes the file and frees what it was made of. */
+/* Writes the archive to a file and frees its memory. */
 static inline void archive_write(torch_archive *a, const char *path) {
   const uint64_t at = a->file.length;
   tws_text_add_bytes(&a->file, a->list.data, a->list.length);
@@ -77,7 +77,7 @@ static inline void pickle_integer(tws_text *to, int64_t value) {
   put_number(to, (uint64_t)value, 8);
 }
 
-/* A tensor of all elements of storage `key`. */
+/* Adds the pickle of a tensor that consists of all elements of storage `key`. */
 static inline void pickle_tensor(tws_text *to, const char *type, const char *key, const int64_t *shape, int dims) {
   int64_t elements = 1, stride = 1;
   for (int i = 0; i < dims; i++) elements *= shape[i];

@@ -13,7 +13,7 @@
 
 static char text_path[64];
 
-/* English-looking text: words of a short list, the more frequent the earlier. */
+/* Writes an English-looking text: words of a short list, earlier ones more often. */
 static inline void write_story(const char *path, size_t bytes) {
   static const char *const words[] = {"the",     "of",     "and",    "a",     "sea",  "ship",  "wind",
                                       "captain", "night",  "was",    "over",  "came", "under", "white",
@@ -34,7 +34,8 @@ static inline void set_up(void) {
   snprintf(text_path, sizeof text_path, "%s/story.txt", folder);
   write_story(text_path, 40000);
   setenv("DATA", text_path, 1);
-  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* in the ranks: MPI keeps memory */
+  setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* for the ranks: LeakSanitizer would report memory that MPI never
+                                                * frees */
 }
 
 /* Runs a suite in a folder of its own, with a text at `text_path`; returns main()'s status. */
@@ -47,8 +48,8 @@ static inline int run_training(Suite *suite) {
 
 /* ---- jobs of ranks_engine ---- */
 
-/* Comparisons with another training need fewer steps, under the sanitizers still fewer: each step does the same again.
- */
+/* Comparisons with another training need fewer steps, and under the sanitizers still fewer, because all steps run the
+ * same code. */
 enum { STEPS = 20, FEW_STEPS = TWS_SANITIZED ? 6 : 12, MAX_JOBS = 64, WORLDS = 4 };
 typedef struct curve {
   char name[64];

@@ -20,20 +20,21 @@ static const char *const model_texts[MODELS] = {
     "\"hidden_size\":64,\"intermediate_size\":88,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":12,"
     "\"tie_word_embeddings\":true}"};
 
-/* 0 stands for one rank, stage 0, no recomputation and so on. */
+/* A division of a training; 0 stands for one rank, stage 0, no recomputation and so on. */
 typedef struct combination {
   int model, ranks, pipe, tensor, sequence, zero, micro;
   const char *schedule; /* NULL: 1f1b */
   int virtual_stages, sequence_parallel, chunks;
   const char *recompute;
   int loss_tiles, mlp_tiles;
-  int ignored;          /* spaces do not count: about every sixth target, in every part of a sample another number */
+  int ignored;          /* 1: targets that are spaces are ignored, about every sixth, a different number in each part of
+                         * a sample */
   const char *order;    /* of axes */
   const char *more;     /* members of zero_optimization */
   int by_block;         /* ZeRO moves a layer at a time */
   int ring;             /* attention along "sequence" */
-  const char *products; /* their type; NULL: that of the layers */
-  int parts;            /* attention in chunks of a sample, with keys and values on the host */
+  const char *products; /* type of the products; NULL: that of the layers */
+  int parts;            /* number of chunks of attention in a sample, with keys and values on the host */
 } combination;
 
 #define OVERLAP ",\"overlap_comm\":true"
@@ -100,11 +101,12 @@ static const combination combinations[] = {
     {GPT2_UNTIED, 8, .pipe = 2, .tensor = 2, .sequence = 2, .schedule = "interleaved", .virtual_stages = 2,
      .ignored = 1},
 };
-/* Under the sanitizers every fourth will do: they look for other faults than these. */
+/* Under the sanitizers every fourth combination runs, because sanitizers look for memory errors rather than wrong
+ * losses. */
 enum { EVERY = TWS_SANITIZED ? 4 : 1 };
 enum { COMBINATIONS = sizeof combinations / sizeof *combinations };
 
-/* `make check` takes half of those of the table, another for each commit. */
+/* Returns 1 if combination i runs: `make check` takes half of the table, which half depends on the commit. */
 static inline int is_taken(int i) {
   return takes_all() ? i % EVERY == 0 : takes((uint64_t)i, 2 * EVERY);
 }
@@ -117,14 +119,15 @@ static inline int replicas_of(const combination *c) {
   return c->ranks / (at_least_one(c->pipe) * at_least_one(c->tensor) * at_least_one(c->sequence));
 }
 
-/* "12-p2t2s1d2-z1-1f1b", 12 being the place in the table */
+/* Writes a name such as "12-p2t2s1d2-z1-1f1b", in which 12 is the index in the table. */
 static inline void combination_name(const combination *c, char *name, size_t size) {
   snprintf(name, size, "%d-p%dt%ds%dd%d-z%d-%s", (int)(c - combinations), at_least_one(c->pipe),
            at_least_one(c->tensor), at_least_one(c->sequence), replicas_of(c), c->zero,
            c->schedule ? c->schedule : "1f1b");
 }
 
-/* One line of a file of jobs (tests/ranks_engine.c): samples of 32 tokens in batches of 8. */
+/* Writes a combination as a line of a file of jobs (tests/ranks_engine.c), with samples of 32 tokens in batches of
+ * 8. */
 static inline void write_combination(FILE *file, const combination *c, const char *name, const char *model, int steps,
                                      const char *with) {
   int tensor = at_least_one(c->tensor);

@@ -20,7 +20,8 @@ static void free_answer(answer *a) {
   tws_free(a->words);
 }
 
-/* Python's str.split(), which the published scripts use, also splits at the separators of ASCII. */
+/* Returns 1 for characters at which Python's str.split() splits, which the published scripts use: white space, and the
+ * separators of ASCII. */
 static int separates(int32_t c) {
   return tws_is_space(c) || (c >= 0x1c && c <= 0x1f);
 }
@@ -118,7 +119,8 @@ static int same_words(const answer *a, const answer *b) {
   return 1;
 }
 
-/* Returns how many words both have; sorts the words of both. */
+/* Returns the number of words that two answers have in common, each counted as often as in the answer that has it less
+ * often; sorts the words of both answers. */
 static size_t common_words(answer *a, answer *b) {
   size_t common = 0, i = 0, j = 0;
   if (a->count) qsort(a->words, a->count, sizeof *a->words, by_text);

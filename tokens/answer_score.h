@@ -30,7 +30,7 @@ typedef struct tws_squad_scores {
   int version;           /* 2: some question of the file has no answer */
   int64_t questions;     /* all questions */
   int64_t answerable;    /* those with an answer */
-  int64_t not_predicted; /* those without a prediction, which score 0 */
+  int64_t not_predicted; /* number of questions without a prediction, which score 0 */
   tws_answer_score all, with_answer, without_answer; /* means; 0 where there is no such question */
 } tws_squad_scores;
 
@@ -85,7 +85,8 @@ typedef struct tws_class_scores {
 
 /* Reads the classes of two files and scores them, line by line. A file has lines {"label": class} (.jsonl), where the
  * class is a number or a text, or columns that tabs separate (.tsv), of which the header names one "label" or
- * "prediction". Fails with TWS_IO or with TWS_INVALID and the line; so if the files have different numbers of lines. */
+ * "prediction". Fails with TWS_IO or with TWS_INVALID and the line; also if the files have different numbers of
+ * lines. */
 tws_code tws_class_score_files(const char *labels, const char *predictions, tws_class_scores *out, tws_error *err);
 
 #endif

@@ -94,7 +94,8 @@ typedef struct tws_token_step {
   tws_pattern *pattern;
   const char *content; /* text of Replace and Prepend, replacement of Metaspace, character of Strip */
   tws_behavior behavior;
-  int cleans, pads, strips_accents, lowers; /* BertNormalizer: options; WordPiece: cleans = no blanks before marks */
+  int cleans, pads, strips_accents, lowers; /* BertNormalizer: options; WordPiece: cleans: blanks before punctuation are
+                                             * removed */
   int invert, left, right;                  /* Strip: sides; ByteLevel: left = add a leading blank */
   int split, prepend; /* Metaspace: prepend 0 never, 1 first, 2 always; ByteLevel: split by GPT-2's pattern */
   uint32_t *units;    /* Precompiled: a double-array trie, and the strings that it maps to */

@@ -10,7 +10,7 @@
 
 /* ---- lines ---- */
 
-/* A file that is read line by line; its bytes are changed by that. */
+/* A file that is read line by line; reading overwrites the line ends in its text. */
 typedef struct line_file {
   const char *path;
   char *text, *at;
@@ -62,7 +62,7 @@ typedef struct squad {
   int64_t found; /* questions that have a prediction */
   int version;   /* version of the arithmetic */
   tws_arena *arena;
-  char **ids; /* of the questions until now, in the arena */
+  char **ids; /* ids of the questions that were read so far, in the arena */
   size_t id_capacity;
 } squad;
 
@@ -166,7 +166,7 @@ static tws_code score_line(squad *s, const tws_json *json, int64_t number, int *
   return score_question(s, json, json->root, cJSON_IsString(id) ? id->valuestring : own, err);
 }
 
-/* Reads all lines; with `open` only whether one has no answer. */
+/* Scores the questions of all lines; with `open` it only sets *open if a question has no answer. */
 static tws_code walk_lines(squad *s, const char *path, int *open, tws_error *err) {
   line_file f;
   TWS_TRY(open_lines(path, &f, err));
@@ -238,7 +238,7 @@ tws_code tws_squad_score_files(const char *questions, const char *predictions, t
   return code;
 }
 
-/* ---- questions to predict answers of ---- */
+/* ---- questions whose answers are to be predicted ---- */
 
 static tws_code add_question(tws_question_list *list, const tws_json *json, tws_error *err) {
   const char *question = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "question")),
@@ -346,7 +346,8 @@ static tws_code next_class(class_file *f, int *more, tws_error *err) {
   return text ? take_class(f, text, err) : bad_line(f, "it has fewer columns than the header", err);
 }
 
-/* Counts of pairs of a class and its prediction: both of two classes. */
+/* Numbers of lines: all, those whose prediction equals the class, and, for the classes 0 and 1, those of each class and
+ * prediction. */
 typedef struct counts {
   int64_t all, equal, of[2][2]; /* of[class][prediction] */
   int two;

@@ -85,7 +85,7 @@ static tws_code read_split(const tws_json *json, const cJSON *item, tws_token_st
   return TWS_OK;
 }
 
-/* Reads the pre-tokenizers. Each may make two bytes of one. */
+/* Reads the pre-tokenizers. Each pre-tokenizer may replace one byte by two, so their number is limited. */
 tws_code tws_splits_read(const tws_json *json, const cJSON *item, tws_token_steps *steps, tws_error *err) {
   enum { MOST = 2 };
   int doubling = 0;

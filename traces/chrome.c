@@ -193,7 +193,7 @@ static int is_send(const tws_timeline *timeline, const tws_event *event) {
   return strcmp(tws_label_kind(timeline->names[event->name]), "send") == 0;
 }
 
-/* Adds the points of one flow, in the middle of each event, which binds them to it. */
+/* Adds the entries of one flow: each has a time in the middle of an event, which binds the flow to that event. */
 static void add_flow(writer *w, const tws_timeline *timeline, const tws_event *const *events, size_t count,
                      double origin_s, uint64_t first_pid) {
   const char *name = tws_label_kind(timeline->names[events[0]->name]);

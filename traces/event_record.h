@@ -16,13 +16,13 @@
 /* Returns the CRC-32C (Castagnoli; RFC 3720, appendix B.4) of `count` bytes; that of "123456789" is e3069283. */
 uint32_t tws_crc32c(const void *bytes, size_t count);
 
-/* The checksum as TFRecord stores it, rotated and shifted, so that one of bytes with checksums in them is no special
- * one. */
+/* Returns the checksum as TFRecord stores it: rotated, plus a constant, as in LevelDB, so that data which contain such
+ * checksums can be checked too. */
 uint32_t tws_crc32c_masked(const void *bytes, size_t count);
 
 /* Each function appends one whole record. `out` grows where it has too little room; out->failed is set if there is
  * no memory. wall_time: seconds since 1970. */
-/* The first record of a file: "brain.Event:2". */
+/* Appends the first record of a file: "brain.Event:2". */
 void tws_event_version(tws_text *out, double wall_time);
 /* Appends one event with all known values of the step as scalars; the event's step is report->samples. */
 void tws_event_step(tws_text *out, const tws_step_report *report);

@@ -26,7 +26,8 @@ void tws_loss_curve_free(tws_loss_curve *c) {
   tws_free(c->loss);
 }
 
-/* In the file the loss is the second column, and the time the last one. */
+/* Reads the losses over time from a CSV that `twinspeed emulate` has written: the loss is the second column, and the
+ * time the last one. */
 tws_code tws_loss_curve_read(const char *path, tws_loss_curve *curve, tws_error *err) {
   char *text;
   size_t length;

@@ -1,8 +1,8 @@
 /* An offline archive of Comet, as its package comet_ml 3 writes it: ".cometml-runs/<key>.zip" in the current folder
- * with experiment.json and messages.json, a JSON object a line, both stored as they are (APPNOTE.TXT of PKWARE,
- * version 6.3.10: local headers, central directory and its end). Messages come second and the directory last, so
- * that a step appends its messages in the directory's place and writes it anew: the archive is whole after every
- * step. Each number is written when samples_log_interval samples have passed since it was, as DeepSpeed does. */
+ * with experiment.json and messages.json, a JSON object a line, both stored as they are (APPNOTE.TXT of PKWARE, version
+ * 6.3.10: local headers, central directory and its end). Messages come second and the directory last, so that a step
+ * appends its messages in the directory's place and writes it anew: the archive is whole after every step. Each number
+ * is written when samples_log_interval samples have passed since it was last written, as DeepSpeed does. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>

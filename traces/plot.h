@@ -21,7 +21,7 @@ tws_code tws_plot_timelines(const char *scripts, const tws_timeline *const *time
  * op,phase,micro_batch,name,<categories>,total */
 tws_code tws_plot_memory(const char *scripts, const char *csv, const char *title, const char *out, tws_error *err);
 
-/* Draws the same as a PNG into *picture, which the caller frees, also after an error. */
+/* Draws the figure of tws_plot_memory() as a PNG into *picture, which the caller frees, also after an error. */
 tws_code tws_plot_memory_png(const char *scripts, const char *csv, const char *title, tws_text *picture,
                              tws_error *err);
 
@@ -67,7 +67,7 @@ enum { TWS_PLOT_OPTIMIZERS = 8 }; /* most optimizers of a figure */
 typedef struct tws_plot_speedup {
   double bits_per_s, speedup[TWS_PLOT_OPTIMIZERS];
 } tws_plot_speedup;
-/* names: of `optimizers` optimizers, each one word. */
+/* Draws the speedups over the bandwidth. names: of `optimizers` optimizers, each one word. */
 tws_code tws_plot_speedups(const char *scripts, const tws_plot_speedup *points, int count, const char *const *names,
                            int optimizers, const char *title, const char *out, tws_error *err);
 

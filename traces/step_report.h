@@ -50,8 +50,8 @@ typedef struct tws_step_report {
   int is_timed;       /* 1 with wall_clock_breakdown: `phase` is set, to the values of rank 0 */
   tws_phase_seconds phase;
   uint64_t memory_bytes[TWS_TIER_COUNT]; /* bytes of rank 0's arenas, by tier */
-  const tws_custom_value *custom;        /* not NULL: the report has this number alone, which sinks of a configuration's
-                                          * sections write; step_values.def is not used */
+  const tws_custom_value *custom;        /* not NULL: the report has only this number, which is written by the monitors
+                                          * that the configuration enables; step_values.def is not used */
 } tws_step_report;
 
 /* Indices of the numbers that sinks write, in the order of traces/step_values.def. */

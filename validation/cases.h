@@ -134,7 +134,7 @@ typedef struct tws_case_choice {
   const tws_case *of;
   double measured_s, factor[TWS_SCALE_COUNT];
   double own;    /* error of this run itself */
-  double others; /* mean error of the others; NaN: there are none */
+  double others; /* mean error of the group's other runs; NaN: there are none */
 } tws_case_choice;
 typedef struct tws_case_rescaled {
   const char *group;
@@ -146,8 +146,8 @@ typedef struct tws_case_choices {
   tws_case_rescaled *groups;
   int count, group_count;
 } tws_case_choices;
-/* Makes each timed run of the named groups, or of all if group_count is 0, that measurement. The caller calls
- * tws_case_choices_free() on *out, after an error too. */
+/* Rescales the profile by each timed run of the named groups in turn, or of all groups if group_count is 0, and
+ * predicts the group's other runs. The caller calls tws_case_choices_free() on *out, after an error too. */
 tws_code tws_cases_rescale(const tws_cases *cases, const char *const *groups, int group_count, tws_progress *progress,
                            tws_case_choices *out, tws_error *err);
 void tws_case_choices_free(tws_case_choices *choices);
@@ -161,7 +161,8 @@ typedef struct tws_case_half {
   int for_fitting, runs;
   /* numbers of right and wrong predictions of fitting, for runs that completed and for runs that ran out of memory */
   int ran_right, ran_wrong, oom_right, oom_wrong;
-  int ran_tight, oom_tight; /* number of those runs that are predicted to fit tightly, which counts as fitting */
+  int ran_tight, oom_tight; /* number of runs that completed, or ran out of memory, and were predicted to fit tightly,
+                             * which counts as fitting */
   /* Errors of memory peaks in percent, NaN if there are none: median over runs; median and mean over groups, each with
    * the mean error of its runs in this half. */
   int memory_runs, memory_groups;

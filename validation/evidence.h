@@ -52,8 +52,8 @@ typedef enum tws_evidence_kind {
   TWS_EVIDENCE_PUBLISHED, /* the job is a published run */
   TWS_EVIDENCE_NEAR, /* the nearest run was predicted within 15 %, and has the same runtime, the same GPU, half to twice
                       * the GPUs, a quarter to four times the parameters, and ZeRO-3 if and only if the job has it */
-  TWS_EVIDENCE_WRONG, /* the nearest run is as near, but was predicted worse */
-  TWS_EVIDENCE_FAR    /* no run is as near */
+  TWS_EVIDENCE_WRONG, /* the nearest run is as similar as for NEAR, but its prediction had a larger error */
+  TWS_EVIDENCE_FAR    /* no run is as similar as for NEAR */
 } tws_evidence_kind;
 
 typedef struct tws_evidence {

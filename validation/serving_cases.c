@@ -38,7 +38,8 @@ static int degree(const cJSON *row, const char *key) {
   return value > 1 ? value : 1;
 }
 
-/* Reads the software: a group may have another version of it than its name says. */
+/* Finds the row of figures for the software of the case. A group may have figures of its own, as it may have run
+ * another version than the name says. */
 static tws_code read_software(served_row *r, tws_error *err) {
   const char *name = tws_case_text(r->row, "software", "name");
   const cJSON *groups = cJSON_GetObjectItemCaseSensitive(r->rules, "groups");

@@ -6,7 +6,7 @@
 #include "base/failure.h"
 #include "launch/launch.h"
 
-/* ---- which configurations ---- */
+/* ---- choice of the configurations ---- */
 
 static int64_t divisor_up_to(int64_t n, int64_t limit) {
   int64_t best = 1;

@@ -11,7 +11,7 @@
 enum { TWS_SWEEP_POINTS = 64, TWS_SWEEP_ROUNDS = 100, TWS_SWEEP_RANKS = 8 };
 
 typedef struct tws_sweep_request {
-  const tws_job_spec *spec; /* the job was opened with it, and the ranks are started with it */
+  const tws_job_spec *spec; /* specification with which the job was opened and the ranks are started */
   const char *data;
   int64_t ranks[TWS_SWEEP_RANKS]; /* numbers of ranks with which the variants are trained */
   int ranks_count;

@@ -8,7 +8,7 @@
 #include "validation/trial.h"
 
 typedef struct tws_validation_request {
-  const tws_job_spec *spec; /* the job was loaded from it, and the ranks are started with it */
+  const tws_job_spec *spec; /* specification with which the job was loaded and the ranks are started */
   const char *data;
   int64_t steps;
   const tws_sim_api *sim;

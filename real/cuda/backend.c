@@ -40,8 +40,8 @@ struct tws_backend {
   tws_code (*look)(void *user, tws_error *err); /* called while the host waits; NULL: no callback */
   void *look_user;
   cudaGraphExec_t step;    /* the recorded step; NULL: none */
-  char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: it did not, or it was
-                              requested */
+  char own_attention[256]; /* reason why attention of a 16-bit type ran without cuDNN; empty: none ran without cuDNN, or
+                            * the user requested that */
   int recording;
   cudaEvent_t *marks, *signals;
   uint32_t mark_count, signal_count;
@@ -138,7 +138,8 @@ static tws_code cuda_wait(tws_backend *backend, tws_stream stream, uint32_t even
   return TWS_OK;
 }
 
-/* The driver calls the function on a thread of its own. In a recorded step it is a host node of the graph. */
+/* Runs a host function in the order of a stream: the driver calls it on a thread of its own. In a recorded step it is a
+ * host node of the graph. */
 static tws_code cuda_call(tws_backend *backend, tws_stream stream, void (*function)(void *user), void *user,
                           tws_error *err) {
   cudaStream_t s = NULL;

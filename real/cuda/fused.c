@@ -81,7 +81,8 @@ static int add_tensor(graph *g, cudnnDataType_t type, const tensor_form *form, i
   return number;
 }
 
-/* Describes `heads` heads of the tensor qkv or of its gradient, whichever head is the first. */
+/* Describes `heads` adjacent heads of the tensor qkv or of its gradient; the address that is bound to the tensor
+ * selects the first head. */
 static tensor_form packed(const shape *s, int64_t heads, int transposed) {
   const tensor_form f = {{s->batch, heads, s->seq, s->head}, {s->seq * s->row, s->head, s->row, 1}};
   const tensor_form t = {{s->batch, heads, s->head, s->seq}, {s->seq * s->row, s->head, 1, s->row}};

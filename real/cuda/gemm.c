@@ -119,7 +119,8 @@ static tws_code add_rest(const tws_cuda_call *call, const tws_cuda_product *p, t
   return p->sums ? sum_columns(call, p, err) : TWS_OK;
 }
 
-/* Adds the column sums of a product with its whole epilogue, which are in scratch memory, to the accumulated ones. */
+/* After a product with its whole epilogue: adds the column sums, which the library wrote to scratch memory, to the
+ * existing sums. */
 static tws_code add_sums(const tws_cuda_call *call, const tws_cuda_product *p, tws_error *err) {
   const tws_dtype dtype[] = {p->sums_type, p->sums_type};
   if (!p->sums || !p->sums_accumulate) return TWS_OK;

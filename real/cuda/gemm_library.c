@@ -202,8 +202,9 @@ static tws_code propose(cublasLtHandle_t handle, const tws_gemm_described *is, c
 
 /* Returns 1 if the product can be requested in this form. The library's GELU and its gradient are approximations (off
  * by some 1e-5, seen on an H100), which 16-bit types hide and float32 does not. Auxiliary matrices have a leading
- * dimension that is a multiple of 8. Sums may be requested in scratch memory later. The library computes column sums of
- * the result only together with an activation's gradient, and in the result's type. */
+ * dimension that is a multiple of 8. The column sums must fit into the scratch memory, since the library may have to
+ * write them there. The library computes column sums of the result only together with an activation's gradient, and in
+ * the result's type. */
 static int has_form(const tws_cuda_call *call, const tws_cuda_product *p, tws_gemm_form form) {
   const int more = p->activation || p->sums;
   if (form == TWS_GEMM_ALONE) return more;

@@ -28,7 +28,8 @@ typedef struct tws_gemm_alignment {
 } tws_gemm_alignment;
 
 typedef struct tws_gemm_choice {
-  tws_work work; /* the work without the flags TWS_ACCUMULATE and _PARAM, on which algorithms do not depend */
+  tws_work work; /* the work without the flags TWS_ACCUMULATE and TWS_ACCUMULATE_PARAM, which do not affect the
+                  * choice */
   tws_dtype out;
   tws_gemm_alignment alignment;
   tws_gemm_described described[TWS_GEMM_FORMS];

@@ -149,7 +149,7 @@ static int is_world(const tws_comm *comm, const nccl_group *group) {
 }
 
 /* Splits a group from the world's communicator. Every rank calls this for every group of the list, with NULL if it is
- * in none. The first rank of a group is its color, as groups of one axis are disjoint. */
+ * in none. The group's first rank is passed as the split's color, because the groups of one axis are disjoint. */
 static tws_code split(tws_comm *comm, nccl_group *group, tws_axes axes, tws_error *err) {
   char what[96];
   if (group && is_world(comm, group)) { /* all ranks make the same decision */
@@ -464,7 +464,7 @@ static tws_code start_message(tws_comm *comm, int peer, int receives, void *data
   return settle_after(comm, c, result, what, err);
 }
 
-/* ---- the same operations, which wait for their end ---- */
+/* ---- blocking variants of the operations above ---- */
 
 static tws_code finish(tws_comm *comm, tws_error *err) {
   return tws_cuda_backend.synchronize(comm->backend, err);

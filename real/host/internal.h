@@ -22,8 +22,9 @@ int tws_host_available_processors(void);
 
 /* ---- gemm.c: single-threaded products from a library; C = op(A) op(B) + beta C, row-major ---- */
 void tws_host_gemm_thread_setup(void);  /* to be called once in every thread that calls the products below */
-int tws_host_gemm_enter(void);          /* limits the library to the calling thread; returns the previous setting ... */
-void tws_host_gemm_leave(int previous); /* ... which this function restores */
+int tws_host_gemm_enter(void);          /* limits the library to the calling thread; returns the previous number of
+                                         * threads */
+void tws_host_gemm_leave(int previous); /* restores the number that tws_host_gemm_enter() returned */
 void tws_host_sgemm(int transpose_a, int transpose_b, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
                     const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 const char *tws_host_gemm_library(char *buffer, int size);
@@ -42,7 +43,8 @@ void tws_host_bf16_cache_destroy(tws_host_bf16_cache *cache);
  * declines this shape. */
 tws_code tws_host_bf16_prepare(tws_host_bf16_cache *cache, const tws_host_bf16_gemm *gemm, tws_error *err);
 int tws_host_bf16_multiply(tws_host_bf16_cache *cache, int thread, const tws_host_bf16_gemm *gemm, const void *a,
-                           const void *b, void *c, const void *bias); /* 0: it computed the product; -1: it did not */
+                           const void *b, void *c, const void *bias); /* returns 0 if the product was computed, else
+                                                                       * -1 */
 
 /* ---- backend.c ---- */
 typedef struct tws_host_call {

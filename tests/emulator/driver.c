@@ -1,5 +1,5 @@
-/* A driver's library as far as devices are counted by it. Like the real one it starts a thread when it is initialised,
- * which must not take signals from whoever waits for them. */
+/* An emulated CUDA driver library, which only counts devices. Like the real library it starts a thread when it is
+ * initialised; that thread must not receive the signals that the process waits for. */
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* Enough of CUDA to run real/cuda on the host, one thread at a time: tests of what the kernels compute, on machines
  * without a GPU. Included before the kernels' own headers. Threads of a block are contexts that run until they meet a
- * barrier, in an order drawn anew at each turn, so that a missing barrier shows. It says nothing of speed, of memory
- * ordering, or of what the real libraries do. */
+ * barrier, in an order drawn anew at each turn, so that a missing barrier shows. The emulation shows nothing about
+ * speed, memory ordering, or the behaviour of the real libraries. */
 #ifndef TWS_TESTS_EMULATOR_EMULATOR_H
 #define TWS_TESTS_EMULATOR_EMULATOR_H
 
@@ -50,7 +50,7 @@ void emulated_start(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_by
                     const std::function<void()> &kernel);
 template <typename K, typename... A>
 void emulated_launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes, K kernel, A... arguments) {
-  static bool loaded; /* this kernel: a driver loads it when it is first started */
+  static bool loaded; /* 1: the driver has loaded this kernel, which it does at the first launch */
   emulated_start(stream, grid, block, shared_bytes, &loaded, [=] { kernel(arguments...); });
 }
 #define LAUNCH(kernel, grid, block, shared, call, ...)               \

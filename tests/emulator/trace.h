@@ -1,15 +1,16 @@
-/* Functions that the emulated device's module exports for tests, found with dlsym(): which work was started after
- * which. */
+/* Functions that the emulated device's module exports for tests, found with dlsym(): the dependencies among the works
+ * that streams received. */
 #ifndef TWS_TESTS_EMULATOR_TRACE_H
 #define TWS_TESTS_EMULATOR_TRACE_H
 
-/* From now on (1) all that streams are given is noted; what was noted before is forgotten. */
+/* on 1: from now on every work that streams receive is recorded; earlier records are deleted. */
 typedef void (*emulated_trace_function)(int on);
 /* How much was noted. */
 typedef long (*emulated_traced_function)(void);
-/* All work that is started until the next call takes this time by the device's clock, in total. */
+/* Sets the total milliseconds, on the device's clock, of all work that is submitted until the next call. */
 typedef void (*emulated_work_function)(double milliseconds);
-/* The number of the noted work at `index`, and in after[most] the numbers of what it comes after: *count of them. */
+/* Returns the number of the recorded work at `index`, and in after[most] the numbers of the *count works that it waits
+ * for. */
 typedef long (*emulated_node_function)(long index, long *after, int most, int *count);
 
 #endif

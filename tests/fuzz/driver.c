@@ -50,7 +50,7 @@ static void erase(size_t at, size_t count) {
   now.size -= count;
 }
 
-/* gentle: only values change, so that more inputs get past the parser */
+/* Changes the input at random; gentle: only values change, so that more inputs pass the parser. */
 static void mutate(const input *other, int gentle) {
   static const char *const values[] = {"\"auto\"",
                                        "null",
@@ -167,7 +167,8 @@ int main(int argc, char **argv) {
     int gentle = draw(2) == 0;
     size_t changes = i < count ? 0 : 1 + draw(gentle ? 2 : 6);
     for (; changes > 0; changes--) mutate(&files[draw((size_t)count)], gentle);
-    uint8_t *exact = malloc(now.size ? now.size : 1); /* so that a sanitizer sees reads past the end */
+    uint8_t *exact = malloc(now.size ? now.size : 1); /* a buffer of the exact size, so that a sanitizer sees reads past
+                                                       * its end */
     if (!exact) return 4;
     memcpy(exact, now.data, now.size);
     LLVMFuzzerTestOneInput(exact, now.size);

@@ -1,5 +1,6 @@
-/* A checkpoint's index, and the headers of safetensors files: any bytes give a list that holds together, or one error.
- * An index comes without its last member, the checksum, which would turn nearly all of them away: it is added here. */
+/* A checkpoint's index, and the headers of safetensors files: any bytes give a consistent list or one error. An index
+ * is drawn without its last member, the checksum, which would be wrong in nearly all of them; the test appends the
+ * right one. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -79,7 +80,8 @@ static void try_header(const uint8_t *data, size_t size, int64_t of) {
   tws_safetensors_close(list);
 }
 
-/* A header's length is not drawn: it would hardly ever be right. */
+/* Reads the bytes as a header to which the right length is prepended, and as a whole file: a random length would hardly
+ * ever be right. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint8_t *file = malloc(size + 8);
   if (!file) return 0;

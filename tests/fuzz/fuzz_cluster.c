@@ -1,4 +1,4 @@
-/* Cluster files and names: any bytes give a cluster whose numbers hold together, or one error. */
+/* Cluster files and names: any bytes give a cluster with consistent numbers, or one error. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

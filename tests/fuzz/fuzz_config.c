@@ -1,5 +1,5 @@
-/* ds_config.json: any bytes give one error, or a configuration that resolves to one error or to numbers that hold
- * together, and whose print-out reads back as the same configuration. */
+/* ds_config.json: any bytes give one error, or a configuration that resolves to one error or to consistent numbers, and
+ * whose print-out reads back as the same configuration. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Configurations of other programs: any bytes give one error, or settings that make a configuration or one error. The
- * first byte chooses the name, which says the format where the text alone does not. */
+ * first byte chooses the name, which decides the format where the text alone does not. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Hostfiles and filters: any bytes give hosts with devices in order, or one error. The first two lines are what is
- * included and excluded. */
+/* Hostfiles and filters: any bytes give hosts with devices in order, or one error. The first two lines of the input are
+ * the texts of --include and --exclude. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -23,7 +23,7 @@ static int refused(tws_code code, const tws_error *err) {
   return 1;
 }
 
-/* The next document; NULL: it is not JSON. */
+/* Returns the next document and moves *at past it; NULL: the document is not JSON. */
 static tws_json *next_document(const char **at, const char *end) {
   tws_json *json = NULL;
   const char *stop = memmem(*at, (size_t)(end - *at), "\n---\n", 5), *from = *at;

@@ -1,7 +1,6 @@
 /* Messages between the launcher and its ranks. The first byte of an input chooses which side receives and how far the
- * other side has come: any bytes before a proof are refused, on both sides; sealed records that were changed do not
- * open; whatever a side that knows the secret sends is a record whose numbers and texts are within their bounds, or
- * refused. */
+ * handshake has got: both sides refuse any bytes before a proof; sealed records that were changed do not open; whatever
+ * a side that knows the secret sends is refused, or is a record whose numbers and texts are within their bounds. */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +23,7 @@ static void require(int condition) {
 
 static uint8_t secret[TWS_SECRET];
 
-/* The launcher, before the proof: nothing lets a connection in. */
+/* Checks that a launcher lets no connection in that has not proved that it knows the secret. */
 static void refuse_stranger(const uint8_t *data, size_t size) {
   tws_handshake gate = {.rank = -1};
   tws_answer answer;
@@ -40,7 +39,7 @@ static void refuse_stranger(const uint8_t *data, size_t size) {
   }
 }
 
-/* The rank, before the launcher's proof. */
+/* Checks that a rank refuses a launcher that has not proved that it knows the secret. */
 static void refuse_launcher(const uint8_t *data, size_t size) {
   tws_hello hello;
   tws_answer answer = {0};
@@ -68,7 +67,7 @@ static void check_record(const tws_launch_record *r, int from_launcher) {
   if (r->kind == TWS_RECORD_ACTIVITY) require(memchr(r->text, 0, TWS_BOARD_LINE) != NULL);
 }
 
-/* Both ends of a connection after both proofs: `near` is the side that is tested. */
+/* Opens a connection after both proofs: `near` is the side that is tested; returns the other side's socket. */
 static int open_link(tws_link *near, int far, int from_launcher) {
   int ends[2];
   tws_session of_rank, of_launcher;
@@ -94,7 +93,7 @@ static void listen_to(tws_link *near, int from_launcher, int may_come) {
   }
 }
 
-/* Records as their sender would have sealed them. */
+/* Sends the bytes as records that the other side has sealed, and checks the records that are received. */
 static void take_records(const uint8_t *data, size_t size, int far, int from_launcher) {
   tws_link near;
   uint8_t wire[TWS_LINK_BYTES];
@@ -117,7 +116,7 @@ static void take_records(const uint8_t *data, size_t size, int far, int from_lau
   tws_link_close(&near);
 }
 
-/* A record is changed on the network: with a wrong seal none is received. */
+/* Sends bytes with a wrong seal, as if the network had changed a record, and checks that none is received. */
 static void refuse_wire(const uint8_t *data, size_t size, int from_launcher) {
   tws_link near;
   const int other = open_link(&near, 1, from_launcher);
@@ -127,7 +126,8 @@ static void refuse_wire(const uint8_t *data, size_t size, int from_launcher) {
   tws_link_close(&near);
 }
 
-/* Texts of two ranks: all of each comes out, in order, and line feeds are all that is added. */
+/* Checks the lines that two ranks print: the output has all bytes of each rank in order, and only line feeds are
+ * added. */
 static void keep_lines(const uint8_t *data, size_t size) {
   const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   tws_shared_output outlet;

@@ -1,4 +1,4 @@
-/* Model configurations and hardware profiles: any bytes give a graph whose counts hold together, or one error. */
+/* Model configurations and hardware profiles: any bytes give a graph with consistent counts, or one error. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

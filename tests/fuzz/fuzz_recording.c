@@ -1,4 +1,4 @@
-/* Recordings of other software: any bytes give one error, or kernels and steps that hold together. */
+/* Recordings of other software: any bytes give one error, or consistent kernels and steps. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Scenarios: any bytes give one whose numbers hold together and whose events can be drawn, or one error. */
+/* Scenarios: any bytes give one error, or a scenario with consistent numbers whose events can be drawn. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@ static void check_faults(tws_scenario *s) {
   tws_error err = {0};
   tws_faults faults;
   tws_arena *arena = tws_arena_create();
-  for (int i = 0; i < s->event_count; i++) /* as many as a test has time for */
+  for (int i = 0; i < s->event_count; i++) /* limits each event to 100 repetitions, to save time */
     if (s->events[i].times > 100) s->events[i].times = 100;
   const tws_code code = arena ? tws_faults_open(s, 4, 2, arena, &faults, &err) : TWS_MEMORY;
   if (code != TWS_OK && (code != TWS_INVALID || !err.message[0])) abort();

@@ -1,4 +1,4 @@
-/* --set KEY=VALUE: any key and any value change a configuration or give one error, and leave one that resolves to
+/* --set KEY=VALUE: any key and any value change a configuration or give one error; the configuration then resolves to
  * numbers or to one error, prints, and reads back. A line of the input is one setting. */
 #include <stddef.h>
 #include <stdint.h>
@@ -48,7 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   require(tws_json_parse(text.data, text.length, "given", &json, NULL) == TWS_OK);
   tws_text_free(&text);
   tws_code code = tws_config_from_json(json, &again, &err);
-  require(code == TWS_OK || (code == TWS_INVALID && err.message[0])); /* an old key next to the new one */
+  require(code == TWS_OK || (code == TWS_INVALID && err.message[0])); /* TWS_INVALID where an old key and the new one
+                                                                       * that replaces it are both set */
   tws_config_destroy(again);
   tws_json_destroy(json);
   code = tws_config_resolve(config, 8, &(tws_auto_context){.hidden_size = 64}, &err);

@@ -1,4 +1,4 @@
-/* A tokenizer.json of any bytes gives one error, or a tokenizer whose tokens are below its vocabulary and go back to
+/* A tokenizer.json of any bytes gives one error, or a tokenizer whose tokens are below its vocabulary and decode to
  * UTF-8. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Files of torch.save: any bytes, as a pickle and as an archive, give values that hold together or one error. */
+/* Files of torch.save: any bytes, as a pickle and as an archive, give consistent values or one error. */
 #include <stdlib.h>
 
 #include "memory_file.h"

@@ -1,4 +1,4 @@
-/* Traces and measurements: any bytes give one error, or events and samples that hold together. */
+/* Traces and measurements: any bytes give one error, or consistent events and samples. */
 #include <string.h>
 
 #include "plan/plan.h"

@@ -7,7 +7,7 @@ extern "C" {
 
 namespace {
 
-// The part of a matrix that an operation has: elements [first, first + count) of rows of `columns` elements.
+// The range of a matrix that one operation processes: elements [first, first + count) of a matrix of rows x columns.
 struct Part {
   int64_t rows, columns, first, count;
 };
@@ -23,7 +23,7 @@ __device__ double square_at(const G *grad, int64_t i, float clip) {
   return (double)g * (double)g;
 }
 
-// A block sums a row.
+// Sums squares of the clipped gradient by rows; a block sums a row.
 template <typename G>
 __global__ void row_sums(const G *grad, const double *metrics, double *sums, Part m) {
   __shared__ double scratch[BLOCK / WARP];
@@ -41,7 +41,7 @@ __global__ void row_sums(const G *grad, const double *metrics, double *sums, Par
 
 enum { LINES = BLOCK / WARP };  // rows that a block reads at once
 
-// A block sums WARP columns: each of its warps every LINES-th row.
+// Sums squares of the clipped gradient by columns. A block sums WARP columns: each of its warps every LINES-th row.
 template <typename G>
 __global__ void column_sums(const G *grad, const double *metrics, double *sums, Part m) {
   __shared__ double scratch[LINES][WARP];

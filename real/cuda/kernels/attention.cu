@@ -1,9 +1,9 @@
 // Attention by tiles of 32 queries and 32 keys (after Dao, "FlashAttention-2", 2023), with plain float32 arithmetic:
-// any head size up to 256, all storage types, grouped queries, and what models/attention.h has (SPECIAL; else causal
-// over equal lengths and nothing more). The softmax is kept as a running maximum and sum; tiles that no query sees are
-// skipped; backward computes the probabilities again from the log-sum-exp of each row. Each output element belongs to
-// one thread, so nothing depends on timing: backward has a pass in which blocks own queries and one in which they own
-// keys.
+// any head size up to 256, all storage types, grouped queries and, where SPECIAL is true, all variants of
+// models/attention.h (otherwise only causal attention over sequences of one length). The softmax is kept as a running
+// maximum and sum; tiles that no query sees are skipped; backward computes the probabilities again from the log-sum-exp
+// of each row. Each output element belongs to one thread, so nothing depends on timing: backward has a pass in which
+// blocks own queries and one in which they own keys.
 //
 // A block has 256 threads: thread (row, slot) with row = thread / 8 computes the scores of its row with columns slot,
 // slot + 8, ... and owns elements 4 slot + 32 j .. + 3 of the row's result, for j < CHUNKS.
@@ -27,7 +27,7 @@ struct Shape {
   const void *biases;        // [buckets][heads], or null
 };
 
-// Element c of head h of token t is at q[t q_row + h head + c]; so k and v.
+// Element c of head h of token t is at q[t q_row + h head + c]; keys and values are indexed in the same way.
 template <typename T>
 struct Heads {
   T *q, *k, *v;
@@ -51,7 +51,7 @@ __device__ int64_t length_of(const Shape &s, int64_t batch) {
   return length < 0 ? 0 : length < s.kv_seq ? length : s.kv_seq;
 }
 
-// The part of one sequence that is visible: `length` keys, within documents.
+// The visible range of one sequence: the first `length` keys, and of these the ones in the query's document.
 struct Sequence {
   int64_t length;
   const int32_t *documents;  // or null
@@ -90,7 +90,8 @@ __device__ int diagonal_of(int query, int key) {
   return key - query + TILE - 1;
 }
 
-// Relative biases of a tile's diagonals; the first queries and keys are `query` and `key`. Before the tile's barrier.
+// Loads the relative biases of a tile's diagonals; the tile's first query and key are `query` and `key`. The caller
+// passes a barrier before the biases are read.
 template <typename T>
 __device__ void load_diagonals(const Shape &s, const tws_attention_form &f, int h, int64_t query, int64_t key,
                                float *near) {
@@ -184,7 +185,7 @@ __device__ void store_row(T *to, int head, int slot, const float (&x)[CHUNKS][4]
     }
 }
 
-__device__ float slots_sum(float x) {  // over the 8 neighbouring lanes of a row
+__device__ float slots_sum(float x) {  // returns the sum over the 8 adjacent lanes that share a row
 #pragma unroll
   for (int d = SLOTS / 2; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffU, x, d);
   return x;
@@ -274,8 +275,8 @@ __global__ void row_products(const T *d_o, const T *o, float *delta, int64_t row
   if (threadIdx.x % WARP == 0) delta[(batch * s.heads + h) * s.seq + token] = sum;
 }
 
-// Sums of a tile's diagonals, `steps` of whose scores all rows have written, for each bucket: threads own diagonals,
-// then buckets.
+// Adds to part[bucket] the sums of the score gradients `steps` of a tile: first a thread sums each diagonal, then a
+// thread sums the diagonals of each bucket. All rows must have written `steps` before the call.
 __device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_t key, const float *steps, float *sums,
                               float *part) {
   const int i = (int)threadIdx.x;
@@ -297,7 +298,8 @@ __device__ void add_diagonals(const tws_attention_form &f, int64_t query, int64_
   }
 }
 
-// The gradient of the table: sums of what tiles of queries found, in order; a thread for each of its elements.
+// Computes the gradient of the bias table: adds the partial sums of all tiles of queries in their order; a thread
+// computes one element of the table.
 template <typename G>
 __global__ void add_bias_parts(const float *parts, int64_t batch, int64_t tiles, int heads, int64_t buckets, bool adds,
                                G *to) {
@@ -450,7 +452,8 @@ tws_code shape_of(const tws_cuda_call *call, Shape *s, tws_error *err) {
   return TWS_OK;
 }
 
-// Queries, keys and values, or their gradients, from operand `at` on; `at` is advanced past them.
+// Returns the addresses and row lengths of queries, keys and values, or of their gradients, from operand `at` on; `at`
+// is advanced past these operands.
 template <typename T>
 Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   void *const *o = call->operand + *at;
@@ -468,8 +471,8 @@ Heads<T> heads_at(const tws_cuda_call *call, const Shape &s, int *at) {
   return {first, first + q, first + q + kv, all, all, all};
 }
 
-// Reads the operands before the workspace, from operand `at` on; returns the workspace's index. bias_gradients: that
-// operand's index, if there is one.
+// Reads the optional operands that precede the workspace, from operand `at` on; returns the workspace's index.
+// bias_gradients: that operand's index, if there is one.
 int extras_at(const tws_cuda_call *call, Shape *s, int at, int *bias_gradients) {
   if (call->work->flags & TWS_LENGTHS) s->lengths = in<int32_t>(call, at++);
   if (call->work->flags & TWS_DOCUMENTS) s->documents = in<int32_t>(call, at++);
@@ -511,7 +514,7 @@ tws_code backward(const tws_cuda_call *call, Shape s, tws_error *err) {
   at += 2;
   const Heads<T> dx = heads_at<T>(call, s, &at);
   int bias_gradients = -1;
-  // The plan's workspace has room for head size times as many numbers, and for the parts.
+  // The plan's workspace is large enough for delta and the partial sums of bias gradients: plan sizes exceed both.
   float *delta = out<float>(call, extras_at(call, &s, at, &bias_gradients));
   const int64_t batch = call->work->d[0], rows = batch * s.seq * s.heads;
   float *parts = delta + rows;
@@ -554,9 +557,9 @@ tws_code choose(const tws_cuda_call *call, bool grad, tws_error *err) {
   return s.form.plain ? choose_size<T, false>(call, grad, s, err) : choose_size<T, true>(call, grad, s, err);
 }
 
-// ---- parts of one softmax ----
+// ---- merging attention results of two ranges of keys ----
 
-// A warp processes one query of one head.
+// Merges o and lse of a second range of keys into those of the first. A warp processes one query of one head.
 template <typename T>
 __global__ void attention_merge(const T *o_part, const float *lse_part, T *o, float *lse, int64_t batch, int64_t seq,
                                 int64_t heads, int64_t head, int64_t rows) {

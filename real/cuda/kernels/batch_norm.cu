@@ -5,8 +5,8 @@ namespace {
 
 enum { COLUMN_BLOCK = 64 };
 
-// Partial sums over a range of the rows, two for each feature: sums[part][2][width]. Differences from the first row's
-// values preserve the variance of features that are far from 0.
+// Computes partial sums over a range of the rows, two for each feature: sums[part][2][width]. Differences from the
+// first row's values preserve the variance of features that are far from 0.
 template <typename T>
 __global__ void __launch_bounds__(COLUMN_BLOCK) moment_parts(const T *x, float *sums, int64_t rows, int64_t width) {
   const int64_t i = (int64_t)blockIdx.x * COLUMN_BLOCK + threadIdx.x;

@@ -1,5 +1,5 @@
-// The cache of keys and values: models/operators_cache.def. Copies are element by element; attention has a block for
-// each query head of a token, whose threads divide the keys among them.
+// Kernels for the cache of keys and values: models/operators_cache.def. Elements are copied one by one; attention uses
+// one block for each query head of a token, and the block's threads divide the keys among them.
 #include "models/attention.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -19,13 +19,14 @@ __global__ void write(Cache s, const T *qkv, const int32_t *starts, const int32_
   const int64_t kv = 2 * s.kv_heads, all = s.batch * s.seq * kv * s.head, step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
     const int64_t c = i % s.head, h = i / s.head % kv, t = i / s.head / kv % s.seq, b = i / s.head / kv / s.seq;
-    if (t >= lengths[b] || t + s.rows < lengths[b]) continue;  // no token, or one that a later one replaces
+    if (t >= lengths[b] || t + s.rows < lengths[b]) continue;  // skips positions after the sequence, and tokens whose
+                                                               // cache row a later token overwrites
     cache[((b * kv + h) * s.rows + (starts[b] + t) % s.rows) * s.head + c] =
         qkv[((b * s.seq + t) * (s.heads + kv) + s.heads + h) * s.head + c];
   }
 }
 
-// Sums a number over the threads of a block; `room` has a number for each warp.
+// Returns the sum of x over the threads of a block; `room` has one element for each warp.
 __device__ float block_sum(float x, float *room) {
   for (int offset = WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
   __syncthreads();
@@ -45,12 +46,13 @@ __device__ float block_largest(float x, float *room) {
   return most;
 }
 
-// Keys are processed BLOCK at a time, a thread's score for each; then a thread has elements of the value's sum.
+// Computes attention of new tokens to the cache. Keys are processed BLOCK at a time: each thread computes the score of
+// one key, and then sums some elements of the weighted values.
 template <typename T>
 __global__ void attend(Cache s, tws_attention_form form, const T *qkv, const T *cache, const int32_t *starts,
                        const int32_t *lengths, T *o) {
   __shared__ float score[BLOCK], room[BLOCK / WARP];
-  enum { PARTS = 4 };  // heads of at most PARTS * BLOCK elements
+  enum { PARTS = 4 };  // the size of a head is at most PARTS * BLOCK elements
   for (int64_t at = blockIdx.x; at < s.batch * s.seq * s.heads; at += gridDim.x) {
     const int64_t h = at % s.heads, t = at / s.heads % s.seq, b = at / s.heads / s.seq;
     const int64_t kv = h / (s.heads / s.kv_heads);

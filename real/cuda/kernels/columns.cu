@@ -3,8 +3,8 @@
 
 namespace {
 
-// ---- sums of |x| by column: a block has some adjacent columns, and each of its rows of threads every LINES-th row of
-// x, so that a sum has one order ----
+// ---- sums of |x| by column: a block processes adjacent columns, and each row of its threads adds every LINES-th row
+// of x, so that the order of a sum is fixed ----
 
 enum { LINES = BLOCK / WARP };
 
@@ -27,8 +27,8 @@ __global__ void column_norms(const T *x, float *norms, int64_t count, int64_t co
   }
 }
 
-// ---- the largest, by one block: numbers that are not negative are ordered as their bits are. The bits of the least
-// that is chosen are found from the highest down ----
+// ---- the largest norms, found by one block: non-negative floats are ordered as their bits are, so the bits of the
+// smallest chosen norm are determined from the highest bit down ----
 
 __device__ inline uint32_t size_bits(const float *norms, int64_t column) {
   return bits_of<uint32_t>(norms[column]) & 0x7fffffffU;
@@ -47,7 +47,8 @@ __device__ inline int64_t count_all(int64_t mine, int64_t *scratch) {
   return all;
 }
 
-// Each thread has adjacent columns: its chosen ones are written after those of the previous threads.
+// Writes the indices of the `kept` columns with the largest norms. Each thread examines adjacent columns, and writes
+// the chosen ones after those of the threads before it.
 __global__ void top_columns(const float *norms, int32_t *chosen, int64_t columns, int64_t kept) {
   __shared__ int64_t scratch[BLOCK], equals[BLOCK];
   const int64_t share = (columns + BLOCK - 1) / BLOCK, begin = share * threadIdx.x;

@@ -12,11 +12,12 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-// tests/emulator redefines these and runs the kernels on the host.
+// tests/emulator redefines the following macros and functions, and runs the kernels on the host.
 #ifndef LAUNCH
 #define LAUNCH(kernel, grid, block, shared, call, ...) kernel<<<grid, block, shared, (call)->stream>>>(__VA_ARGS__)
 #define BLOCK_MEMORY(name) extern __shared__ float4 name[]
-// Each is one instruction, with an error of one or two units in the last place; results below 2^-126 become 0.
+// Each of these functions is one instruction, with an error of one or two units in the last place; results below 2^-126
+// become 0.
 __device__ inline float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

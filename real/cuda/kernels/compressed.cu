@@ -9,7 +9,7 @@ namespace {
 
 enum { SIGNS = 8 };
 
-// ---- signs: kernels that complete the error and sum its squares, find the scale, and write the codes ----
+// ---- signs: kernels that add the values to the error and sum its squares, compute the scale, and write the codes ----
 
 __device__ inline void put_sum(double sum, double *parts) {
   __shared__ double scratch[BLOCK / WARP];
@@ -33,7 +33,8 @@ __device__ inline int sign_at(const uint8_t *codes, int64_t i) {
   return codes[i / SIGNS] >> (SIGNS - 1 - i % SIGNS) & 1;
 }
 
-// scales: of this tensor, at intervals of `tensors`, one for each rank.
+// Adds the mean over ranks of their signs times scales to `error`, and sums its squares. scales[rank * tensors] is the
+// scale of this tensor on each rank.
 __global__ void add_averages(const uint8_t *codes, const float *scales, float *error, const double *metrics,
                              int64_t count, int64_t ranks, int64_t tensors, double *parts) {
   double sum = 0;
@@ -84,7 +85,8 @@ tws_code finish(const tws_cuda_call *call, const double *parts, unsigned blocks,
   return launched(err);
 }
 
-// x: elements of one tensor; its parts of all ranks follow one another.
+// Expands codes to x = scale or -scale. x: all elements of one tensor, as the ranks' shards of `part` elements, one
+// after another.
 __global__ void unpack(const uint8_t *codes, const float *scales, const double *metrics, float *x, int64_t count,
                        int64_t part, int64_t tensors, bool keeps) {
   const bool skips = metrics[TWS_METRIC_CLIP] == 0;

@@ -5,7 +5,7 @@
 
 namespace {
 
-// The pictures that one launch processes.
+// Sizes of a convolution, for the pictures that one kernel launch processes.
 struct Shape {
   tws_windows w;
   int64_t width;    // elements of a patch
@@ -13,7 +13,8 @@ struct Shape {
   bool accumulate;
 };
 
-// Taps of one input pixel: the tap that a window at (oy, ox) has it at.
+// The output windows that contain one input pixel, as ranges of rows and columns; tap_of() returns the tap of a window
+// that reads the pixel.
 struct Over {
   int64_t y, x, row, row_end, column, column_end;
 };
@@ -37,7 +38,7 @@ __device__ inline int64_t pixel_of(const Shape &s, int64_t window, int64_t tap) 
   return (window / s.windows * s.w.height + y) * s.w.width + x;
 }
 
-// ---- patches: neighbouring threads have neighbouring channels of one tap; V of them each ----
+// ---- patches: adjacent threads copy adjacent channels of one tap, V channels each ----
 
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) make_patches(const T *x, T *patches, Shape s, int64_t count) {
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(BLOCK) gather_patches(const float *patches, T 
   }
 }
 
-// ---- groups: a thread has one number ----
+// ---- convolutions with groups: a thread computes one element ----
 
 // Returns the first input channel of the group of an output channel.
 __device__ inline int64_t first_input(const Shape &s, int64_t channel) {
@@ -111,9 +112,10 @@ __global__ void __launch_bounds__(BLOCK) group_input(const T *dy, const T *weigh
   }
 }
 
-// Part blockIdx.y of the windows; neighbouring threads have neighbouring output channels.
+// Computes partial sums of the weights' gradient. A block sums the windows of range blockIdx.y; adjacent threads
+// compute adjacent output channels.
 template <typename T>
-__global__ void __launch_bounds__(BLOCK, 1)  // registers rather than more blocks
+__global__ void __launch_bounds__(BLOCK, 1)  // one block per multiprocessor is enough: more registers are faster here
     group_weight_parts(const T *dy, const T *x, float *parts, Shape s) {
   const int64_t own = s.w.in / s.w.groups, weights = s.w.out * s.w.rows * s.w.columns * own;
   const int64_t all = s.w.samples * s.windows, begin = all * blockIdx.y / gridDim.y,
@@ -190,7 +192,8 @@ void add_operand(Part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-// Runs another kernel on a part: a product of rows x out x in, or a count of elements.
+// Runs another kernel on a range of the pictures: a product (rows, ins) x (ins, outs), or an element-wise kernel of
+// `rows` elements.
 tws_code run_part(const tws_cuda_call *call, tws_cuda_function run, tws_kernel kernel, int64_t rows, int64_t outs,
                   int64_t ins, uint32_t flags, const Part &p, tws_error *err) {
   tws_work work = {};

@@ -1,6 +1,6 @@
-// Disentangled attention: models/disentangled.h. A block for each query of a head, backward one for each key and one
-// for each row of positions too: what is added up in a block is in an order of its own, and scores are found again
-// there.
+// Disentangled attention: models/disentangled.h. A block computes one query of a head; in the backward pass other
+// kernels use a block for each key and for each row of positions. Sums within a block have a fixed order, and the
+// backward pass computes the scores again.
 #include "models/disentangled.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -109,7 +109,7 @@ __global__ void attend(Shape x, Given<T> g, T *o, float *lse) {
   if (threadIdx.x == 0) lse[blockIdx.x] = keys > 0 ? largest + logf(sum) : 0.0F;
 }
 
-// Products of the output with its gradient.
+// Computes delta: for each query the sum of products of the output and its gradient.
 template <typename T>
 __global__ void output_products(Shape x, const T *d_o, const T *o, float *delta) {
   const int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -173,7 +173,8 @@ __global__ void gradient_of_key(Shape x, Given<T> g, const T *d_o, const float *
   }
 }
 
-// A block for a row of positions and a head: it sums, over all sequences, the pairs with this distance.
+// Computes the gradient of the position table: a block, for a row of positions and a head, sums over all sequences the
+// pairs with this distance.
 template <typename T>
 __global__ void gradient_of_position(Shape x, Given<T> g, const T *d_o, const float *lse, const float *delta, T *dp) {
   BLOCK_MEMORY(memory);

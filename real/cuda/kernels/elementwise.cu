@@ -7,7 +7,7 @@ namespace {
 
 // ---- activations ----
 
-// 0.5 x (1 + tanh(u)) = x / (1 + 2^-v), which keeps its accuracy for large negative x: v = 2 u / ln 2.
+// Returns v = 2 u / ln 2 for GELU: 0.5 x (1 + tanh(u)) = x / (1 + 2^-v), which keeps its accuracy for large negative x.
 __device__ float gelu_inner(float x) {
   return x * (2.302208198F + 0.1029432396F * x * x);
 }
@@ -105,7 +105,8 @@ struct First {
 
 enum { DEEP = 2 };  // number of packs of each operand that a thread has in flight
 
-// out[i] = f(a[i], b[i]); out may be a or b. One operand: f gets a twice. A block has DEEP x BLOCK packs.
+// Computes out[i] = f(a[i], b[i]); out may be a or b. If f has one operand, a is passed twice. A block processes DEEP x
+// BLOCK packs.
 template <typename A, typename B, typename O, typename F>
 __global__ void __launch_bounds__(BLOCK) map(const A *a, const B *b, O *o, int64_t packs, int64_t count, F f) {
   constexpr int N = Width<A, B, O>::value;
@@ -165,11 +166,11 @@ tws_code run_fill(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- dropout: a thread has the elements of one block of random bits in one run ----
+// ---- dropout: a thread processes those elements of one run that use the same block of random bits ----
 
 struct Drop {
   uint64_t seed, first, stride;
-  int64_t run, blocks;  // elements of a run; blocks of bits that one may touch
+  int64_t run, blocks;  // run: adjacent elements of a run; blocks: maximum number of random blocks that a run uses
   uint32_t below;
   float kept, jitter;
 };
@@ -362,7 +363,7 @@ tws_code tws_cuda_swiglu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return (run_gated<T, SiluGate>(call, true, err)));
 }
 
-// If the types are equal, all bits are copied.
+// Converts elements to another type. If the types are equal, all bits are copied.
 tws_code tws_cuda_cast(const tws_cuda_call *call, tws_error *err) {
   const size_t count = (size_t)call->work->d[0];
   if (call->dtype[0] == call->dtype[1]) {

@@ -59,10 +59,14 @@ tws_code run_embedding(const tws_cuda_call *call, tws_error *err) {
 
 // ---- lists of the tokens of each row ----
 
-enum { GROUP = BLOCK / 2, PENDING = 1024 };      // rows of a block; matches between two distributions
-enum { SEGMENT = 1024, MOST_COUNTS = 1 << 19 };  // fewest tokens of a segment; counts for all segments and rows
-enum { SHORTEST = 256 };                         // minimum number of tokens of the parts in which long lists are summed
-enum { CURSORS = 4, PACKED = 8 };                // words in scratch; what packs of sums are aligned to
+enum { GROUP = BLOCK / 2, PENDING = 1024 };      // GROUP: rows of a block; PENDING: matches that are buffered before
+                                                 // they are distributed to the lists
+enum { SEGMENT = 1024, MOST_COUNTS = 1 << 19 };  // SEGMENT: minimum number of tokens in a segment; MOST_COUNTS: maximum
+                                                 // of segments x rows
+enum { SHORTEST = 256 };                         // minimum number of tokens in a part of a long list; each part is
+                                                 // summed separately
+enum { CURSORS = 4, PACKED = 8 };                // CURSORS: words of scratch before the lists; PACKED: alignment of the
+                                                 // sums in words
 
 // Scratch memory: list[tokens]; per row: the beginning of its list, its length, the first of its parts; per segment of
 // the tokens and row: the number of its tokens, later the position where they are written; per part: its row; sums of
@@ -98,7 +102,8 @@ __global__ void __launch_bounds__(BLOCK) count_rows(const int32_t *ids, int64_t 
   if (row < s.rows) l.counts[blockIdx.y * l.vocabulary + s.base + row] = counts[row];
 }
 
-// One thread per row reserves room for its list and its parts, and turns its counts into positions.
+// Lays out the lists of tokens: one thread per row reserves room for its list and its parts, and turns its counts into
+// positions.
 __global__ void __launch_bounds__(GROUP) place_rows(RowLists l) {
   __shared__ int32_t next[GROUP];
   const int64_t row = (int64_t)blockIdx.x * GROUP + threadIdx.x;
@@ -162,7 +167,7 @@ __global__ void __launch_bounds__(BLOCK) list_rows(const int32_t *ids, int64_t f
   for (int64_t t = s.begin; t < s.end; t += BLOCK) {
     held = append_matches(ids, t + row, s, pending, rows, held, warp_counts);
     if (held < PENDING && t + BLOCK < s.end) continue;  // the same for all threads
-    for (int i = 0; i < held && row < s.rows; ++i)      // each row takes its own, in order
+    for (int i = 0; i < held && row < s.rows; ++i)      // each row copies its matches in their order
       if (rows[i] == row) l.list[at++] = pending[i];
     held = 0;
     __syncthreads();
@@ -261,7 +266,7 @@ RowLists lists_for(const tws_cuda_call *call) {
   l.first = at, at += vocabulary;
   l.count = at, at += vocabulary;
   l.part = at, at += vocabulary;
-  l.counts = counts ? at : l.first, at += counts;  // of one segment they are the rows'
+  l.counts = counts ? at : l.first, at += counts;  // with one segment, its counts are those of the rows
   l.list = at, at += tokens;
   l.part_row = at;
   l.sums = static_cast<float *>(call->scratch) + words;

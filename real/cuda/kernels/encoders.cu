@@ -1,9 +1,9 @@
-// Small kernels of encoders: biases of some parts of a row, tokens next to adjacent tokens, scores of spans.
+// Small kernels of encoders: biases for queries and values, windows of adjacent tokens, scores of spans.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// Columns of a block of sums, and rows that it has in flight.
+// COLUMNS: columns that a block sums; ROWS: rows that it adds at the same time.
 enum { COLUMNS = 32, ROWS = 32 };
 
 template <typename T>
@@ -16,7 +16,8 @@ __global__ void part_bias(const T *bias, T *x, int64_t tokens, int64_t parts, in
   }
 }
 
-// A block has some columns of one part; rows are added in an order that does not depend on timing.
+// Computes the gradient of the biases: a block sums some columns of one biased part of the rows; rows are added in an
+// order that does not depend on timing.
 template <typename T, typename G>
 __global__ void part_bias_grad(const T *dx, G *dbias, int64_t tokens, int64_t parts, int64_t width, bool accumulate) {
   __shared__ float sums[ROWS][COLUMNS + 1];

@@ -1,11 +1,13 @@
-// Linear layers of experts on the filled slots, with plain arithmetic: their number is known on the device alone, so
-// the grid has the tiles of all slots, and tiles beyond the filled ones return at once. Tiles of 64 by 64.
+// Linear layers of experts on the filled slots, with plain arithmetic. Only the device knows the number of filled
+// slots, so the grid covers the tiles of all slots, and blocks of tiles beyond the filled slots return at once. Tiles
+// are 64 by 64.
 #include "models/routing.h"
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread has SIDE x SIDE elements, 16 apart in each direction
+enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread computes SIDE x SIDE elements, which are 16 apart in rows and
+                                           // columns
 
 struct Experts {
   int64_t sources, experts, capacity, out, in, shared;
@@ -67,7 +69,8 @@ __global__ void slots_product(Experts e, const T *x, const T *weight, int64_t we
                               const T *bias, T *y, int64_t columns, int64_t inner, int adds) {
   const int64_t block = blockIdx.z, expert = block % e.experts, filled = filled_of(e, block);
   const int64_t row0 = (int64_t)blockIdx.y * TILE, column0 = (int64_t)blockIdx.x * TILE;
-  // rows that this block of slots may have: with a pack only the last of its experts clears what is left
+  // maximum number of rows of this expert's slots: if experts share a pack of slots, the last one clears the unused
+  // slots
   const int64_t most = filled + tws_slots_left(e.counts, block, e.capacity, e.shared), first = first_of(e, block);
   if (row0 >= most) return;
   const T *a = x + (first + row0) * inner;

@@ -27,7 +27,8 @@ __device__ uint32_t block_largest(uint32_t x) {
   return x;
 }
 
-// The largest of the block's elements; of `parts` such, the largest of all with count 0.
+// amax_parts: a block computes the largest magnitude of its elements, as bits; amax_of_parts: the largest of `count`
+// such results.
 template <typename T, int N>
 __global__ void amax_parts(const T *x, uint32_t *parts, int64_t packs) {
   uint32_t most = 0;
@@ -71,7 +72,8 @@ __device__ inline uint32_t code_of(float x) {
 #endif
 }
 
-enum { SIDE = 64, GROUP = 4, GROUPS = SIDE / GROUP };  // a tile, and columns of it that a thread has at once
+enum { SIDE = 64, GROUP = 4, GROUPS = SIDE / GROUP };  // SIDE: rows and columns of a tile; GROUP: columns that a thread
+                                                       // processes at once
 
 struct Matrix {
   int64_t rows, width, across, tiles;
@@ -80,8 +82,8 @@ struct Matrix {
   uint8_t *y, *y_t;  // row-major codes and transposed codes, or null
 };
 
-// Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. packs: sizes are
-// multiples of GROUP, and addresses too.
+// Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. packs: row sizes and
+// addresses are multiples of GROUP.
 template <typename T, bool e5m2, bool packs>
 __global__ void quantize(const T *x, Matrix m) {
   __shared__ uint8_t tile[SIDE][SIDE + GROUP];

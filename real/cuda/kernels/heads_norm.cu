@@ -1,15 +1,18 @@
-// RMSNorm of query and key heads, or of all heads of either as one. A warp has a row; gradients of weights are sums
-// over tokens that belong to one thread each, in an order that only the shape decides.
+// RMSNorm of query and key heads, each head separately or all heads of a token's queries (or keys) as one row. A warp
+// normalises one row; one thread sums one column of a weight's gradient over tokens, in an order that only the shape
+// determines.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
 enum { ROWS = BLOCK / WARP };
 
-// Rows that are normalised: of each token some for queries, then some for keys, of equal width among either.
+// The rows to normalise: index 0 are queries and index 1 keys; of each token rows[i] rows of width[i] elements.
 struct Heads {
-  int64_t tokens, token, first[2], rows[2], width[2];  // token: elements of one; first: element of a token
-  int64_t stats, normed;                               // of a token: statistics, elements that are normalised
+  int64_t tokens, token, first[2], rows[2], width[2];  // token: elements of a token; first: first element of a token's
+                                                       // queries and keys
+  int64_t stats, normed;                               // stats: statistics of a token; normed: elements of a token that
+                                                       // are normalised
   float epsilon, offset;
 };
 
@@ -31,7 +34,8 @@ Heads heads_of(const tws_work *work) {
   return h;
 }
 
-// A row: of which part, its first element and its statistic; beyond the normalised ones the values of a token.
+// One row: part 0 is queries, 1 keys, 2 the values of a token, which are copied; `at`: its first element; `stat`: its
+// statistic.
 struct Row {
   int part;
   int64_t at, stat, width;
@@ -42,7 +46,7 @@ __device__ int64_t width_of(const Heads &h, int part) {
 __device__ Row row_of(const Heads &h, int64_t index) {
   const int64_t token = index / (h.stats + 1), r = index % (h.stats + 1);
   if (r == h.stats) return {2, token * h.token + h.normed, 0, h.token - h.normed};
-  // An array with an index that is unknown at compile time would be in local memory.
+  // h.first[part] with a variable index would place the array in local memory.
   const int part = r < h.rows[0] ? 0 : 1;
   const int64_t of_part = part ? r - h.rows[0] : r, first = part ? h.first[1] : h.first[0], width = width_of(h, part);
   return {part, token * h.token + first + of_part * width, token * h.stats + r, width};

@@ -1,5 +1,5 @@
-// Rows of multi-head latent attention: models/latent.h. One block per token, whose threads have pairs of adjacent
-// elements.
+// Kernels of multi-head latent attention that process whole rows: models/latent.h. One block processes one token, and
+// each of its threads pairs of adjacent elements.
 #include "models/latent.h"
 #include "real/cuda/kernels/common.cuh"
 

@@ -63,7 +63,7 @@ __global__ void transpose(const U *x, U *y, int64_t a, int64_t b, int64_t width)
   }
 }
 
-// Rows of one unit: tiles of 32 by 32 through shared memory, so that both sides are whole.
+// Rows of one unit: tiles of 32 by 32 are transposed in shared memory, so that reads and writes are both coalesced.
 enum { TILE = 32, TILE_ROWS = BLOCK / TILE };
 
 template <typename U>
@@ -98,7 +98,8 @@ tws_code run_transpose(const tws_cuda_call *call, int64_t width, tws_error *err)
 
 // ---- heads to ranks and back ----
 
-// Columns in units. A rank has `query` columns of queries, then `share` of keys, then `share` of values.
+// Widths are counted in units, each of one or more elements or bytes. A rank has `query` units of queries, then `share`
+// of keys, then `share` of values.
 struct Heads {
   int64_t tokens, ranks, row, query, share, out;
   int64_t first_key, keys;  // first_key: first column of the keys in a row of x; keys: number of their columns
@@ -143,7 +144,8 @@ __global__ void heads_pack(const U *x, U *y, Heads h) {
   }
 }
 
-// Sums run over the ranks in their order. Columns are counted in packs of V elements.
+// Copies queries, keys and values from the ranks' layout to x; copies of keys and values are summed in the order of
+// ranks. Columns are counted in packs of V elements.
 template <typename T, int V>
 __global__ void heads_unpack(const T *y, T *x, Heads h) {
   const int64_t all = h.tokens * h.row, step = (int64_t)gridDim.x * blockDim.x, stride = h.tokens * h.out;
@@ -189,9 +191,10 @@ tws_code run_unpack(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- queries apart from keys and values ----
+// ---- heads_split and heads_join: queries in one tensor, keys and values in another ----
 
-// Columns in units: q of queries, all in a row of x.
+// Splits x into queries, and keys and values. Columns are counted in units: a row of x has `row` units, the first q of
+// which are queries.
 template <typename U>
 __global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64_t q, int64_t row) {
   const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;
@@ -202,7 +205,7 @@ __global__ void heads_split(const U *x, U *to_q, U *to_kv, int64_t tokens, int64
   }
 }
 
-// The same in packs of V elements.
+// Adds the queries and the keys and values to x; columns are counted in packs of V elements.
 template <typename T, int V>
 __global__ void heads_join(const T *from_q, const T *from_kv, T *x, int64_t tokens, int64_t q, int64_t row) {
   const int64_t all = tokens * row, step = (int64_t)gridDim.x * blockDim.x;

@@ -1,16 +1,17 @@
-// Softmax cross-entropy over a vocabulary, whole or in the columns of several ranks; logits become their own gradient.
-// A block has a row and keeps it in shared memory, as much of it as fits there, so that logits are read and written
-// once; what does not fit was read last and is read again first, from the cache. With several ranks the statistics of
-// all of them come between the two passes.
+// Softmax cross-entropy over a vocabulary, which is whole or divided by columns among several ranks; the gradient
+// overwrites the logits. A block processes one row and keeps as much of it as fits in shared memory, so that logits are
+// read and written once; the remainder is read again from the cache. With several ranks, the ranks' statistics are
+// exchanged between the two passes.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// Threads of a block: if two blocks and their rows fit a multiprocessor, and if one does. Packs of a row that a thread
-// has in flight.
+// LOSS_BLOCK: threads of a block if two blocks with their rows fit on a multiprocessor; LARGE_BLOCK: if one fits. DEEP:
+// packs of a row that a thread has in flight.
 enum { LOSS_BLOCK = 512, LARGE_BLOCK = 1024, DEEP = 4, MOST_WARPS = LARGE_BLOCK / WARP };
 
-// `sum` is relative to e^largest; -infinity with sum 0 is the empty row. A NaN stays in the sum.
+// `sum` is the sum of exponentials divided by e^largest; an empty row has largest -infinity and sum 0. A NaN stays in
+// the sum.
 struct Softmax {
   float largest, sum;
 };
@@ -24,8 +25,8 @@ __device__ Softmax join(Softmax a, Softmax b) {
   return r;
 }
 
-// Exponentials count from a whole power of two: e^(x - largest) = power(x, base) correction(largest, base). Differences
-// of bases have no rounding.
+// Exponentials are computed relative to a power of two: e^(x - largest) = power(x, base) correction(largest, base).
+// `base` is an integer, so differences of bases are exact.
 constexpr float LOG2E = 1.4426950408889634F;
 __device__ float base_of(float largest) {
   return rintf(largest * LOG2E);
@@ -49,7 +50,8 @@ __device__ Row<T, V> row_of(T *logits, int64_t token, int columns, int padded, P
   return {reinterpret_cast<Pack<T, V> *>(logits + token * padded), copy, columns, padded, kept};
 }
 
-// Computes the same bits in all threads. Each thread reads and writes only its own packs.
+// Returns the softmax statistics of a row, with the same bits in all threads. Each thread reads and writes only its own
+// packs.
 template <typename T, int V>
 __device__ Softmax row_softmax(const Row<T, V> &row, float *scratch) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x;
@@ -93,14 +95,14 @@ __device__ void clear_row(const Row<T, V> &row) {
   for (int i = (int)threadIdx.x; i < row.padded / V; i += (int)blockDim.x) row.global[i] = packed<T>(zeros);
 }
 
-// Gradient of a row: scale (softmax - onehot) = weight power(x, base), except at the target. target: a column, or one
-// that does not exist.
+// Gradient of a row: scale (softmax - onehot) = weight power(x, base), except at the target. target: its column; a
+// number that is no column if the target is on another rank.
 struct Gradient {
   float base, weight, at_target;
   int64_t target;
 };
 
-// `logit`: the target's. valid 0: NaN.
+// Returns the gradient of a row; `logit` is the target's logit. If `valid` is 0, the gradient is NaN.
 __device__ Gradient gradient_of(Softmax s, int64_t target, float logit, float scale, bool valid) {
   Gradient g;
   g.base = base_of(s.largest);
@@ -129,7 +131,7 @@ __device__ void gradient_pack(const Row<T, V> &row, int p, const Pack<T, V> &pac
   row.global[p] = packed<T>(x);
 }
 
-// Each thread processes the same packs as in row_softmax().
+// Overwrites the logits of a row with their gradient; each thread processes the same packs as in row_softmax().
 template <typename T, int V>
 __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   const int packs = (row.columns + V - 1) / V, threads = (int)blockDim.x, me = (int)threadIdx.x;
@@ -148,7 +150,8 @@ __device__ void gradient_row(const Row<T, V> &row, const Gradient &g) {
   for (int i = packs + me; i < row.padded / V; i += threads) row.global[i] = packed<T>(zeros);
 }
 
-// Factor of a token's gradient; metrics: NULL, or metrics[1] is the share of ignored targets, if it is known before.
+// Returns the factor of a token's gradient. metrics: NULL, or metrics[1] is the share of ignored targets, if it was
+// computed before this kernel.
 __device__ float weight_of(double weight, const float *hyper, const double *metrics) {
   const double scaled = hyper ? weight * (double)hyper[TWS_HYPER_SCALE] : weight;
   if (!metrics) return (float)scaled;
@@ -197,7 +200,8 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
   stats[token * 3 + 2] = here ? to_float(logits[token * padded + target]) : 0.0F;
 }
 
-// All threads and all ranks join the ranks' statistics in the order of ranks, so that all agree on every bit.
+// Computes losses, and gradients in place of the logits. Every thread of every rank combines the ranks' statistics in
+// the order of ranks, so that all ranks get the same bits.
 template <typename T, int V>
 __global__ void __launch_bounds__(LOSS_BLOCK)
     vocabulary_loss(T *logits, const int32_t *targets, const float *stats, double *losses, int64_t tokens, int columns,
@@ -225,7 +229,8 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
-// metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets, unless they are counted.
+// metrics[0] += weight x sum of losses; metrics[1] += weight x number of ignored targets, unless an earlier kernel
+// counted these.
 __global__ void __launch_bounds__(LARGE_BLOCK) add_losses(const double *losses, const int32_t *targets, int64_t tokens,
                                                           double weight, bool counted, double *metrics) {
   __shared__ double scratch[MOST_WARPS];
@@ -290,8 +295,8 @@ tws_code finish(const tws_cuda_call *call, const double *losses, double *metrics
   return launched(err);
 }
 
-// Where a row of packs is cached: two blocks per multiprocessor if two rows fit (a block takes 1 KiB by itself), else
-// one with as much of its row as a block can have.
+// Starts the kernel: two blocks run on a multiprocessor if two rows fit in its shared memory (1 KiB of it is reserved
+// for each block), else one block, with as much of its row in shared memory as fits.
 template <typename T, int V>
 tws_code start_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   constexpr int64_t SIZE = sizeof(T) * V;

@@ -1,5 +1,6 @@
-// Adapters: products of rows with few numbers, which take and leave parts of rows, with plain arithmetic. A block has a
-// tile of 32 by 32 of the result; bytes bound it.
+// Low-rank adapters: products in which one matrix has few rows or columns, for some of the column ranges of a row
+// (queries, keys, values), with plain arithmetic. A block computes a tile of 32 by 32 of the result; memory bandwidth
+// bounds the kernel.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -23,7 +24,7 @@ int parts_of(const int64_t *d, Part part[3]) {
   return count;
 }
 
-// A side of a product: element (i, k) is at i across + k along.
+// One factor of a product: element (i, k), where k is summed over, is at i across + k along.
 struct Side {
   int64_t count, across, along;
 };

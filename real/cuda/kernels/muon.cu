@@ -42,7 +42,7 @@ __global__ void square_parts(const float *x, int64_t count, double *parts) {
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-// The sum of all parts becomes the factor that gives x the norm 1.
+// Replaces the first partial sum of squares by the factor that scales x to norm 1.
 __global__ void find_factor(double *parts, int count) {
   __shared__ double shared[BLOCK / WARP];
   double sum = 0;

@@ -5,14 +5,14 @@
 
 namespace {
 
-enum { ROWS = BLOCK / WARP };                   // of a block, where a warp has a row
-enum { PER_THREAD = 4, LARGEST_BLOCK = 1024 };  // packs that a thread keeps of a row
+enum { ROWS = BLOCK / WARP };                   // rows of a block in which each warp processes one row
+enum { PER_THREAD = 4, LARGEST_BLOCK = 1024 };  // PER_THREAD: packs of a row that a thread keeps in registers
 
-// For each pack of a row that this lane owns.
+// Iterates over the packs of a row that this lane owns.
 #define EACH_PACK(column, width, V) \
   for (int64_t column = (int64_t)(threadIdx.x % WARP) * V; column < width; column += WARP * V)
 
-// r NULL: no sum of residuals. weight NULL: 1. bias NULL: none.
+// r NULL: nothing is added to x. weight NULL: weights are 1. bias NULL: there is no bias.
 template <typename T>
 struct Norm {
   const T *x, *r, *weight, *bias;
@@ -33,7 +33,7 @@ __device__ void keep_stats(const Norm<T> &n, int64_t row, float mean, float inve
   }
 }
 
-// Packs a and b to their sum, rounded.
+// Replaces pack a by a + b, rounded to the type.
 template <typename T, int V>
 __device__ void add_pack(Pack<T, V> *a, const Pack<T, V> &b) {
   float sum[V];
@@ -53,8 +53,8 @@ __device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, co
   store<V>(n.y + row * n.width + column, v);
 }
 
-// A row belongs to a block (WHOLE) or to a warp, which reads it once. Where V is 1 the compiler would rather spill than
-// use more than 32 registers, unless __launch_bounds__ says that one block suffices.
+// Normalizes rows: a block (WHOLE) or a warp processes a row and reads it once. Where V is 1 the compiler would rather
+// spill than use more than 32 registers, unless __launch_bounds__ says that one block suffices.
 template <typename T, int V, bool RESIDUAL, bool WHOLE>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n)
   if (first == 0) keep_stats(n, row, mean, inverse);
 }
 
-// Rows beyond the registers of a block: a warp reads its row again, from the cache.
+// Normalizes rows that do not fit in the registers of a block: a warp processes a row and reads it again from the
+// cache.
 template <typename T, int V>
 __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
   const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
@@ -133,11 +134,12 @@ __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
 // ---- gradient in one pass: threads own columns ----
 
 enum { GRAD_PACKS = 2 };  // packs of each operand that a thread has in flight
-// Threads whose registers a multiprocessor has, for a thread with PER packs of a row.
+// Number of threads whose registers fit on a multiprocessor if each thread keeps PER packs of a row.
 template <int PER>
 constexpr int grad_threads = PER == 1 ? 768 : 640;
 
-// A thread's packs of the weights: in registers, or, where a row needs those, from the cache at each use.
+// A thread's packs of the weights: in registers if PER is 1; otherwise they are read from the cache at each use,
+// because the row needs the registers.
 template <typename T, int V, int PER>
 struct Weights {
   const Pack<T, V> *from;
@@ -165,8 +167,8 @@ __device__ void keep_parts(const float (&normed)[PER][V], const float (&plain)[P
   }
 }
 
-// A thread's sums over the columns of dx, for which there are too few registers: they are in shared memory, those of
-// adjacent threads next to each other.
+// A thread's sums over the columns of dx. They are in shared memory, because there are too few registers, with the sums
+// of adjacent threads adjacent.
 template <int V, int PER>
 struct Written {
   static constexpr int QUADS = V / 4;
@@ -194,8 +196,9 @@ struct Written {
   }
 };
 
-// A block processes GRAD_PACKS / PER rows at a time, a thread PER packs of each; sums over columns stay in registers
-// until the end. sums: [blocks][2][width], of dy z, and of dy; with SUMS [3], the last of dx.
+// Computes dx, and partial sums of the weight's and the bias's gradient. A block processes GRAD_PACKS / PER rows at a
+// time, and a thread PER packs of each row; sums over columns stay in registers until the end. sums:
+// [blocks][2][width], the sums of dy z and of dy; with SUMS [blocks][3][width], whose third row has the sums of dx.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 __global__ void __launch_bounds__(grad_threads<PER>)
     norm_grad(const T *dy, const T *x, const T *weight, const float *stats, T *dx, float *sums, int64_t tokens,
@@ -323,8 +326,9 @@ __global__ void norm_grad_input(const T *dy, const T *x, const T *weight, const 
 
 enum { COLUMN_BLOCK = 64, DEEP = 8, PARTS_DEEP = 4 };  // rows of sums over columns that a thread has in flight
 
-// Partial column sums: part p of `parts` takes rows p, p + parts, ...; a thread owns V columns.
-// sums: [parts][2][width]: of dy z, and of dy.
+// Computes partial column sums: part p of `parts` adds rows p, p + parts, ...; a thread owns V columns.
+//
+// sums: [parts][2][width], the sums of dy z and of dy.
 template <typename T, int V, bool RMS>
 __global__ void __launch_bounds__(COLUMN_BLOCK)
     column_parts(const T *dy, const T *x, const float *stats, float *sums, int64_t tokens, int64_t width) {
@@ -355,7 +359,7 @@ __global__ void __launch_bounds__(COLUMN_BLOCK)
   for (int j = 0; j < V; ++j) to[width + j] = plain[j];
 }
 
-// The same of one matrix: sums[parts][width].
+// Computes partial column sums of one matrix x: sums[parts][width].
 template <typename T, int V>
 __global__ void __launch_bounds__(COLUMN_BLOCK) sum_parts(const T *x, float *sums, int64_t rows, int64_t width) {
   const int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, step = gridDim.y;
@@ -372,7 +376,8 @@ __global__ void __launch_bounds__(COLUMN_BLOCK) sum_parts(const T *x, float *sum
 
 enum { FINISH_BLOCK = 1024, FINISH_GROUPS = FINISH_BLOCK / WARP };
 
-// to[n][c] (+)= sum over parts of sums[part stride + n width + c]. A block has 32 columns; a warp every 32nd part.
+// Computes to[n][c] (+)= sum over parts of sums[part stride + n width + c]. A block computes 32 columns; each of its
+// warps adds every FINISH_GROUPS-th part.
 template <typename T>
 struct Sums {
   T *to[3];
@@ -388,7 +393,7 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
   float sum = 0.0F;
   if (c < width) {
     for (int p = group; p < parts; p += DEEP * FINISH_GROUPS) {
-      float v[DEEP];  // at_once() would take more registers than a block of 1024 has
+      float v[DEEP];  // a loop instead of at_once(), which would need more registers than each thread of 1024 has
 #pragma unroll
       for (int k = 0; k < DEEP; ++k)
         v[k] = p + k * FINISH_GROUPS < parts ? sums[(p + k * FINISH_GROUPS) * stride] : 0.0F;
@@ -404,7 +409,8 @@ __global__ void __launch_bounds__(FINISH_BLOCK)
   to[c] = from_float<T>(sum);
 }
 
-// Enough parts to fill the device, few enough for the scratch; 0: not even one fits.
+// Returns the number of partial sums: enough to fill the device, and few enough for the scratch memory; 0: not even one
+// fits.
 int parts_for(const tws_cuda_call *call, int64_t tokens, int64_t width, int64_t floats_per_column, int pack) {
   const int64_t chunks = ceil_div(width, (int64_t)COLUMN_BLOCK * pack);
   int64_t parts = ceil_div((int64_t)call->multiprocessors * 8, chunks);
@@ -420,7 +426,7 @@ tws_code too_wide(int64_t width, tws_error *err) {
                   (long long)width);
 }
 
-// to: what the `count` rows of each part go to.
+// Adds the partial sums of all parts; row i of the `count` rows of sums is written to to[i].
 tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t stride, int64_t width, void *const *to,
                 int count, tws_dtype type, bool accumulate, tws_error *err) {
   const dim3 grid((unsigned)ceil_div(width, WARP), (unsigned)count);
@@ -476,7 +482,7 @@ bool has_sums(const tws_cuda_call *call) {
   return (call->work->flags & TWS_SUMS) != 0;
 }
 
-// Final stage of a gradient's kernels: the sums over columns, from `rows` rows of each part.
+// Final stage of the gradient kernels: adds the column sums of all parts, each of which has `rows` rows of sums.
 tws_code finish_params(const tws_cuda_call *call, int parts, int rows, tws_error *err) {
   const int64_t width = call->work->d[1];
   const int count = rows < 3 && has_sums(call) ? call->count - 6 : call->count - 5;
@@ -484,7 +490,7 @@ tws_code finish_params(const tws_cuda_call *call, int parts, int rows, tws_error
                 call->dtype[5], (call->work->flags & TWS_ACCUMULATE_PARAM) != 0, err);
 }
 
-// In a pass of its own.
+// Computes the column sums of dx in a separate pass, if they are requested.
 tws_code sum_written(const tws_cuda_call *call, tws_error *err) {
   const int dx = call->work->flags & TWS_PLAIN ? 3 : 4, sums = call->count - 1;
   if (!has_sums(call)) return TWS_OK;
@@ -492,7 +498,7 @@ tws_code sum_written(const tws_cuda_call *call, tws_error *err) {
                               call->operand[sums], call->dtype[sums], call->work->flags & TWS_ACCUMULATE_PARAM, err);
 }
 
-// As many blocks as the multiprocessors can run concurrently.
+// Runs the gradient in one pass, with as many blocks as the multiprocessors can run concurrently.
 template <typename T, int V, int PER, bool RMS, bool SUMS>
 tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   constexpr int rows = SUMS ? 3 : 2;
@@ -512,7 +518,8 @@ tws_code one_pass(const tws_cuda_call *call, tws_error *err) {
   return finish_params(call, (int)blocks, rows, err);
 }
 
-// Layers after an RMSNorm seldom have biases: those are summed in a separate pass.
+// Computes the gradients in one pass and, if requested, the column sums of dx. The one-pass kernel has these sums for
+// LayerNorm only: layers after an RMSNorm seldom have biases, so their sums take a separate pass.
 template <typename T, int V, int PER, bool RMS>
 tws_code run_one_pass(const tws_cuda_call *call, tws_error *err) {
   if constexpr (!RMS)
@@ -540,7 +547,7 @@ tws_code two_passes(const tws_cuda_call *call, tws_error *err) {
   return sum_written(call, err);
 }
 
-// Without weights there are no sums over columns.
+// Computes the gradient of a norm without weights, which has no sums over columns.
 template <typename T, bool RMS>
 tws_code run_plain_grad(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;

@@ -9,13 +9,13 @@ namespace {
 
 enum { FIGURES = 3 };
 
-// The larger number; a NaN is the larger one.
+// Returns the larger number, or NaN if one of them is NaN.
 template <typename T>
 __device__ inline T larger_of(T a, T b) {
   return b > a || isnan(b) ? b : a;
 }
 
-// Cuts a number to [least, most]; NaN stays NaN.
+// Limits a number to [least, most]; NaN stays NaN.
 __device__ inline double cut_to(double x, double least, double most) {
   return x > most ? most : x < least ? least : x;
 }
@@ -29,7 +29,8 @@ __global__ void scaled(const T *g, const float *m, const float *scale, const flo
   EACH_ITEM(i, count) x[i] = clip == 0 ? 0.0f : (beta * m[i] + rest * (to_float(g[i]) * by)) * times;
 }
 
-// parts[block][FIGURES]: what a block has of the figures. A skipped step changes nothing, and has zeros.
+// Writes parts[block][FIGURES]: the block's share of the squared norms of the change without and with decay, and its
+// largest quotient. In a skipped step nothing changes, and the figures are 0.
 __global__ void fresh(const float *x, const float *p, float *m, const float *v, float *f, const float *scale,
                       const float *hyper, const double *metrics, int64_t count, float epsilon, float decay,
                       double *parts) {

@@ -17,12 +17,14 @@ struct Parameters {
 
 struct Rates {
   float lr, beta1, beta2, rest1, rest2, clip, step, inverse_root_bias2, weight_decay, decay, epsilon;
-  float scale;            // of the change, by the norms of its parameter
+  float scale;            // factor of the change (LAMB): the step size times the limited ratio of the norms of the
+                          // parameter and its change
   float momentum, fresh;  // fresh: factor of the gradient in the sum of gradients (SGD)
   int l2, nesterov;
 };
 
-// ---- the rules of config/optimizers.def: an element's weight and states become the new ones; g is clipped ----
+// ---- the rules of config/optimizers.def: each replaces the weight and the states of one element; g is the clipped
+// gradient ----
 
 template <tws_kernel KERNEL>
 __device__ void update_rule(const Rates &r, float g, float *p, float *state);
@@ -64,7 +66,7 @@ __device__ void update_rule<TWS_KERNEL_MUON>(const Rates &r, float g, float *p, 
   *p -= r.lr * g + r.decay * *p;
 }
 
-// For a rule that needs norms: the change of the weight before scaling.
+// For an update rule that needs norms of the parameter: returns the change of the weight before scaling.
 template <tws_kernel KERNEL>
 __device__ float tensor_change(const Rates &r, float g, float p, float *state);
 
@@ -75,7 +77,7 @@ __device__ float tensor_change<TWS_KERNEL_LAMB>(const Rates &r, float g, float p
   return state[0] / (sqrtf(state[1]) + r.epsilon) + r.weight_decay * p;
 }
 
-// ---- from the table: the number of a rule's states, and whether it needs norms ----
+// ---- generated from config/optimizers.def: the number of states of a rule, and whether it needs norms ----
 
 #define UPDATE_RULE(...)
 #define TENSOR_UPDATE_RULE(id, ...)                                                                    \
@@ -127,7 +129,7 @@ __device__ Rates rates_of(const Parameters &c, const float *hyper, const double 
   return r;
 }
 
-// One element of the states that a thread holds.
+// Updates element j of the elements that a thread holds: its weight p and its states.
 template <tws_kernel KERNEL, int N>
 __device__ void update_one(const Rates &r, float g, float *p, float (&state)[States<KERNEL>::count][N], int j) {
   constexpr int S = States<KERNEL>::count;
@@ -139,7 +141,8 @@ __device__ void update_one(const Rates &r, float g, float *p, float (&state)[Sta
   for (int k = 0; k < S; ++k) state[k][j] = one[k];
 }
 
-// A clip coefficient of 0 means that the gradients are not finite: nothing may change.
+// Updates float32 weights and states. A clip coefficient of 0 means that the gradients are not finite: weights and
+// states stay unchanged.
 template <tws_kernel KERNEL, typename G, typename P>
 __global__ void update(float *p, Pointers<States<KERNEL>::count, float> states, const G *grad, const float *hyper,
                        const double *metrics, const double *norms, P *p16, Parameters c, int64_t packs, int64_t count) {
@@ -205,21 +208,22 @@ tws_code run_update(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- bfloat16 weights without a float32 copy ----
+// ---- update of bfloat16 weights that have no float32 copy ----
 
 struct Draw {
   uint64_t seed;
   int64_t first;  // number of the first element
 };
 
-// Cut to what bfloat16 holds, after the j-th half-word of a block was added to what is cut off. NaN stays as it is.
+// Rounds to bfloat16 stochastically: adds the j-th random 16-bit word of `block` to the lower 16 bits of x, and then
+// truncates them. NaN stays unchanged.
 __device__ float cut(float x, const uint32_t (&block)[4], int j) {
   const uint32_t half = j % 2 ? block[j / 2] >> 16 : block[j / 2] & 0xffffU;
   return isnan(x) ? x : bits_of<float>((bits_of<uint32_t>(x) + half) & 0xffff0000U);
 }
 
-// A thread takes the elements of one block of random bits after the other; the first and the last of these may reach
-// beyond the operands.
+// Updates bfloat16 weights without a float32 copy. A thread processes, one after another, the groups of elements that
+// share a block of random bits; the first and the last group may extend beyond the operands.
 template <tws_kernel KERNEL, bool STOCHASTIC, typename T>
 __global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, const bf16 *grad, const float *hyper,
                             const double *metrics, const double *norms, Parameters c, Draw draw, int64_t groups,
@@ -261,7 +265,7 @@ __global__ void update_bf16(bf16 *p, Pointers<States<KERNEL>::count, T> states, 
         for (int k = 1; k < DRAWS; ++k) state[k - 1][j] = cut(state[k - 1][j], bits[k], j);
       }
     }
-    if (whole) {  // rounding to nearest does not change truncated values
+    if (whole) {  // the values are truncated to bfloat16 already, so rounding to nearest keeps them
       store<N>(p + at, w);
 #pragma unroll
       for (int k = 0; k < S; ++k) store<N>(states.at[k] + at, state[k]);
@@ -290,7 +294,7 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   const double *metrics = in<double>(call, S + 3);
   const double *norms = States<KERNEL>::norms ? in<double>(call, S + 4) : nullptr;
   if (count == 0) return TWS_OK;
-  const int64_t lead = (N - draw.first % N) % N;  // where the first whole group begins
+  const int64_t lead = (N - draw.first % N) % N;  // index of the first element of the first whole group
   bool packed = packable<N>(p + lead, 0) && packable<N>(grad + lead, 0);
   for (int k = 0; k < S; ++k) packed = packed && packable<N>(states.at[k] + lead, 0);
   const int64_t groups = ceil_div(draw.first + count, N) - draw.first / N;
@@ -304,7 +308,7 @@ tws_code run_update_bf16(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// ---- float16 weights without a float32 copy ----
+// ---- update of float16 weights that have no float32 copy ----
 
 template <tws_kernel KERNEL>
 __global__ void update_f16(f16 *p, Pointers<States<KERNEL>::count, float> states, const f16 *grad, const float *hyper,
@@ -451,8 +455,8 @@ tws_code start_norms(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[States<KERNEL>::count + 1], G, return run_norms<KERNEL, float, float, G>(call, err));
 }
 
-// Several losses: each becomes a mean over its targets that count, and their sum is the loss. Returns false if no
-// target counts.
+// With several losses: each becomes a mean over its counted targets, and the reported loss is their sum. Returns false
+// if no target counts.
 __device__ bool join_heads(double *metrics, int heads) {
   bool any = false;
   metrics[TWS_METRIC_LOSS] = 0.0;
@@ -466,14 +470,14 @@ __device__ bool join_heads(double *metrics, int heads) {
   return any;
 }
 
-// The coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens that count
-// and by the loss scale; 0 means that the gradients are not finite, or that there are none.
+// Computes the coefficient of torch.nn.utils.clip_grad_norm_, for gradients that are divided by the share of tokens
+// that count and by the loss scale; 0 means that the gradients are not finite, or that there are none.
 __global__ void clip(double *metrics, const float *hyper, double max_norm, int heads) {
   const double kept = heads > 0 ? (double)join_heads(metrics, heads) : 1.0 - metrics[TWS_METRIC_IGNORED];
   const double scale = hyper ? (double)hyper[TWS_HYPER_SCALE] : 1.0;
   if (hyper)
     metrics[TWS_METRIC_OVERFLOW] = !isfinite(metrics[TWS_METRIC_SQUARES]) || !isfinite(metrics[TWS_METRIC_LOSS]);
-  if (kept < 1e-9) {  // rounding errors if no target counts
+  if (kept < 1e-9) {  // no target counts: the remainder comes from rounding errors
     metrics[TWS_METRIC_LOSS] = metrics[TWS_METRIC_NORM] = metrics[TWS_METRIC_CLIP] = 0.0;
     return;
   }

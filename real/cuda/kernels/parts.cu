@@ -1,4 +1,4 @@
-// Parts of tensors in few bits, and sums of them: models/operators_parts.def.
+// Quantization of gradient shards to 8 or 4 bits, and sums of quantized shards: models/operators_parts.def.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
@@ -12,7 +12,7 @@ __host__ __device__ inline int64_t pieces_of(int64_t count, int64_t size) {
   return (count + size - 1) / size;
 }
 
-// The largest of all threads' bits; of numbers that are not negative these are ordered as the numbers are.
+// Returns the largest bits of all threads; non-negative floats are ordered as their bits are.
 __device__ inline uint32_t largest_of(uint32_t mine, uint32_t *scratch) {
   scratch[threadIdx.x] = mine;
   __syncthreads();
@@ -26,7 +26,8 @@ __device__ inline uint32_t largest_of(uint32_t mine, uint32_t *scratch) {
   return all;
 }
 
-// A block of threads has a block of numbers, twice: for the largest, and for codes.
+// Quantizes x. A block of threads processes one quantization block, in two passes: one for the largest magnitude, and
+// one that writes the codes.
 template <typename T>
 __global__ void quantize_parts(const T *x, uint8_t *codes, float *scales, Sizes d) {
   __shared__ uint32_t scratch[BLOCK];
@@ -60,7 +61,7 @@ __global__ void quantize_parts(const T *x, uint8_t *codes, float *scales, Sizes 
   }
 }
 
-// ---- and back: a thread has two elements, which 4 bits each make a byte of ----
+// ---- dequantization: a thread computes two adjacent elements, since two 4-bit codes share a byte ----
 
 template <typename T>
 __global__ void dequantize_parts(const uint8_t *codes, const float *scales, T *y, int64_t parts, int64_t sources,

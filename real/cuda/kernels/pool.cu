@@ -9,7 +9,7 @@ struct Pool {
   bool accumulate;
 };
 
-// The pixels of a window that are there.
+// The pixels of a window that lie within the picture.
 struct Frame {
   int64_t y, y_end, x, x_end;
 };
@@ -25,7 +25,7 @@ __device__ inline float share_of(const Frame &f) {
   return 1.0F / (float)((f.y_end - f.y) * (f.x_end - f.x));
 }
 
-// Position of the largest element of a window, the first of equal ones; a NaN is the largest.
+// Returns the index of the largest element of a window; of equal elements the first, and NaN counts as the largest.
 template <typename T>
 __device__ inline int64_t largest_of(const T *x, const tws_windows &w, const Frame &f, int64_t sample,
                                      int64_t channel) {
@@ -58,9 +58,9 @@ __global__ void __launch_bounds__(BLOCK) pool(const T *x, T *y, Pool p) {
   }
 }
 
-// Every window over a pixel is looked at: sums have one order.
+// A thread adds the gradients of all windows that contain its pixel in a fixed order.
 template <typename T, bool AVERAGE>
-__global__ void __launch_bounds__(BLOCK, 1)  // registers rather than more blocks
+__global__ void __launch_bounds__(BLOCK, 1)  // one block per multiprocessor is enough: more registers are faster here
     pool_grad(const T *dy, const T *x, T *dx, Pool p) {
   const tws_windows &w = p.w;
   EACH_ITEM(i, w.samples * w.height * w.width * w.in) {

@@ -1,5 +1,5 @@
-// Weights in few bits: codes times the scales of their blocks. Bound by memory bandwidth: a thread has two elements, so
-// that adjacent threads access adjacent memory.
+// Quantized weights of 8 or 4 bits: codes times the scales of their blocks. The kernels are bound by memory bandwidth:
+// a thread processes two elements, so that adjacent threads access adjacent memory.
 #include "models/quantized.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -15,8 +15,8 @@ Levels levels_of(int type) {
   return {TWS_NF4_LEVELS};
 }
 
-// Scales of blocks, as floats, each with a minimum if the type of codes has one, or as codes with the mean and the step
-// size of their group.
+// Scales of blocks as floats, with a minimum for each block if the code type has one; CodedScales: scales as 8-bit
+// codes, with a mean and a step size for each group.
 struct Scales {
   const float *of;
   int each;
@@ -75,8 +75,9 @@ tws_code run(const tws_cuda_call *call, const S &scales, T *w, tws_error *err) {
   return launched(err);
 }
 
-// A block of threads for each output row and token: its threads divide the columns. bits of a code, and the number of
-// floats that a block of weights has (each): tws_code_bits(), tws_code_scales().
+// Computes y = x W^T + bias for coded weights W. A block of threads computes one output of one token; its threads
+// divide the columns. bits: of a code, tws_code_bits(); each: number of floats for a block of weights,
+// tws_code_scales().
 template <typename T>
 __global__ void coded_linear(const T *x, const uint8_t *codes, const float *scales, const T *bias, T *y, int64_t tokens,
                              int64_t out, int64_t in, int64_t block, int type, int bits, int each, Levels level) {

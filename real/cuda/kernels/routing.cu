@@ -1,6 +1,6 @@
-// Tokens to experts and back: the router, its gradient, and the copies of rows between tokens and slots. Experts are
-// chosen token by token; which of the routes are kept, and in which slots, is decided expert by expert: a block
-// processes all routes in order, so that nothing depends on timing.
+// Routing of tokens to experts: the router, its gradient, and the copies of rows between tokens and slots. Experts are
+// chosen for each token; then, for each expert, a block processes all its routes in order and decides which are kept
+// and in which slots, so that nothing depends on timing.
 #include "models/routing.h"
 #include "real/cuda/kernels/common.cuh"
 
@@ -48,7 +48,8 @@ __device__ uint32_t random_word(const Router &r, int what, int64_t token, int64_
 
 // ---- probabilities and choices: a warp for each token ----
 
-// The larger of two, of equal ones the first; NaN is never larger.
+// A score and its expert; larger() returns the larger of two, and of equal ones the one with the lower index; NaN is
+// never larger.
 struct Candidate {
   float x;
   int expert;  // -1: none
@@ -86,7 +87,7 @@ __device__ void sigmoid_row(const Router &r, const T *logits, float *p, int lane
   for (int e = lane; e < r.experts; e += WARP) p[e] = 1.0F / (1.0F + expf(-to_float(logits[e])));
 }
 
-// Score of a group: its largest score, or for sigmoids the sum of its two largest.
+// Returns the score of a group of experts: its largest score, or for sigmoids the sum of its two largest.
 __device__ float group_score(const Router &r, const float *x, int64_t group) {
   const int64_t each = r.experts / r.groups;
   float first = x[group * each], second = each > 1 ? -CUDART_INF_F : 0;
@@ -97,7 +98,8 @@ __device__ float group_score(const Router &r, const float *x, int64_t group) {
   return r.sigmoid ? first + second : first;
 }
 
-// Experts of groups before which come as many as are kept, of equal ones the first, cannot be chosen.
+// Excludes the experts of all groups but the `kept_groups` with the largest scores; of groups with equal scores the
+// first are kept.
 __device__ void leave_groups_out(const Router &r, float *x, float *score, int lane) {
   const int64_t each = r.experts / r.groups;
   for (int64_t g = lane; g < r.groups; g += WARP) score[g] = group_score(r, x, g);
@@ -111,8 +113,8 @@ __device__ void leave_groups_out(const Router &r, float *x, float *score, int la
   __syncwarp();
 }
 
-// While experts are chosen, the array of probabilities holds their scores: the logits, or, if a bias is added or
-// sigmoids are compared by groups, the probabilities plus the bias.
+// Chooses the experts of each token. Meanwhile the array of probabilities holds their scores: the logits, or, if a bias
+// is added or sigmoids are compared by groups, the probabilities plus the bias.
 template <typename T>
 __global__ void choose(Router r, const T *all) {
   const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
@@ -163,7 +165,7 @@ __global__ void choose(Router r, const T *all) {
 
 // ---- slots: a block for each expert ----
 
-// Sort key of the routes of an expert: non-negative floats are ordered as their bits are.
+// Returns the sort key of an expert's route: non-negative floats are ordered as their bits are.
 __device__ uint32_t score_of(const Router &r, int64_t at) {
   if (r.keeps == TWS_KEEPS_RANDOM) return random_word(r, TWS_ROUTING_KEEPS, at / r.choices, r.choices, at % r.choices);
   return bits_of<uint32_t>(r.weights[at]);
@@ -203,8 +205,8 @@ __global__ void count_routes(Router r) {
   if (threadIdx.x == 0) r.counts[expert * TWS_EXPERT_COUNTS + TWS_COUNT_ROUTED] = routed;
 }
 
-// With packs an expert's slots begin after those of the previous experts in its pack, in the order of routes; routes
-// that exceed the pack are dropped, which the engine reports as an error.
+// Assigns each expert's routes to slots. With packs an expert's slots begin after those of the previous experts in its
+// pack, in the order of routes; routes that exceed the pack are dropped, which the engine reports as an error.
 __global__ void fill_slots(Router r, double *mean) {
   __shared__ int scratch[BLOCK / WARP];
   __shared__ double sums[BLOCK / WARP];
@@ -336,7 +338,7 @@ __global__ void router_grad(RouterGrad g, T *dlogits) {
     float kept = 0, common = 0, scale = g.scale, mean = 0, chosen = 0;
     for (int c = 0; c < g.choices; ++c)
       if (chosen_by[c] >= 0) kept += p[chosen_by[c]];
-    if (g.renormalizes) {  // of weights that were divided by their sum
+    if (g.renormalizes) {  // the gradient of weights that were divided by their sum
       scale /= kept > TWS_ROUTING_LEAST ? kept : TWS_ROUTING_LEAST;
       for (int c = 0; c < g.choices; ++c)
         if (chosen_by[c] >= 0 && kept > TWS_ROUTING_LEAST) common += dweights[c] * (p[chosen_by[c]] / kept);
@@ -381,7 +383,8 @@ __device__ void clear_row(const Rows &r, T *row) {
   for (int64_t i = (int64_t)threadIdx.x * V; i < r.width; i += (int64_t)blockDim.x * V) store(row + i, zeros);
 }
 
-// Blocks below `routes` have a route each, the following blocks the unused slots of an expert each.
+// Copies tokens to the slots of their routes: a block below `routes` copies the row of one route; each following block
+// clears one slot if no route fills it.
 template <int V, typename T>
 __global__ void dispatch(Rows r, const T *x, T *slots) {
   const int64_t routes = r.tokens * r.choices, all = routes + r.experts * r.capacity;
@@ -397,7 +400,7 @@ __global__ void dispatch(Rows r, const T *x, T *slots) {
   }
 }
 
-// A token's sum of the rows of its routes; weights NULL: all 1.
+// Computes, for each token, the weighted sum of the slots of its routes; weights NULL: all weights are 1.
 template <int V, typename T>
 __global__ void gather(Rows r, const T *slots, const float *weights, T *y, int adds) {
   for (int64_t t = blockIdx.x; t < r.tokens; t += gridDim.x)
@@ -443,7 +446,7 @@ __global__ void combine_grad(Rows r, const T *dy, const T *slots, const float *w
   }
 }
 
-// Rows that can be accessed in packs of 16 bytes, or one by one.
+// Returns true if rows at all these addresses can be accessed in packs of 16 bytes.
 template <typename T, typename... Addresses>
 bool in_packs(int64_t width, Addresses... address) {
   return (packable<Width<T>::value>(address, width) && ...);

@@ -1,9 +1,9 @@
-// Gradients of embedding tables by rows: models/operators_sparse.def.
+// Gradients of embedding tables that are exchanged as rows: models/operators_sparse.def.
 #include "real/cuda/kernels/common.cuh"
 
 namespace {
 
-// The row of the table that a token's id selects; -1: none.
+// Returns the row of the table that a token's id selects, or -1 if this rank's table does not have it.
 __device__ int64_t row_of(const int32_t *ids, int64_t token, int64_t first_id, int64_t vocabulary) {
   const int64_t row = ids[token] - first_id;
   return row >= 0 && row < vocabulary ? row : -1;
@@ -55,7 +55,8 @@ tws_code run_rows(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
-// Adds the rows of one rank, whose places are distinct: no two threads have one element.
+// Adds the rows of one rank to the table. `places` (row + 1) of one rank are distinct, so no two threads add to the
+// same element.
 template <typename R, typename T>
 __global__ void add_rows(const int32_t *places, const R *rows, T *table, int64_t tokens, int64_t width,
                          int64_t vocabulary) {

@@ -8,7 +8,7 @@
 
 enum { MAX_THREADS = 256 };
 
-/* The part of a matrix that an operation has: elements [first, first + count) of rows of `columns` elements. */
+/* The range of a matrix that one operation processes: elements [first, first + count) of a matrix of rows x columns. */
 typedef struct matrix_part {
   int64_t rows, columns, first, count;
 } matrix_part;
@@ -94,7 +94,7 @@ HOST_KERNEL(factor_moments) {
 typedef struct change_job {
   const tws_host_call *call;
   matrix_part part;
-  float clip, least, mean; /* least: of an estimate; mean: of the moments of rows, at least epsilon */
+  float clip, least, mean; /* least: lower limit of a second moment; mean: mean of the row moments, at least epsilon */
 } change_job;
 
 static void change_task(void *arg, int thread, int threads) {

@@ -266,7 +266,7 @@ typedef struct score_tile {
   float slope;                           /* slope of the linear bias of this head */
   const float *biases;   /* relative biases by distance, starting with that of the first query and the first key; or
                           * NULL */
-  float *bias_gradients; /* gradients of these biases, or NULL */
+  float *bias_gradients; /* gradients of `biases`, or NULL */
   int diagonal;          /* 1: causal attention on the diagonal, where a query sees keys up to its own position */
 } score_tile;
 
@@ -297,7 +297,8 @@ VECTOR_INLINE void row_limits(const shape *s, const score_tile *t, const int pla
 
 static const vi LANE = V_LANE_NUMBERS;
 
-/* Returns the index of the first bias by distance for row i. */
+/* Returns the position of a key relative to the query of row i, which is the index of their bias; `column`: the key's
+ * column in the tile. */
 VECTOR_INLINE int64_t distance_at(const score_tile *t, int64_t i, int64_t column) {
   return t->key + column - t->query - i;
 }
@@ -726,7 +727,7 @@ HOST_KERNEL(attention_grad) {
   return attention_either(call, 1, backward_item, err);
 }
 
-/* ---- parts of one softmax ---- */
+/* ---- merging attention results of two ranges of keys ---- */
 
 static void merge_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;

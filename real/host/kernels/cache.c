@@ -73,7 +73,7 @@ typedef struct cached_queries {
   int64_t count, width; /* number of query heads; elements of a head, rounded up to whole vectors */
   float query[GROUP][MOST_HEAD], sum[GROUP][MOST_HEAD], score[GROUP][KEYS_AT_ONCE];
   float largest[GROUP], total[GROUP], slope[GROUP];
-  float meaning[256]; /* of a cache in e4m3: the number of each code */
+  float meaning[256]; /* value of each 8-bit code, for a cache in e4m3 */
 } cached_queries;
 
 /* Reads a row of a cache in e4m3 or another type. `out` has room for whole vectors. */
@@ -87,7 +87,7 @@ VECTOR_INLINE void read_row(tws_dtype T, const void *cache, int64_t first, int64
   }
 }
 
-/* As FOR_TYPE, for the type of a cache. */
+/* Runs the statement with T as the type of a cache: as FOR_TYPE, but also for e4m3. */
 #define FOR_CACHE_TYPE(type, T, ...)  \
   do {                                \
     if ((type) == TWS_E4M3) {         \

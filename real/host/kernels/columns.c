@@ -2,7 +2,8 @@
 #include "models/operator.h"
 #include "real/host/kernels/kernels.h"
 
-/* ---- sums of |x| by column: threads share columns, so that a sum has one order for any number of them ---- */
+/* ---- sums of |x| by column: a thread sums whole columns, so that the order of a sum does not depend on the number of
+ * threads ---- */
 
 enum { TILE = 256 }; /* number of columns that are summed at once */
 
@@ -53,8 +54,8 @@ HOST_KERNEL(column_norms) {
   return TWS_OK;
 }
 
-/* ---- the largest: numbers that are not negative are ordered as their bits are. The bits of the least that is chosen
- * are found from the highest down ---- */
+/* ---- the largest norms: non-negative floats are ordered as their bits are, so the bits of the smallest chosen norm
+ * are determined from the highest bit down ---- */
 
 static uint32_t bits_of(const float *norms, int64_t column) {
   uint32_t bits;

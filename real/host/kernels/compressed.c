@@ -176,7 +176,7 @@ typedef struct update_job {
   float lr, epsilon, decay, summed_lr;
 } update_job;
 
-/* hyper: index of the operand with the hyperparameters. */
+/* Reads the constants of an update. hyper: index of the operand with the hyperparameters. */
 static update_job job_of(const tws_host_call *call, int hyper) {
   const float *values = call->operand[hyper];
   return (update_job){.call = call,
@@ -186,7 +186,7 @@ static update_job job_of(const tws_host_call *call, int hyper) {
                       .summed_lr = values[TWS_HYPER_SUMMED_LR]};
 }
 
-/* Copies the weights to the last operand, of 16 bits. */
+/* Copies the weights to the last operand, whose type has 16 bits. */
 static void copy_weights(const tws_host_call *call, host_range r) {
   const int last = call->count - 1;
   FOR_TYPE(call->dtype[last], P, EACH_VECTOR(i, n, r.begin, r.end, {

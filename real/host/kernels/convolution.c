@@ -10,8 +10,8 @@ typedef struct convolution {
   const void *from;    /* pictures, or their gradient */
   void *to;            /* pictures, or their gradient */
   void *patches;       /* patches of the pictures that are being processed */
-  int64_t first, rows; /* first: pixels before these pictures; rows: pixels of these pictures; on the side that has
-                        * more */
+  int64_t first, rows; /* rows: number of pixels (inputs or outputs, as the task requires) of the pictures that are
+                        * being processed */
   tws_dtype type;      /* type of the pictures' elements */
   int64_t windows;     /* number of windows of one picture */
   int accumulate;
@@ -32,7 +32,7 @@ static int64_t size_of(tws_dtype type) {
   return type == TWS_F32 ? 4 : 2;
 }
 
-/* Returns the address of the first of these pictures, if each has `numbers` elements. */
+/* Returns the address of picture number `first`; each picture has `numbers` elements. */
 static void *pictures(void *base, tws_dtype type, int64_t first, int64_t numbers) {
   return at_mutable(type, base, first * numbers);
 }
@@ -97,7 +97,8 @@ static void add_operand(part *p, void *operand, tws_dtype dtype) {
   p->dtype[p->count++] = dtype;
 }
 
-/* Runs another kernel on these pictures: a product of rows x out x in elements, or an elementwise kernel. */
+/* Runs another kernel on the pictures that are being processed: a product of rows x out x in elements, or an
+ * elementwise kernel. */
 static tws_code run_part(const convolution *c, tws_host_function run, const int64_t d[3], uint32_t flags, const part *p,
                          tws_error *err) {
   const tws_work work = {.dtype = (uint8_t)c->type, .flags = flags, .d = {d[0], d[1], d[2]}};

@@ -69,8 +69,8 @@ typedef struct quantize_job {
   float multiplier;
 } quantize_job;
 
-/* Quantizes a tile of rows and one vector of columns. The transposed result is written in contiguous ranges as long as
- * the tile is high. */
+/* Quantizes a tile of rows and one vector of columns. The transposed codes are written in contiguous ranges, each with
+ * one code for every row of the tile. */
 VECTOR_INLINE void quantize_tile(tws_dtype T, tws_dtype C, const quantize_job *job, host_range rows, int64_t column,
                                  int n) {
   const tws_host_call *call = job->call;

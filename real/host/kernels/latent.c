@@ -119,7 +119,7 @@ HOST_KERNEL(latent_grad) {
   return latent_either(call, 1, err);
 }
 
-/* ---- some columns of each block ---- */
+/* ---- copies of some adjacent columns of each block ---- */
 
 static void part_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;

@@ -138,7 +138,7 @@ HOST_KERNEL(heads_unpack) {
   return TWS_OK;
 }
 
-/* ---- queries apart from keys and values ---- */
+/* ---- queries in one tensor, keys and values in another ---- */
 
 /* Elements per token of queries, of keys and values, and in total. */
 typedef struct split_layout {

@@ -221,14 +221,14 @@ static void panel_task(void *arg, int thread, int threads) {
   }
 }
 
-/* ---- few rows of A, as those of the tokens of a decode: bound by reading B ---- */
+/* ---- products with few rows of A, as in decoding, whose time is that of reading B ---- */
 
 /* AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops
  * at the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
 enum { AHEAD = 4096, LINE = 64 };
 
-/* Adds products of 2 LANES adjacent bfloat16 numbers, those with even and with odd numbers to different sums: the upper
- * and the lower halves of 32 bits become float32 without being moved to other lanes. */
+/* Adds products of 2 LANES adjacent bfloat16 numbers, those those with even and those with odd index into different
+ * sums: the upper and the lower halves of 32 bits become float32 without being moved to other lanes. */
 VECTOR_INLINE void add_bf16_pairs(const void *w, const void *x, vf *even, vf *odd) {
   vu a, b;
   memcpy(&a, w, sizeof a);
@@ -341,7 +341,7 @@ static tws_code activate(const tws_host_call *call, tws_kernel kernel, int64_t c
   return kernel == TWS_KERNEL_GELU ? TWS_HOST(gelu)(&part, err) : TWS_HOST(gelu_grad)(&part, err);
 }
 
-/* Reads the scales of an 8-bit product, which are its last two operands. */
+/* Sets the scales of an 8-bit product, which are its last two operands. */
 static void take_codes(product *p) {
   const tws_host_call *call = p->call;
   if (!(call->work->flags & TWS_FP8)) return;

@@ -9,12 +9,12 @@ static int is_skipped(const tws_host_call *call, int metrics) {
   return ((const double *)call->operand[metrics])[TWS_METRIC_CLIP] == 0;
 }
 
-/* Returns the larger number; a NaN is the larger one. */
+/* Returns the larger number, or NaN if one of them is NaN. */
 static double larger_of(double a, double b) {
   return b > a || isnan(b) ? b : a;
 }
 
-/* Cuts a number to [least, most]; NaN stays NaN. */
+/* Limits a number to [least, most]; NaN stays NaN. */
 static double cut_to(double x, double least, double most) {
   return x > most ? most : x < least ? least : x;
 }
@@ -92,7 +92,7 @@ HOST_KERNEL(fresh_moments) {
   return TWS_OK;
 }
 
-/* ---- lists of all parameters, which are short ---- */
+/* ---- kernels whose operands have a few numbers for each parameter of the model, and so are short ---- */
 
 HOST_KERNEL(lamb_factors) {
   (void)err;

@@ -4,7 +4,7 @@
 
 enum { SPAN = 256 };
 
-/* Writes codes in units of their scale. */
+/* Writes the values of codes, in units of the scale of their block, to `out`. */
 static void read_codes(const uint8_t *codes, int64_t first, int64_t count, int type, float *out) {
   static const float nf4[16] = TWS_NF4_LEVELS, int4[16] = TWS_INT4_LEVELS, plain[16] = TWS_UNSIGNED_LEVELS;
   const float *level = type == TWS_CODES_NF4 ? nf4 : type == TWS_CODES_INT4 ? int4 : plain;

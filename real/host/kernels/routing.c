@@ -350,7 +350,8 @@ HOST_KERNEL(router) {
 
 /* ---- gradient of the router ---- */
 
-/* Computes one row of the gradient. z: derivative of the z-loss with respect to the logarithm of the token's sum. */
+/* Computes one row of the gradient. z: derivative of the z-loss with respect to the logarithm of the token's sum of
+ * exponentials. */
 static void router_grad_row(const tws_host_call *call, int64_t token, const float *balance, float z) {
   const int64_t experts = call->work->d[1], choices = call->work->d[2];
   const float *dweights = (const float *)call->operand[0] + token * choices;
@@ -372,7 +373,7 @@ static void router_grad_row(const tws_host_call *call, int64_t token, const floa
   for (int64_t e = 0; e < experts; ++e) mean += p[e] * balance[e];
   for (int64_t c = 0; c < choices; ++c)
     if (chosen[c] >= 0) mean += p[chosen[c]] * (dweights[c] - common) * scale;
-  mean -= z; /* the z-loss adds z for each probability */
+  mean -= z; /* the z-loss adds z times each probability to the gradient */
   FOR_TYPE(call->dtype[4], T, EACH_VECTOR(e, n, 0, experts, {
              vf slope = v_get(TWS_F32, balance, e, n) - (sigmoid ? 0 : mean);
              for (int64_t c = 0; c < choices; ++c) {
@@ -451,7 +452,7 @@ HOST_KERNEL(dispatch) {
   return TWS_OK;
 }
 
-/* Computes a token's sum of the rows of its routes; weights NULL: all are 1. */
+/* Computes, for a token, the weighted sum of the slots of its routes; weights NULL: all weights are 1. */
 static void gather_row(const tws_host_call *call, int64_t token, const int32_t *routes, const float *weights, void *to,
                        int adds) {
   const int64_t width = call->work->d[1], choices = call->work->d[3];

@@ -1,7 +1,8 @@
-/* Gradients of embedding tables by rows: models/operators_sparse.def. */
+/* Gradients of embedding tables that are exchanged as rows: models/operators_sparse.def. */
 #include "real/host/kernels/kernels.h"
 
-/* Moves the rows of some tokens. Tokens with a place have different rows, so that threads do not share one. */
+/* Moves rows from the table to the rows to send. Only the first token with an id has a place in the table, so that no
+ * two threads move the same row. */
 static void embedding_rows_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t width = call->work->d[1];
@@ -38,7 +39,7 @@ HOST_KERNEL(embedding_rows) {
   return TWS_OK;
 }
 
-/* Adds some columns of all rows, in order. */
+/* Adds some columns of the rows of all ranks to the table, in order. */
 static void add_rows_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const int64_t *d = call->work->d, width = d[1];
