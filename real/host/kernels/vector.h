@@ -1,7 +1,7 @@
-/* Vectors as long as a register of the instruction set: compilers split longer ones through memory, which made a product
- * of a matrix and a vector in AVX2 2.5 times as long as reading the matrix. Sums are therefore added in another order on
- * another instruction set. Loads and stores convert from and to the storage type; if it is a compile-time constant the
- * selection is free. */
+/* Vectors as long as a register of the instruction set: compilers split longer ones through memory, which made a
+ * product of a matrix and a vector in AVX2 2.5 times as long as reading the matrix. Sums are therefore added in another
+ * order on another instruction set. Loads and stores convert from and to the storage type; if it is a compile-time
+ * constant the selection is free. */
 #ifndef TWS_REAL_HOST_KERNELS_VECTOR_H
 #define TWS_REAL_HOST_KERNELS_VECTOR_H
 
@@ -269,8 +269,8 @@ VECTOR_INLINE void v_put(tws_dtype type, void *base, int64_t index, vf x, int n)
   v_put_half((uint16_t *)base + index, v_narrow(type, x), n);
 }
 
-/* Runs the statement for i = begin, begin + LANES, ... with n = LANES, and finally for the remaining elements with n = their
- * number. */
+/* Runs the statement for i = begin, begin + LANES, ... with n = LANES, and finally for the remaining elements with n =
+ * their number. */
 #define EACH_VECTOR(i, n, begin, end, ...)       \
   do {                                           \
     int64_t i = (begin);                         \
