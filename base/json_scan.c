@@ -108,7 +108,7 @@ static tws_code skip_space(scanner *s) {
       }
     } else if (c == '/' && next == '*') {
       int line = s->line, column = s->column;
-      int open = 2; /* skips the opening slash and star, so that this star cannot end the comment */
+      int open = 2; /* 2 characters, so that the first star is not taken for the one that closes the comment */
       while (open > 0 || !(s->text[s->at] == '*' && s->text[s->at + 1] == '/')) {
         if (!peek(s)) return REFUSE_AT(s, line, column, "close it with */", "the comment opened here never ends");
         if (open > 0) open--;
