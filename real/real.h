@@ -273,7 +273,7 @@ typedef struct tws_virtual_api {
   tws_code (*meet)(tws_virtual *ranks, tws_program program, const tws_run_member *members, uint32_t count,
                    tws_error *err);
   tws_code (*end)(tws_virtual *ranks, double seconds, tws_step_report *report, tws_error *err);
-  /* After a step: returns 1 if a delayed update of the host is due, and sets *program to the program of the update. Then
+  /* After a step: returns 1 if a delayed update of the host is due, and sets *program to its program. Then
    * apply_begin(), every operation of that program, and apply_end() with the additional seconds. */
   int (*applies)(const tws_virtual *ranks, int64_t step, tws_program *program);
   tws_code (*apply_begin)(tws_virtual *ranks, tws_program program, tws_error *err);
