@@ -102,7 +102,8 @@ static tws_code profile(const tws_cli *cli, report *r, tws_error *err) {
   tws_text text = {0};
   const tws_flops_view view = view_of(r);
   tws_flops_print(&view, &text);
-  tws_job_assumed_remark(cli, r->job, r->o->measured != NULL); /* predicted and measured times have the same layout */
+  /* says whether the times in the table above are predicted or measured, which its columns do not show */
+  tws_job_assumed_remark(cli, r->job, r->o->measured != NULL);
   return tws_out_text(&text, err);
 }
 

@@ -16,7 +16,7 @@ static void add_link(cJSON *root, const char *key, const tws_link *link, int fab
   cJSON_AddNumberToObject(object, "latency_s", link->latency_s);
 }
 
-/* Adds a box's published figures: nominal rates and their sources. */
+/* Adds the published nominal rates of a server model (dgx-h100, p4d.24xlarge, ...) and their sources. */
 static void add_box(cJSON *root, const char *name) {
   const tws_box *box = tws_box_find(name, strcspn(name, ":"));
   char text[256];

@@ -91,7 +91,7 @@ pid_t tws_watch_pid(const tws_watch *w, int rank) {
 /* ---- reading the state of the ranks ---- */
 
 /* Finds the processes of ranks on this machine: they are children of mpirun, which passes each its number. The search
- * is repeated until all ranks have connected, since one may be stopped before it reports anything. */
+ * is repeated until all ranks have connected, since a rank may be suspended by a signal before it reports anything. */
 static void find_processes(tws_watch *w) {
   enum { MOST = 1024 };
   pid_t children[MOST];

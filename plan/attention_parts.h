@@ -71,9 +71,9 @@ int64_t tws_chunk_first_token(const tws_lower *l);
 /* With attention in chunks, a sequence-parallel rank has a part of each chunk. Returns 1 if there are several such
  * parts of a sample with other ranks' tokens between them. */
 int tws_has_token_parts(const tws_lower *l);
-/* The first returns the number of these parts in a micro-batch; the second the tokens of part `part` in an operand of
- * all tokens; the third the rows of their positions in the position table of an EMBEDDING module, of which `table` is
- * the whole operand. */
+/* Parts of chunks that a sequence-parallel rank has: the first function returns their number in a micro-batch; the
+ * second the tokens of part `part` in an operand of all tokens; the third the rows of their positions in the position
+ * table of an EMBEDDING module, of which `table` is the whole operand. */
 int tws_token_parts(const tws_lower *l);
 tws_operand tws_part_of_tokens(const tws_lower *l, tws_operand tokens, int part);
 tws_operand tws_positions_of_part(const tws_lower *l, const tws_module *m, tws_operand table, int part);

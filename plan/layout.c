@@ -415,9 +415,10 @@ static uint64_t lower_bound(const layout *l) {
   return most;
 }
 
-/* Determines which buffers are short-lived: those that live for at most 1 / `part` of a micro-batch. Life is measured
- * in the computations of modules, of which the first micro-batch is the whole, so that it depends neither on how many
- * micro-batches follow nor on how much of a bucket this rank keeps, and all replicas have equal layouts. */
+/* Determines which buffers are short-lived: those that live for at most 1 / `part` of a micro-batch. A
+ * lifetime is the number of computations of modules in it, relative to that of the first micro-batch, so that it
+ * depends neither on the number of micro-batches nor on how much of a bucket this rank keeps: replicas have equal
+ * layouts. */
 static void classify_ends(layout *l, uint32_t part) {
   const tws_plan *plan = l->plan;
   uint32_t ops = 0;

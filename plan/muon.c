@@ -146,7 +146,7 @@ typedef struct matrix {
   uint64_t elements;     /* number of elements; stage 3: with the padding of the ranks' shards */
   uint64_t first, count; /* the part that this rank updates: its first element in the matrix, and number of elements */
   uint64_t at;           /* index of the part's first element in the flat order */
-  uint32_t buffer[2];    /* plan buffers of the matrix and of the second one */
+  uint32_t buffer[2];    /* plan buffers of the two matrices of an iteration, which are input and output in turn */
 } matrix;
 
 static uint32_t make_buffer(tws_lower *l, const char *name, uint64_t elements) {

@@ -39,7 +39,7 @@ typedef struct group {
   uint32_t attention; /* the attention module of a group in chunks; TWS_NONE: the group has none */
 } group;
 
-/* largest number of modules after the first one, since the logits of a head are scaled and capped */
+/* largest number of modules of a group after its first one: the scaling and the capping of logits follow a head */
 enum { MOST_TILED = 3 };
 /* Returns 1 and writes the tiled group of module m to *g, if the module belongs to one; else returns 0. */
 static int tiled_group(const tws_lower *l, uint32_t m, group *g) {

@@ -162,7 +162,8 @@ static uint32_t starts_below(const uint64_t *starts, uint32_t count, uint64_t en
   return count;
 }
 
-/* Returns the offset at which frozen parameters begin. Updated weights are written to a disk in whole blocks, so frozen
+/* Returns the offset, in elements, at which frozen parameters begin after `stored` elements; where a gap is left there,
+ * its offset is appended to starts[*count]. Updated weights are written to a disk in whole blocks, so frozen
  * ones begin with a new block. */
 static uint64_t frozen_first(const tws_lower *l, uint64_t stored, uint64_t *starts, uint32_t *count) {
   const uint64_t over = l->offload.param_tier == TWS_TIER_DISK ? stored % TWS_DISK_ELEMENTS : 0;

@@ -83,7 +83,8 @@ typedef struct tws_sim {
   int host_flows;
   tws_sim_pattern *patterns;   /* per communicator: its flows */
   tws_sim_transfer *transfers; /* per rendezvous: its state since it started */
-  uint32_t *link_users; /* message fidelity, per link: 1 + the only communicator that uses it; NULL: not built yet */
+  /* message fidelity, per link: 1 + the communicator, where one alone uses it; NULL: not built yet */
+  uint32_t *link_users;
   double now_s;         /* time of the current event */
   double armed_s;       /* date of the engine's network alarm */
   uint64_t events, finished, operations; /* numbers of events, of finished operations, and of operations of all ranks */

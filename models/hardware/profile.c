@@ -117,8 +117,8 @@ static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *
 /* limits of a file's length, because the time of fits grows with the square of these numbers */
 enum { MAX_ENTRIES = 16384, MAX_SAMPLES = 16384 };
 
-/* Returns the family to which an entry belongs; creates the family if it does not exist. The array has room for two
- * families per entry. */
+/* Returns the family of an entry: the entries of one kernel, types, flags and number of threads; creates it if it does
+ * not exist. The array has room for two families per entry. */
 static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
   for (size_t i = 0; i < profile->family_count; i++) {
     tws_family *f = &profile->families[i];

@@ -88,7 +88,8 @@ HOST_KERNEL(top_columns) {
 
 /* ---- elements of chosen columns ---- */
 
-/* Copies between a block x of a matrix and y, the rows of its chosen columns, in either direction. */
+/* Copies the elements of chosen columns from a block x of a matrix to y, whose rows have only these columns; back: 1 to
+ * copy them from y to x. */
 #define MOVE_COLUMNS(E, x, y, back)                                                         \
   for (int64_t row = r.begin; row < r.end; ++row)                                           \
     for (int64_t i = 0; i < kept; ++i) {                                                    \
