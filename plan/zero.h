@@ -25,8 +25,8 @@ typedef struct tws_zero_part {
 tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* Assigns gradients to buckets in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
-/* zero_bucket_slots.c: the first returns 1 if all buckets reuse a few buffers; the second returns the buffer of a
- * bucket that begins; the third is called when a bucket has been copied out. */
+/* zero_bucket_slots.c: tws_zero_reuses_buffers() returns 1 if all buckets reuse a few buffers; tws_zero_bucket_begin()
+ * returns the buffer of a bucket that begins; tws_zero_bucket_end() is called when a bucket has been copied out. */
 int tws_zero_reuses_buffers(const tws_lower *l);
 uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket);
 void tws_zero_bucket_end(tws_lower *l, uint32_t bucket);
