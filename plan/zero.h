@@ -85,9 +85,10 @@ double tws_gradient_weight(const tws_lower *l);
  * range. tws_sparse_reduce() emits the operations. */
 int tws_sparse_next(const tws_lower *l, const tws_zero_class *c, uint64_t at, uint32_t *param, uint64_t *begin);
 void tws_sparse_reduce(tws_lower *l, const tws_zero_class *c, uint32_t param);
-/* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces the rank's
- * shards of the gradients of `params` among the ranks that have the same shards, after the last micro-batch;
- * tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels if groups span nodes. */
+/* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_begin() creates them;
+ * tws_groups_add_up() all-reduces the rank's shards of the gradients of `params` among the ranks that have the same
+ * shards, after the last micro-batch; tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels
+ * if groups span nodes. */
 void tws_groups_begin(tws_lower *l);
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count);
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count);
