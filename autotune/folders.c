@@ -152,7 +152,8 @@ static tws_code make_folder(const char *path, int follow, tws_error *err) {
                   strerror(errno));
 }
 
-/* Checks the folders before the search starts. */
+/* Fails with TWS_INVALID if the name of the result folder is too long, and with TWS_USAGE if the folder has results of
+ * an earlier search that must not be overwritten. */
 static tws_code tune_folders_check(const tws_tune_folders *folders, tws_error *err) {
   if (strlen(folders->results) > LONGEST_FOLDER ||
       (folders->experiments && strlen(folders->experiments) > LONGEST_FOLDER))

@@ -43,7 +43,7 @@ static int read_range(const char *text, tws_knee_sweep *out) {
   const char *dots = strstr(text, ".."), *at;
   char low[32];
   if (!dots || (size_t)(dots - text) >= sizeof low) return 0;
-  /* copies the text before "..", since a conversion of numbers would read "100." and leave one dot */
+  /* copies the text before "..", since the number parser would read "100." and leave one dot */
   snprintf(low, sizeof low, "%.*s", (int)(dots - text), text);
   at = read_number(low, &out->low, &first);
   if (!at || *at) return 0;

@@ -347,8 +347,8 @@ static tws_point_kind knobs_of_one(const tws_points *p, const tws_variant *v, co
   return d[TWS_DIGIT_OVERLAP] > 0 || (d[TWS_DIGIT_BUCKET] > 0 && !in_buckets) ? TWS_POINT_EQUAL : TWS_POINT_DISTINCT;
 }
 
-/* Returns 1 if the point has another than the first item of a list of stage 3's exchanges (TWS_EXCHANGE_KEYS), but is
- * of another stage, at which these have no effect. Only points with the first item are kept. */
+/* Returns 1 if the point differs from another point only in values of exchange lists (TWS_EXCHANGE_KEYS) that have no
+ * effect at its ZeRO stage: not at stage 3, and not the first item of a list. Such points are dropped. */
 static int has_idle_exchange(const tws_variant *v, const int *d) {
   for (int i = 0; i < TWS_EXCHANGE_COUNT; i++)
     if (i != TWS_EXCHANGE_EXPERT_NODES && v->stage != 3 && d[TWS_DIGIT_EXCHANGE + i] > 0) return 1;
@@ -458,8 +458,8 @@ static void nearest_batches(const tws_points *p, char *hint, size_t size) {
              (long long)least);
 }
 
-/* Fails with TWS_INVALID and the message that elasticity gives for the first number of ranks, if all of them are
- * replicas. */
+/* Fails with TWS_INVALID. The message is that of elasticity for the first number of ranks, where every rank is a
+ * replica. */
 static tws_code explain_elastic(const tws_points *p, tws_error *err) {
   tws_error why = {0};
   int64_t micro, accumulation;

@@ -75,12 +75,12 @@ static inline double tws_variant_samples(const tws_variant *v) {
  * defaults exclude it. EQUAL: it is legal, but another point has the same plan. DISTINCT: it is legal, and no earlier
  * point has the same plan. */
 typedef enum tws_point_kind { TWS_POINT_ILLEGAL, TWS_POINT_EQUAL, TWS_POINT_DISTINCT } tws_point_kind;
-/* Checks the properties that all members of a family share. A family is the divisions that differ only in their micro
- * batch. */
+/* Returns the kind of a family: the divisions that differ only in their micro batch. ILLEGAL, EQUAL: no member can be
+ * DISTINCT, by the properties that all members share. Writes the first member to *variant. */
 tws_point_kind tws_points_family(const tws_points *points, int64_t family, tws_variant *variant);
-/* Checks the properties that all points of a division share, whatever their ZeRO settings are. */
+/* Returns the kind of a division, by the properties that all its points share, whatever their ZeRO settings are. */
 tws_point_kind tws_points_division(const tws_points *points, int64_t division, tws_variant *variant);
-/* Checks the ZeRO settings of a point whose division is DISTINCT. */
+/* Returns the kind of a point, whose division must be DISTINCT, by its ZeRO settings. */
 tws_point_kind tws_points_knobs(const tws_points *points, int64_t number, tws_variant *variant);
 
 /* Calls `visit` with every DISTINCT point of the space in order, until `visit` returns 0. */

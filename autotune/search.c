@@ -286,7 +286,7 @@ static tws_code look_at_divisions(tws_search *s, double started_s, tws_divisions
   const tws_tune_request *request = s->request;
   TWS_TRY(tws_divisions_open(s->points, s->state->divisions, divisions, err));
   s->divisions = divisions;
-  /* the first half of a time limit is for divisions, the second for plans of the best */
+  /* The first half of the time limit is for bounds of divisions, the second for plans of the best divisions. */
   const double until_s = request->budget_s > 0 ? started_s + request->budget_s / 2 : 0;
   return tws_divisions_look(divisions, s->workers, until_s, s->tally, &s->swept->search_cpu_s, err);
 }

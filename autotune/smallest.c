@@ -226,7 +226,8 @@ static tws_code smallest_count(kind_search *s, int most_nodes, int *devices, tws
   list_counts(s, most_nodes);
   tws_code code = first_that_does(s, &s->counts, devices, err);
   const int found = *devices;
-  int below = found > own ? found / own : 1; /* fractions of a node are all rungs, so only nodes are refined */
+  /* Only numbers of whole nodes are refined, since all fractions of a node have been tried first. */
+  int below = found > own ? found / own : 1;
   while (--below > 0 && !is_rung(below)) {
   }
   for (int nodes = below + 1; code == TWS_OK && nodes * own < found; nodes++)

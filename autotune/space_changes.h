@@ -9,10 +9,10 @@ typedef struct tws_change {
   const char *recompute;
   /* micro_one: 1: reduces the micro batch, to 1 if necessary; shorten: divides the sequence length by this number */
   int stage, micro_one, shorten;
-  int tensor;                    /* 1: converts replicas into tensor ranks of a node */
-  int offload;                   /* offloads to the host: 1 the optimizer states, 2 the parameters too */
-  int tiles;                     /* number of tiles in which the largest linear layer is gathered */
-  int groups;                    /* number of mics_shard_size groups that are merged; -1: all */
+  int tensor;  /* 1: converts replicas into tensor ranks of a node */
+  int offload; /* offloads to the host: 1 the optimizer states, 2 the parameters too */
+  int tiles;   /* number of tiles in which the largest linear layer is gathered */
+  int groups;  /* number of mics_shard_size groups that are merged; -1: all */
 } tws_change;
 /* Returns change number `index`, from the least intrusive to the most; NULL after the last. */
 const tws_change *tws_change_at(size_t index);

@@ -56,7 +56,7 @@ tws_code tws_open_regular(const char *path, int *fd, tws_error *err) {
 
 /* ---- files that may be pipes ---- */
 
-static const double writer_s = 5.0; /* ^Seconds within which another process must open the pipe for writing. */
+static const double writer_s = 5.0; /* seconds within which another process must open a pipe for writing */
 
 /* Returns 1 if a process has the pipe open for writing, or has written to it. The function does not consume data of the
  * pipe. */

@@ -9,7 +9,7 @@
 
 typedef struct tws_host_memory {
   uint64_t total_bytes;     /* memory of the machine, or the control group's limit if that is less */
-  uint64_t available_bytes; /* ^bytes that this process can still allocate without swapping or exceeding the limit */
+  uint64_t available_bytes; /* bytes this process can still allocate without swapping or exceeding the limit */
   int limited;              /* 1: a control group's limit is less than the machine's memory */
 } tws_host_memory;
 

@@ -21,9 +21,9 @@ tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_j
 tws_code tws_json_read(const char *path, tws_json **out, tws_error *err); /* reads as tws_read_file() does */
 /* Reads and parses a file, which must be a regular one, as tws_read_regular() does. */
 tws_code tws_json_read_regular(const char *path, tws_json **out, tws_error *err);
-/* Parse a text or a file like the functions above, and accept Hjson if the text is not valid JSON: keys and texts
- * without quotes or in single ones, line ends in place of commas, no braces around the document. If both parsers fail,
- * the error is that of the parser whose error is later in the text. */
+/* Parse a JSON text or file, and accept Hjson if the text is not valid JSON: keys and texts without quotes or in single
+ * ones, line ends in place of commas, no braces around the document. If both parsers fail, the error is that of the
+ * parser whose error is later in the text. */
 tws_code tws_json_parse_hjson(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);
 tws_code tws_json_read_hjson(const char *path, tws_json **out, tws_error *err);
 /* Returns 1 if the text, which ends with a zero byte, is well-formed UTF-8, as all keys and strings of JSON must be. */

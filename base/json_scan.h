@@ -21,8 +21,9 @@ typedef struct tws_json_marks { /* marks of all values, in document order (a con
   size_t count, capacity;
 } tws_json_marks;
 
-/* Scans a text, which is modified and must be followed by a zero byte. The caller frees marks->items, also after an
- * error. */
+/* Scans a JSON text, which must be followed by a zero byte: fails with TWS_INVALID if it is no valid JSON, replaces
+ * comments and trailing commas in it by blanks, and stores the values' positions in *marks. The caller frees
+ * marks->items, also after an error. */
 tws_code tws_json_scan(char *text, size_t length, const char *name, tws_json_marks *marks, tws_error *err);
 
 /* Returns JSON's spelling of a Python literal (True, False, None) for messages, or NULL if the text of `length` bytes

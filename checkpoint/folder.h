@@ -28,7 +28,8 @@ void tws_folder_unlock(int lock); /* -1 is allowed */
 /* Returns 1 if the folder has at least one checkpoint, else 0. */
 int tws_folder_has_checkpoints(const char *folder);
 int tws_folder_same(const char *a, const char *b);
-/* Checks that `bytes` bytes can be written into the folder; fails with TWS_IO, naming the needed and the free bytes. */
+/* Fails with TWS_IO for lack of disk space; the message names the needed bytes, `bytes`, and the free bytes,
+ * `there`. */
 tws_code tws_folder_room(const char *folder, uint64_t bytes, tws_error *err);
 /* Fails with that error; `there`: free bytes on the disk */
 tws_code tws_folder_refuse(const char *folder, uint64_t bytes, double there, tws_error *err);

@@ -69,8 +69,9 @@ double tws_cluster_crowding(const tws_cluster *cluster, double share);
  * built-in name. */
 tws_code tws_cluster_load(const char *spec, tws_cluster *out, tws_error *err);
 tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error *err);
-/* Return a cluster as the JSON of a cluster file, with all keys whose values are not the defaults (cluster_json.c), and
- * the JSON Schema of cluster files; NULL if memory is exhausted. The caller deletes them. */
+/* tws_cluster_to_json() returns a cluster as the JSON of a cluster file, with all keys whose values are not the
+ * defaults (cluster_json.c), or NULL if memory is exhausted; the caller deletes it. tws_cluster_print_schema() writes
+ * the JSON Schema of cluster files to `out`. */
 cJSON *tws_cluster_to_json(const tws_cluster *cluster);
 tws_code tws_cluster_print_schema(tws_text *out, tws_error *err);
 /* Sets cluster->nccl from "rings" or "nccl"; fails with TWS_USAGE for another word. */

@@ -375,8 +375,8 @@ static inline const char *tws_config_disk(const tws_config *config) {
   return parameters ? config->param_path : NULL;
 }
 
-/* Return 1 if the bfloat16 parameters are the only copy of the weights; the second function returns 1 if the
- * optimizer's moments are bfloat16 too. */
+/* tws_config_bf16_masters() returns 1 if the bfloat16 parameters are the only copy of the weights;
+ * tws_config_bf16_moments() returns 1 if the optimizer's moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
@@ -434,9 +434,9 @@ int64_t tws_config_node_ranks(const tws_config *config);
 /* Returns how many of `replicas` replicas form one node for ZeRO; 0 if ZeRO does not distinguish
  * nodes. */
 int tws_config_node_replicas(const tws_config *config, int64_t replicas);
-/* Return the number of replicas of one MiCS group, and the number of a group's replicas that are on one node; 0 if
- * there are no groups, or if groups do not span nodes. If there are sequence-parallel ranks, a group or a node may
- * consist of one replica. */
+/* tws_config_group_replicas() returns the number of replicas of one MiCS group, tws_config_group_node_replicas() the
+ * number of a group's replicas that are on one node; 0 if there are no groups, or if groups do not span nodes. If there
+ * are sequence-parallel ranks, a group or a node may consist of one replica. */
 int tws_config_group_replicas(const tws_config *config, int64_t replicas);
 int tws_config_group_node_replicas(const tws_config *config);
 /* Returns 1 if ranks that share experts run two-level all-to-alls, whose first level is inside groups of

@@ -27,8 +27,9 @@ double tws_figure_value(const tws_figure *list, const char *key);
 const char *tws_figure_source(const char *key, size_t length);
 /* Returns the key of the i-th source, in the order of the file, and sets *text; NULL after the last. */
 const char *tws_figure_source_nth(int i, const char **text);
-/* Return a list of figures as {"hbm_gb": {"value": 24, "confidence": "sourced", "sources": ["TPU_DB"]}, ...}, and the
- * sources that it names as {"TPU_DB": "...", ...}; NULL if memory is exhausted. The caller deletes them. */
+/* tws_figures_json() returns a list of figures as {"hbm_gb": {"value": 24, "confidence": "sourced", "sources":
+ * ["TPU_DB"]}, ...}, tws_figures_sources_json() the sources that it names as {"TPU_DB": "...", ...}; NULL if memory is
+ * exhausted. The caller deletes them. */
 cJSON *tws_figures_json(const tws_figure *list);
 cJSON *tws_figures_sources_json(const tws_figure *list);
 

@@ -115,8 +115,7 @@ void tws_config_betas(const tws_config *config, int64_t k, double *beta1, double
   cycle y = cycle_of(config);
   int64_t i = k - 1;
   *beta2 = 0.99; /* DeepSpeed sets beta2 to 0.99 from the first update on while beta1 cycles */
-  if (i < 0)
-    /* as in DeepSpeed: the lowest value before the first step, although the cycle begins at the highest */
+  if (i < 0)     /* as in DeepSpeed: the lowest value before the first step, although the cycle begins at the highest */
     *beta1 = low;
   else if ((double)i < y.total)
     *beta1 = high - (high - low) * cycle_scale(&y, i);

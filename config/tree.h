@@ -19,7 +19,7 @@ int tws_tree_put_text(cJSON *root, const char *path, const char *text);
  * documents after the first are errors too), and with TWS_UNSUPPORTED if the build has no library for the format. */
 tws_code tws_tree_read_yaml(const char *text, size_t length, const char *name, cJSON **out, tws_error *err);
 tws_code tws_tree_read_toml(const char *text, size_t length, const char *name, cJSON **out, tws_error *err);
-/* Trees of objects and scalars. */
+/* Write a tree of objects and scalars as YAML or TOML; they append the text to `out`. */
 void tws_tree_write_yaml(const cJSON *root, int indent, tws_text *out);
 void tws_tree_write_toml(const cJSON *root, const char *section, tws_text *out);
 

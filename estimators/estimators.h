@@ -56,9 +56,9 @@ typedef struct tws_path_result {
   double stream_busy_s[TWS_STREAM_COUNT];
   double phase_s[TWS_PHASE_COUNT]; /* per phase: busy seconds of the compute stream */
   /* exposed_s: seconds of the step in which the compute stream neither computes nor copies. Each of these seconds
-   * counts once: in bubble_s if the operation that the compute stream waits for waits for another rank (to reach a
-   * message or a collective, or to finish the step), else in axis_exposed_s of that operation. Communication on the
-   * compute stream itself is exposed. So exposed_s = bubble_s + the sum of axis_exposed_s. */
+   * counts once: in bubble_s if the operation that delays the compute stream is itself waiting for another rank (to
+   * reach a message or a collective, or to finish the step), else in axis_exposed_s of that operation. Communication on
+   * the compute stream itself is exposed. So exposed_s = bubble_s + the sum of axis_exposed_s. */
   double exposed_s, bubble_s, axis_exposed_s[TWS_REPORT_COUNT];
   /* The seconds of exposed_s that are due to offloading: to host kernels, to copies between device and host, to the
    * disk. */
@@ -136,8 +136,8 @@ typedef struct tws_bottleneck {
 } tws_bottleneck;
 tws_bottleneck tws_path_bottleneck(const tws_path_result *result);
 
-/* The first returns the seconds of a step that are exposed because of offloading, the second those because of
- * communication. */
+/* tws_path_offloading() returns the seconds of a step that are exposed because of offloading, tws_path_communicating()
+ * those that are exposed because of communication. */
 double tws_path_offloading(const tws_path_result *result);
 double tws_path_communicating(const tws_path_result *result);
 /* Returns `seconds` divided by the seconds of the step; 0 if the step takes no time. */

@@ -20,7 +20,7 @@ typedef struct tws_attention_form {
   uint64_t seed, step_bits;
   /* numbers of this rank's first sequence and head among those of all ranks; number of heads of all ranks */
   int64_t first_sequence, first_head, heads;
-  int64_t buckets, max_distance;             /* rows of the relative bias table, 0: no table; distance that it covers */
+  int64_t buckets, max_distance; /* rows of the relative bias table, 0: no table; distance that it covers */
 } tws_attention_form;
 
 #ifdef __cplusplus

@@ -94,8 +94,8 @@ typedef struct tws_arguments {
 } tws_arguments;
 extern const tws_arguments tws_no_arguments; /* all 0 */
 
-/* The first returns the FLOPs of one execution of a work (a multiply-add counts as 2), the second the bytes of its
- * operands, each read or written once. */
+/* tws_work_flops() returns the FLOPs of one execution of a work (a multiply-add counts as 2), tws_work_bytes() the
+ * bytes of its operands, each read or written once. */
 double tws_work_flops(const tws_work *work);
 double tws_work_bytes(const tws_work *work);
 
@@ -103,18 +103,20 @@ double tws_work_bytes(const tws_work *work);
 typedef enum tws_backend_kind { TWS_BACKEND_HOST, TWS_BACKEND_CUDA } tws_backend_kind;
 size_t tws_work_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 
-/* Return the workspace of ATTENTION and ATTENTION_GRAD on the host: the first in bytes for at most `threads` threads,
- * the second in floats for one thread. */
+/* Workspace of ATTENTION and ATTENTION_GRAD on the host: tws_host_attention_workspace() returns the bytes for at most
+ * `threads` threads, tws_host_attention_thread_floats() the floats for one thread. */
 enum { TWS_HOST_ATTENTION_TILE = 64 };
 size_t tws_host_attention_workspace(const tws_work *work, int threads);
 size_t tws_host_attention_thread_floats(const tws_work *work);
-/* Return the number of floats of one head's relative biases by distance, beginning with the largest distance of a key
- * before its query, and the number of gradient tables of all heads, which precede the threads' scratch memory. */
+/* tws_host_attention_distances() returns the number of floats of one head's relative biases by distance, beginning with
+ * the largest distance of a key before its query; tws_attention_bias_parts() the number of gradient tables of all
+ * heads, which precede the threads' scratch memory. */
 enum { TWS_HOST_ATTENTION_LEAD = 16 };
 size_t tws_host_attention_distances(const tws_work *work);
 size_t tws_attention_bias_parts(const tws_work *work, tws_backend_kind backend);
-/* Return the scratch memory of DISENTANGLED and DISENTANGLED_GRAD: the first in floats per thread of the host, the
- * second in bytes for either backend (on a device, the backward pass needs one float32 sum per query). */
+/* Scratch memory of DISENTANGLED and DISENTANGLED_GRAD: tws_host_disentangled_thread_floats() returns the floats per
+ * thread of the host, tws_disentangled_workspace() the bytes for either backend (on a device, the backward pass needs
+ * one float32 sum per query). */
 size_t tws_host_disentangled_thread_floats(const tws_work *work);
 size_t tws_disentangled_workspace(const tws_work *work, tws_backend_kind backend, int threads);
 

@@ -34,7 +34,7 @@ tws_patches tws_patches_of(const tws_work *work, tws_backend_kind backend);
  * accumulated over several sets of patches. With several groups it contains float32 weights, of which a device needs
  * TWS_CONVOLUTION_PARTS copies for the gradient of the weights. */
 size_t tws_convolution_workspace(const tws_work *work, tws_backend_kind backend);
-/* Returns the offset in bytes of these sums or weights in the workspace, which is the size of the patches. */
+/* Returns the offset in bytes of the float32 sums or weights in a convolution's workspace: the size of the patches. */
 size_t tws_convolution_patch_bytes(const tws_work *work, tws_backend_kind backend);
 #ifdef __cplusplus
 }

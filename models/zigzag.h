@@ -21,8 +21,8 @@ TWS_HOST_AND_DEVICE static inline int64_t tws_zigzag_token(int64_t seq, int64_t 
   return 2 * t >= seq && t < seq ? t : -1;
 }
 
-/* Return the position of the first token of rank `rank` of `ranks` in a sequence of `whole` tokens, and the gap between
- * its two chunks. */
+/* tws_zigzag_first() returns the position of the first token of rank `rank` of `ranks` in a sequence of `whole` tokens,
+ * tws_zigzag_gap() the gap between its two chunks. */
 static inline int64_t tws_zigzag_first(int64_t whole, int ranks, int rank) {
   return whole / (2 * ranks) * rank;
 }

@@ -55,8 +55,8 @@ static void add_tensor(const tws_lower *l, const tws_zero_class *c, uint32_t par
   list->count++;
 }
 
-/* Adds the tensors of a parameter: one, or, if several tensors are joined in the parameter that model files store
- * separately, each of them. c: the parameter's ZeRO class; NULL: the tensors are only counted. */
+/* Adds the tensors of a parameter: the parameter itself, or each of the tensors that are joined in it and that model
+ * files store separately. c: the parameter's ZeRO class; NULL: the tensors are only counted. */
 static void add_param(const tws_lower *l, const tws_zero_class *c, uint32_t param, tensor_list *list) {
   const tws_param *p = &l->network->params[param];
   const int64_t joined = p->fused[0] + p->fused[1] + p->fused[2];

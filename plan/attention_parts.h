@@ -8,8 +8,8 @@
 
 /* attention_parts.c: kernels that ring attention and chunked attention share. A row of `kv` has a token's key heads,
  * then its value heads. */
-/* The first copies the query heads to q, and the key and value heads to kv, of `tokens` tokens of the operand qkv; the
- * second adds q and kv to qkv. */
+/* tws_heads_split() copies the query heads to q, and the key and value heads to kv, of `tokens` tokens of the operand
+ * qkv; tws_heads_join() adds q and kv to qkv. */
 void tws_heads_split(tws_lower *l, const tws_module *m, int64_t tokens, tws_operand qkv, tws_operand q, tws_operand kv);
 void tws_heads_join(tws_lower *l, const tws_module *m, int64_t tokens, tws_operand q, tws_operand kv, tws_operand qkv);
 /* Returns the work of causal attention among `length` tokens of each of `samples` samples; and that of `queries`
@@ -71,9 +71,9 @@ int64_t tws_chunk_first_token(const tws_lower *l);
 /* With attention in chunks, a sequence-parallel rank has a part of each chunk. Returns 1 if there are several such
  * parts of a sample with other ranks' tokens between them. */
 int tws_has_token_parts(const tws_lower *l);
-/* Parts of chunks that a sequence-parallel rank has: the first function returns their number in a micro-batch; the
- * second the tokens of part `part` in an operand of all tokens; the third the rows of their positions in the position
- * table of an EMBEDDING module, of which `table` is the whole operand. */
+/* tws_token_parts() returns the number of the rank's separate ranges of tokens in a micro-batch. Range number `part`:
+ * tws_part_of_tokens() returns its tokens in an operand of all tokens, and tws_positions_of_part() the rows of its
+ * positions in the position table of an EMBEDDING module, whose whole operand is `table`. */
 int tws_token_parts(const tws_lower *l);
 tws_operand tws_part_of_tokens(const tws_lower *l, tws_operand tokens, int part);
 tws_operand tws_positions_of_part(const tws_lower *l, const tws_module *m, tws_operand table, int part);

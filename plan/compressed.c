@@ -109,7 +109,7 @@ typedef struct exchange {
   int ranks;
   /* signs: of this rank's tensors; received for its part; of the average of its part; of the averages of all parts */
   uint32_t codes, received, averages, all;
-  uint32_t scale[2], scales[2];            /* scales of tensors [0], of averages [1]: this rank's; those of all ranks */
+  uint32_t scale[2], scales[2]; /* scales of tensors [0], of averages [1]: this rank's; those of all ranks */
 } exchange;
 
 static uint32_t room(tws_lower *l, const char *name, tws_dtype dtype, uint64_t elements) {

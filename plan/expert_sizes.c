@@ -41,7 +41,8 @@ int64_t tws_expert_tokens(const tws_lower *l, const tws_module *m) {
   return (int64_t)tws_value_rows(l, m->in[1]);
 }
 
-/* The first input of a router and of a dispatch is tokens; that of the other modules is slots. */
+/* Returns the number of slots of one expert. The rows of the module's first input are slots, or, for a router and a
+ * dispatch, tokens. */
 int64_t tws_expert_slots(const tws_lower *l, const tws_module *m) {
   const int64_t rows = (int64_t)tws_value_rows(l, m->in[0]);
   const int has_slots = m->type == TWS_MODULE_EXPERT_LINEAR || m->type == TWS_MODULE_COMBINE;

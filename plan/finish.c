@@ -282,8 +282,8 @@ static void keep_checkpoints(finisher *f, uint32_t op, const uint32_t *last, che
 
 static void sweep_operations(finisher *f) {
   tws_plan *plan = f->plan;
-  /* all are 1 + the index of an operation: the last one per stream, per channel, and per stream of earlier
-   * micro-batches */
+  /* Each is 1 + the index of an operation, or 0: the last one on each stream, the last one on each channel, and the
+   * last one of earlier micro-batches on each stream. */
   uint32_t last[TWS_STREAM_COUNT], on_channel[TWS_CHANNEL_COUNT], left[EMPTIED] = {0};
   checkpoint_copies checkpoints = {.pass = 0};
   memset(last, 0, sizeof last);

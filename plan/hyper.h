@@ -9,8 +9,8 @@
 /* Fills the scalars of update number `update`, counted from 1. Returns the learning rate, not rounded to float32. */
 double tws_hyper_fill(const tws_config *config, int64_t update, double loss_scale, float hyper[TWS_HYPER_COUNT]);
 
-/* Does the same for all parameter groups of the configuration, whose scalars follow one another; the learning rate is
- * that of the first group. hyper: room for TWS_PARAM_GROUPS. */
+/* Fills the scalars of update number `update` for all parameter groups of the configuration, one group after another.
+ * Returns the learning rate of the first group. hyper: room for TWS_PARAM_GROUPS groups. */
 double tws_hyper_fill_groups(const tws_config *config, int64_t update, double loss_scale, float *hyper);
 
 /* Fills the scalars of an update that the host performs every few steps (plan/zenflow.c): the learning rate and the

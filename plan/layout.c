@@ -15,8 +15,8 @@ typedef struct space { /* the free ranges in the order of their addresses; no tw
 typedef struct layout {
   tws_builder *b;
   tws_plan *plan;
-  /* lists of the buffers whose first operation, or whose last operation, this is: heads per operation, next per
-   * buffer */
+  /* Lists of buffers by their first operation, and by their last operation: the head of each operation's list, and for
+   * each buffer the next one in the list. */
   uint32_t *starting, *starting_next, *ending, *ending_next;
   uint64_t *offset, *best;
   uint32_t *computed;           /* per operation: number of computations of modules before it */
@@ -51,8 +51,8 @@ static int is_here(const layout *l, uint32_t buffer) {
   return l->place[buffer] == l->here;
 }
 
-/* The first returns the operation from which on a buffer has its memory, the second the operation until which it has
- * it. Buffers of messages are in slots, for which operations wait. */
+/* begin_of() returns the operation from which on a buffer has its memory, end_of() the operation until which it has it.
+ * Buffers of messages are in slots, for which operations wait. */
 static uint32_t begin_of(const layout *l, uint32_t buffer) {
   return l->b->taken && !l->message[buffer] ? l->b->taken[buffer] : l->plan->buffers[buffer].first_op;
 }

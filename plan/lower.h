@@ -539,8 +539,8 @@ static inline uint32_t tws_module_weight_tiles(const tws_lower *l, uint32_t modu
   const uint32_t count = weight == TWS_NONE ? 0 : tws_weight_tile_count(l, weight);
   return count > 0 ? count : 1;
 }
-/* Returns the parameter of the whole network that a parameter of the local network is, or is a tile of, and writes the
- * index of its first element there. */
+/* Returns the parameter of the whole network to which a parameter of the local network corresponds (or belongs, as a
+ * tile), and sets *first to the index of its first element in that. */
 uint32_t tws_weight_tile_origin(const tws_lower *l, uint32_t param, uint64_t *first);
 /* Returns the parameter that a visit uses in place of its module's: the tile, or the parameter itself. */
 uint32_t tws_visit_param(const tws_lower *l, uint32_t param, uint32_t weight_tile);
@@ -558,13 +558,14 @@ static inline tws_operand tws_outputs_of(tws_operand vector, tws_outputs outputs
 /* Return 1 if the current visit is the first, or the last, visit of its layer in this pass. */
 int tws_is_first_weight_tile(const tws_lower *l, const tws_module *m);
 int tws_is_last_weight_tile(const tws_lower *l, const tws_module *m);
-/* The first returns the operand to which the current visit writes its outputs, the second copies them to their columns
- * of the layer's output, the third returns the columns of the output's gradient that the visit reads. */
+/* tws_outputs_make() returns the operand to which the current visit writes its outputs, tws_outputs_put() copies them
+ * to their columns of the layer's output, and tws_outputs_gradient() returns the columns of the output's gradient that
+ * the visit reads. */
 tws_operand tws_outputs_make(tws_lower *l, const tws_module *m);
 void tws_outputs_put(tws_lower *l, const tws_module *m, tws_operand outputs);
 tws_operand tws_outputs_gradient(tws_lower *l, const tws_module *m);
-/* frozen.c: the first finds the gradients that trained parameters need; the second returns 1 if a module has a backward
- * visit. */
+/* frozen.c: tws_frozen_begin() finds the gradients that trained parameters need; tws_module_goes_backward() returns 1
+ * if a module has a backward visit. */
 tws_code tws_frozen_begin(tws_lower *l);
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
@@ -603,8 +604,8 @@ void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, 
 /* The functions below are defined in lower.c. */
 /* Returns zeroed scratch memory for count + 1 elements of `bytes` bytes; NULL: the builder has failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
-/* The first returns the index of the plan's group of ranks along a set of axes; the second adds a group of the given
- * ranks. */
+/* tws_lower_group() returns the index of the plan's group of ranks along a set of axes; tws_lower_add_group() adds a
+ * group of the given ranks. */
 uint32_t tws_lower_group(tws_lower *l, tws_axes axes);
 uint32_t tws_lower_add_group(tws_lower *l, tws_axes axes, const int *members, int count);
 
@@ -713,8 +714,8 @@ uint32_t tws_routers(const tws_network *network, uint32_t before, uint64_t *expe
  * layer. */
 tws_code tws_expert_load_check(const tws_network *network, const char *load, tws_error *err);
 /* The functions below are defined in moe.c. */
-/* The first emits the update of router biases in the optimizer phase (twinspeed.expert_bias_rate). The second fails
- * with TWS_UNSUPPORTED if no router has biases. */
+/* tws_router_balance() emits the update of router biases in the optimizer phase (twinspeed.expert_bias_rate);
+ * tws_expert_bias_check() fails with TWS_UNSUPPORTED if no router has biases. */
 void tws_router_balance(tws_lower *l);
 tws_code tws_expert_bias_check(const tws_network *network, tws_error *err);
 void tws_router_forward(tws_lower *l, const tws_module *m);
@@ -754,8 +755,8 @@ void tws_zero_contributed(tws_lower *l, uint32_t param);
 typedef int (*tws_zero_kind)(const tws_lower *l, uint32_t param);
 typedef void (*tws_zero_run)(tws_lower *l, int kind, uint64_t first, uint64_t count);
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
-/* running.c: running statistics of batch normalization. The first determines the statistics of this rank's modules and
- * adds their state entry; the second returns the operand of a module's statistics. */
+/* running.c: running statistics of batch normalization. tws_running_begin() determines those of this rank's modules and
+ * adds their state entry; tws_running_operand() returns the operand of a module's statistics. */
 tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
 /* Returns the factor of a micro-batch's update of running statistics: 1 / ranks in the last micro-batch, so that the
@@ -763,13 +764,13 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 double tws_running_share(const tws_lower *l);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
-/* cache.c: the first adds the cache to the state, for a program of inference; the second lowers a module ATTENTION with
- * it; the third lowers the head's loss to a copy of the scores. */
+/* cache.c: tws_cache_begin() adds the cache to the state, for a program of inference; tws_cache_attention() lowers a
+ * module ATTENTION with it; tws_cache_scores() lowers the head's loss to a copy of the scores. */
 tws_code tws_cache_begin(tws_lower *l);
 void tws_cache_attention(tws_lower *l, const tws_module *m);
 void tws_cache_scores(tws_lower *l, const tws_module *m);
-/* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
- * the arguments of a dropout kernel. */
+/* dropout.c: tws_first_sample() returns the index in the step's samples of this micro-batch's first sample;
+ * tws_dropout_arguments() returns the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c: the first lowers the optimizer phase of a training step. */

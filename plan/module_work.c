@@ -86,8 +86,8 @@ tws_work tws_module_work(const tws_lower *l, const tws_module *m, tws_kernel ker
 #undef expected
 #undef shared
 
-/* The first returns the position in its sequence of the first token that this rank has, the second the number of other
- * ranks' tokens between the two halves that it has (zigzag). */
+/* tws_first_token() returns the position in its sequence of the first token that this rank has; tws_token_gap() the
+ * number of other ranks' tokens between the two halves that this rank has (zigzag). */
 int64_t tws_first_token(const tws_lower *l) {
   const int ranks = l->sharding.position.ranks[TWS_AXIS_SEQUENCE],
             index = l->sharding.position.index[TWS_AXIS_SEQUENCE];

@@ -24,8 +24,8 @@ static inline int tws_mapping_node(const tws_node_mapping *m, int rank) {
 }
 /* Returns a rank's NIC, numbered over all nodes. */
 int tws_mapping_nic(const tws_node_mapping *m, int rank);
-/* The first returns the index of a rank's NUMA domain in its node (tws_cluster.numa_nodes), the second the largest
- * number of ranks in one domain. */
+/* tws_mapping_numa() returns the index of a rank's NUMA domain in its node (tws_cluster.numa_nodes),
+ * tws_mapping_most_on_numa() the largest number of ranks in one domain. */
 int tws_mapping_numa(const tws_node_mapping *m, const tws_cluster *cluster, int rank);
 int tws_mapping_most_on_numa(const tws_node_mapping *m, const tws_cluster *cluster);
 /* Returns the largest number of ranks on one node, all of which the node's memory has to hold. */

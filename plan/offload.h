@@ -43,8 +43,9 @@ int tws_offload_copies_buckets(const tws_lower *l);
 /* Copies a reduced range of gradients from the device to the host's gradients from `offset` on; add 1: the host adds it
  * to them. */
 void tws_offload_keep(tws_lower *l, tws_operand from, uint64_t offset, int add);
-/* Optimizer phase. The functions, in this order: copy the gradients that no bucket has copied; begin and end the
- * computation of the sum of squares; copy scalars to the host. */
+/* Optimizer phase. tws_offload_rest_of_gradients() copies the gradients that no bucket has copied;
+ * tws_offload_squares_begin() and _end() begin and end the computation of the sum of squares; tws_offload_scalars()
+ * copies scalars to the host. */
 void tws_offload_rest_of_gradients(tws_lower *l);
 void tws_offload_squares_begin(tws_lower *l);
 void tws_offload_squares_end(tws_lower *l);
@@ -67,9 +68,9 @@ tws_operand tws_offload_weights(tws_lower *l, uint64_t first, uint64_t count, in
 void tws_offload_updated(tws_lower *l, tws_operand from, uint64_t first, uint64_t count);
 void tws_offload_end(tws_lower *l);
 
-/* delayed.c. The functions, in this order: add the state entries for `kept` elements that the rank updates; emit the
- * previous step's update before the forward passes; keep this step's gradients for the next step; mark after
- * TWS_PROGRAM_APPLY that no gradients are left. */
+/* delayed.c. tws_delayed_begin() adds the state entries for `kept` elements that the rank updates; tws_delayed_update()
+ * emits the previous step's update before the forward passes; tws_delayed_keep() keeps this step's gradients for the
+ * next step; tws_delayed_clear() marks after TWS_PROGRAM_APPLY that no gradients are left. */
 void tws_delayed_begin(tws_lower *l, uint64_t kept);
 void tws_delayed_update(tws_lower *l);
 void tws_delayed_keep(tws_lower *l);

@@ -14,15 +14,15 @@
 #include "models/kernel.h"
 
 /* arguments of each row: identifier, name, placement of the gradient */
-#define TWS_PLACEMENTS(X)                                                                                 \
-  X(REPLICATED, "replicated", REPLICATED)                                                                 \
-  X(BROADCAST, "broadcast", PARTIAL)                                                                      \
-  X(PARTIAL, "partial sum", BROADCAST)                                                                    \
-  X(TOKENS, "split by tokens", TOKENS)                                                                    \
-  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                               \
-  X(ROWS, "split by rows", ROWS)             /* a weight is split by its output features */                        \
-  X(COLUMNS, "split by columns", COLUMNS)    /* a weight is split by its input features */                         \
-  X(EXPERTS, "one of its own",                                                                            \
+#define TWS_PLACEMENTS(X)                                                                                            \
+  X(REPLICATED, "replicated", REPLICATED)                                                                            \
+  X(BROADCAST, "broadcast", PARTIAL)                                                                                 \
+  X(PARTIAL, "partial sum", BROADCAST)                                                                               \
+  X(TOKENS, "split by tokens", TOKENS)                                                                               \
+  X(FEATURES, "split by features", FEATURES) /* heads, columns of logits */                                          \
+  X(ROWS, "split by rows", ROWS)             /* a weight is split by its output features */                          \
+  X(COLUMNS, "split by columns", COLUMNS)    /* a weight is split by its input features */                           \
+  X(EXPERTS, "one of its own",                                                                                       \
     EXPERTS) /* parameter: each rank has experts of its own; slots: a rank has those of all ranks for its experts */ \
   X(SAMPLES, "split by samples", SAMPLES) /* data parallelism */
 typedef enum tws_placed {

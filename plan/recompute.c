@@ -71,7 +71,8 @@ static int makes_mlps_again(const tws_config *c) {
   return c->recompute == TWS_RECOMPUTE_OPERATIONS && tws_config_recomputes_blocks(c);
 }
 
-/* Returns 1 if the output of a module of a layer is kept; before: number of the layer's matrix products before it. */
+/* Returns 1 if the output of a layer's module is stored for the backward pass and not recomputed; before: number of the
+ * layer's matrix products before the module. */
 static int keeps(const tws_lower *l, uint32_t module, int before) {
   const tws_module *m = &l->network->modules[module];
   const tws_config *c = l->config;

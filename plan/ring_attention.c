@@ -70,7 +70,7 @@ static tws_operand shift(const ring *r, tws_operand sent, const char *name) {
   return tws_with_access(received, TWS_READ);
 }
 
-/* The first returns the work of attention of this rank's queries to its own keys; the second that of one sample's
+/* own_work() returns the work of attention of this rank's queries to its own keys; block_work() that of one sample's
  * queries to keys of another rank. */
 static tws_work own_work(const ring *r, tws_kernel kernel) {
   return tws_attention_own_work(r->l, r->m, kernel, r->batch, r->length);

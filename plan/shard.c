@@ -333,7 +333,7 @@ static tws_placement given_by(const maker *k, const tws_module *m, tws_placement
   return input;
 }
 
-/* Returns the width of an output on this rank. */
+/* Returns the width of a module's output on this rank: the number of elements per row. */
 static int64_t output_width(const maker *k, const tws_module *m, uint32_t value, uint32_t in, tws_placement given) {
   int64_t width = k->whole->values[value].per_row;
   if (given.on[TWS_AXIS_SEQUENCE] == TWS_PLACED_FEATURES && m->in[0] != TWS_NONE) {

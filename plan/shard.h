@@ -77,8 +77,8 @@ typedef struct tws_local {
   const tws_param_slice *slices;
 } tws_local;
 
-/* tensor_parallel.c: the first returns how the axis "model" splits a module, depending on whether its input is split by
- * features; the second returns the rule of a split module. */
+/* tensor_parallel.c: tws_tensor_parallel_split() returns how the axis "model" splits a module, depending on whether its
+ * input is split by features; tws_tensor_parallel_rule() returns the rule of a split module. */
 tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                     int has_features);
 tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split);
@@ -92,9 +92,9 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
 /* Checks whether `tensor` ranks divide the widths of experts; called if experts are split too. Fails as
  * tws_tensor_parallel_check() does. */
 tws_code tws_expert_tensor_check(const tws_network *network, int tensor, tws_error *err);
-/* sequence_parallel.c: the first returns the rule of a module type under Ulysses (ring 0) or ring attention (ring 1)
- * along the axis "sequence"; the second checks the sizes for Ulysses, the third for ring attention. drops: 1 if the
- * model has dropout, which ring attention does not support. */
+/* sequence_parallel.c: tws_sequence_parallel_rule() returns the rule of a module type under Ulysses (ring 0) or ring
+ * attention (ring 1) along the axis "sequence"; tws_sequence_parallel_check() checks the sizes for Ulysses,
+ * tws_ring_check() for ring attention. drops: 1 if the model has dropout, which ring attention does not support. */
 tws_axis_rule tws_sequence_parallel_rule(tws_module_type type, int ring);
 /* Returns a phrase that names the feature of an attention module that ring attention and chunked attention do not
  * support, since both merge partial results of causal attention. NULL: they support the module. sequence: tokens of a

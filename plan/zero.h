@@ -25,8 +25,8 @@ typedef struct tws_zero_part {
 tws_zero_part tws_zero_part_of(const tws_lower *l, const tws_zero_class *c, uint32_t param);
 /* Assigns gradients to buckets in the order in which they become complete. */
 void tws_zero_make_buckets(tws_lower *l);
-/* zero_bucket_slots.c: the first returns 1 if all buckets reuse a few buffers; the second returns the buffer of a
- * bucket that begins; the third is called when a bucket has been copied out. */
+/* zero_bucket_slots.c: tws_zero_reuses_buffers() returns 1 if all buckets reuse a few buffers; tws_zero_bucket_begin()
+ * returns the buffer of a bucket that begins; tws_zero_bucket_end() is called when a bucket has been copied out. */
 int tws_zero_reuses_buffers(const tws_lower *l);
 uint32_t tws_zero_bucket_begin(tws_lower *l, uint32_t bucket);
 void tws_zero_bucket_end(tws_lower *l, uint32_t bucket);
@@ -85,9 +85,10 @@ double tws_gradient_weight(const tws_lower *l);
  * range. tws_sparse_reduce() emits the operations. */
 int tws_sparse_next(const tws_lower *l, const tws_zero_class *c, uint64_t at, uint32_t *param, uint64_t *begin);
 void tws_sparse_reduce(tws_lower *l, const tws_zero_class *c, uint32_t param);
-/* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_add_up() all-reduces the rank's
- * shards of the gradients of `params` among the ranks that have the same shards, after the last micro-batch;
- * tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels if groups span nodes. */
+/* zero_groups.c: groups of ranks that each have all partitions (MiCS). tws_groups_begin() creates them;
+ * tws_groups_add_up() all-reduces the rank's shards of the gradients of `params` among the ranks that have the same
+ * shards, after the last micro-batch; tws_groups_gather() gathers pairs of (shard, whole) within `group`, in two levels
+ * if groups span nodes. */
 void tws_groups_begin(tws_lower *l);
 void tws_groups_add_up(tws_lower *l, const uint32_t *params, uint32_t count);
 void tws_groups_gather(tws_lower *l, uint32_t group, const tws_operand *operands, int count);

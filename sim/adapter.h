@@ -22,7 +22,7 @@ int tws_engine_reserve_links(int links);
 int tws_engine_begin(tws_engine_done done, void *user);
 double tws_engine_now(void); /* seconds since the experiment began */
 int tws_engine_timer(double date_s, uint64_t tag);
-/* Sets the date of the timer of this kind, of which there is one. Infinity: cancels it. */
+/* Sets the date at which the engine's only timer of a kind ends; infinity cancels the timer. */
 typedef enum tws_engine_alarm_kind { TWS_ALARM_NETWORK, TWS_ALARM_LINKS, TWS_ALARM_KINDS } tws_engine_alarm_kind;
 int tws_engine_alarm(tws_engine_alarm_kind kind, double date_s, uint64_t tag);
 /* Sets the bandwidth of a link, in bytes per second, from now on. Before an experiment begins it sets the largest

@@ -86,7 +86,7 @@ typedef struct tws_sim {
   /* message fidelity, per link: 1 + the communicator, where one alone uses it; NULL: not built yet */
   uint32_t *link_users;
   double now_s;         /* time of the current event */
-  double armed_s;       /* date of the engine's network alarm */
+  double armed_s;       /* simulated time for which the engine's alarm for network events is set */
   uint64_t events, finished, operations; /* numbers of events, of finished operations, and of operations of all ranks */
   double end_s;
   tws_timeline *timeline;
@@ -125,8 +125,8 @@ double tws_sim_perturbed_s(const tws_sim *sim, const tws_run_member *members, ui
 void tws_sim_timer(tws_sim *sim, double date_s, uint64_t tag);
 /* Sets a timer in the flow solver, which is faster than the engine if there are many short timers. */
 void tws_sim_date(tws_sim *sim, double date_s, uint64_t tag);
-/* shared.c: the first returns 1 if an operation runs as flows over shared resources, which it does in up to three
- * segments; the second begins segment number `segment`, or ends the operation if there is no such segment. */
+/* shared.c: tws_sim_is_shared() returns 1 if an operation runs as flows over shared resources, in up to three segments;
+ * tws_sim_begin_shared() begins segment number `segment`, or ends the operation if there is no such segment. */
 int tws_sim_is_shared(const tws_sim *sim, uint32_t rank, uint32_t op);
 void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int segment);
 /* Ends an operation, and starts the operations that waited for it. */
@@ -134,14 +134,15 @@ void tws_sim_finish(tws_sim *sim, uint32_t rank, uint32_t op, double end_s);
 
 /* Returns a bit mask of the axes along which two of these ranks differ. */
 unsigned tws_sim_axes(const tws_topology *topology, const int *ranks, int count);
-/* patterns.c: the first returns the flows of a communicator's collective (row NULL: of its point-to-point messages),
- * the second returns the pattern of the communicator. tws_sim_fold_flows() removes flows that other flows represent,
- * before the simulation runs. */
+/* patterns.c: tws_sim_flows() returns the flows of a communicator's collective (row NULL: of its point-to-point
+ * messages), tws_sim_pattern_of() the pattern of the communicator. tws_sim_fold_flows() removes flows that other flows
+ * represent, before the simulation runs. */
 const tws_flows *tws_sim_flows(tws_sim *sim, uint32_t communicator, const tws_collective_row *row);
 tws_sim_pattern *tws_sim_pattern_of(tws_sim *sim, uint32_t communicator);
 void tws_sim_fold_flows(tws_sim *sim);
-/* collectives.c. The functions, in this order: are called when all members of a rendezvous have arrived; are called
- * when an event of a rendezvous occurred; end a rendezvous; start one of its flows. */
+/* collectives.c. tws_sim_start_rendezvous() is called when all members of a rendezvous have arrived,
+ * tws_sim_transfer_event() when an event of a rendezvous occurred; tws_sim_end_transfer() ends a rendezvous;
+ * tws_sim_start_flow() starts one of its flows. */
 void tws_sim_start_rendezvous(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_transfer_event(tws_sim *sim, tws_sim_event event, uint32_t rendezvous, uint32_t edge);
 void tws_sim_end_transfer(tws_sim *sim, uint32_t rendezvous, double end_s);
@@ -149,12 +150,13 @@ void tws_sim_start_flow(tws_sim *sim, const int *links, double bytes, int messag
 /* Returns the seconds of latency of a rendezvous: the time until the first of `bytes` bytes is sent, and the time
  * between the steps. */
 double tws_sim_latency(const tws_sim *sim, const tws_rendezvous *met, double bytes);
-/* The first returns the factors by which a collective's bytes load ports and NICs; the second returns 1 if two ranks
- * are on one node. */
+/* tws_sim_traffic() returns the factors by which a collective's bytes load ports and NICs; tws_sim_same_node() returns
+ * 1 if two ranks are on one node. */
 tws_traffic tws_sim_traffic(const tws_sim *sim, const tws_rendezvous *met);
 int tws_sim_same_node(const tws_sim *sim, int rank, int other);
-/* messages.c. The functions, in this order: return the seconds before the first message; begin the messages; handle the
- * events that a message was posted, has left its sender, has reached its receiver. */
+/* messages.c. tws_sim_messages_start() returns the seconds before the first message; tws_sim_begin_messages() begins
+ * the messages; the last three handle the events that a message was posted, has left its sender, has reached its
+ * receiver. */
 double tws_sim_messages_start(const tws_sim *sim, const tws_rendezvous *met);
 void tws_sim_begin_messages(tws_sim *sim, uint32_t rendezvous);
 void tws_sim_message_posted(tws_sim *sim, uint32_t rendezvous, uint32_t edge);

@@ -21,8 +21,8 @@ tws_fluid *tws_fluid_create(int links);
 void tws_fluid_destroy(tws_fluid *fluid); /* NULL is allowed */
 /* Sets a link's bandwidth from date `now_s` on. */
 void tws_fluid_capacity(tws_fluid *fluid, int link, double bytes_per_s, double now_s);
-/* The first adds a flow of bytes > 0 over distinct links, the second adds a timer. Both return 0, or -1 if out of
- * memory. */
+/* tws_fluid_flow() adds a flow of bytes > 0 over distinct links, tws_fluid_date() adds a timer. Both return 0, or -1 if
+ * out of memory. */
 int tws_fluid_flow(tws_fluid *fluid, const int *links, int count, double bytes, double now_s, uint64_t tag);
 int tws_fluid_date(tws_fluid *fluid, double date_s, uint64_t tag);
 /* Returns the date at which the next flow ends or the next timer expires; infinity: there is none. */

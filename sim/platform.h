@@ -48,8 +48,8 @@ void tws_platform_scale(const tws_platform *platform, int rank, int network, dou
  * remaining elements. */
 enum { TWS_PATH_MAX = 4, TWS_NO_LINK = -1 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
-/* The first returns the bandwidth in bytes per second of a collective's flow on idle links, the second the seconds of
- * latency between two ranks. */
+/* tws_platform_rate() returns the bandwidth in bytes per second of a collective's flow on idle links,
+ * tws_platform_latency() the seconds of latency between two ranks. */
 double tws_platform_rate(const tws_platform *platform, const int links[TWS_PATH_MAX]);
 double tws_platform_latency(const tws_platform *platform, int from, int to);
 /* Returns the number of bytes of link capacity that one byte of a flow uses: more than 1 if flows of its kind cannot
@@ -62,8 +62,8 @@ double tws_platform_load(const tws_platform *platform, const int links[TWS_PATH_
 typedef struct tws_symmetry {
   int block, step; /* block 1: nodes are not rotated; step equal to the number of slots: slots are not rotated */
 } tws_symmetry;
-/* The first returns the rank to which the symmetry maps a rank by its rotation of nodes and then of slots in a node;
- * the second the rank that is simulated in place of a rank. */
+/* tws_platform_image() returns the rank to which the symmetry maps a rank by its rotation of nodes and then of slots in
+ * a node; tws_platform_representative() returns the rank that is simulated in place of a rank. */
 int tws_platform_image(const tws_platform *platform, const tws_symmetry *symmetry, int rank);
 int tws_platform_representative(const tws_platform *platform, const tws_symmetry *symmetry, int rank);
 /* Returns the representative of a link, which has to be a device's port or a NIC. */

@@ -23,8 +23,8 @@ tws_code tws_solver_flow(tws_solver *solver, const int *links, int count, double
                          tws_error *err);
 /* Adds an event at this date, without a flow. */
 tws_code tws_solver_date(tws_solver *solver, double date_s, uint64_t tag, tws_error *err);
-/* The first returns the date of the solver's next event; infinity: there is none, or it will be an event of the engine.
- * The second removes this event and returns its tag. */
+/* tws_solver_next() returns the date of the solver's next event; infinity: there is none, or it will be an event of the
+ * engine. tws_solver_pop() removes this event and returns its tag. */
 double tws_solver_next(tws_solver *solver);
 uint64_t tws_solver_pop(tws_solver *solver);
 

@@ -241,8 +241,8 @@ static tws_traffic traffic_of(const tws_profile *profile, const tws_work *work, 
   if (profile->experts_overlap) return (tws_traffic){0};
   const double *reached = profile->runtime->dispatch_reached;
   tws_traffic traffic = {.inside = 1, .outside = 1};
-  /* inside the node, inside the node, a token is sent to all ranks that have its experts, except its own rank and the
-   * rank that forwards it */
+  /* Inside a node, a token is sent to all ranks that have its experts, except its own rank and the rank that forwards
+   * it. */
   if (near > 1) traffic.inside = tokens * parts_of_a_token(work, ranks) / (near * piece) / reached[0];
   if (ranks > near) {
     const double nodes = (double)ranks / near, leaving = parts_of_a_token(work, (int)nodes) * (nodes - 1) / nodes;

@@ -108,7 +108,8 @@ typedef struct tws_runtime {
   /* 1: a token is sent once to each rank and node, however many of its experts are there; empty slots are not sent, and
    * the host does not post messages */
   int sends_once;
-  /* if sends_once: shares that are reached of the bandwidth, [0] of a device's port and [1] of its share of the NICs */
+  /* if sends_once: fraction of the bandwidth that is reached, [0] at a device's port and [1] at its share of the
+   * NICs */
   double dispatch_reached[2];
   /* share of the host memory's bandwidth that kernels on the host (optimizers) reach; 0: all of it */
   double host_reached;

@@ -20,8 +20,8 @@ typedef struct tws_server {
   double device_share;   /* share of a device's memory that the software uses; 0: all */
 } tws_server;
 
-/* The first returns the row called `name`, or NULL; the second returns all names, NULL-terminated. The first one,
- * "twinspeed", is this program's own engine. */
+/* tws_server_find() returns the row called `name`, or NULL; tws_server_names() returns all names, NULL-terminated. The
+ * first one, "twinspeed", is this program's own engine. */
 const tws_server *tws_server_find(const char *name);
 const char *const *tws_server_names(void);
 /* Finds a row; NULL: the first one. Fails with TWS_USAGE for an unknown name; the hint lists the names. */

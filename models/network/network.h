@@ -259,9 +259,9 @@ int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* such as "Linear" */
 /* Returns the index of the first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
-/* The first returns the number of losses. The second returns the index of a loss's mean among the metrics
- * (TWS_METRIC_HEADS), if there are several losses; the share of ignored targets is at the next index. The third returns
- * 1 if the classes of loss module m are the vocabulary's tokens. */
+/* tws_network_losses() returns the number of losses. tws_loss_slot() returns the index of a loss's mean among the
+ * metrics (TWS_METRIC_HEADS), if there are several losses; the share of ignored targets is at the next index.
+ * tws_module_scores_words() returns 1 if the classes of loss module m are the vocabulary's tokens. */
 uint32_t tws_network_losses(const tws_network *network);
 uint64_t tws_loss_slot(const tws_network *network, const tws_module *loss);
 int tws_module_scores_words(const tws_network *network, uint32_t m);

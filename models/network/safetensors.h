@@ -31,8 +31,8 @@ tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count
                                tws_error *err);
 void tws_safetensors_close(tws_safetensors *list);                                         /* NULL is allowed */
 const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const char *name); /* or NULL */
-/* The first returns the tws_dtype of a type name in a header such as "BF16", or -1 if there is none; the second returns
- * the name of a tws_dtype. */
+/* tws_safetensors_dtype() returns the tws_dtype of a type name in a header such as "BF16", or -1 if there is none;
+ * tws_safetensors_dtype_name() returns the name of a tws_dtype. */
 int tws_safetensors_dtype(const char *dtype);
 const char *tws_safetensors_dtype_name(tws_dtype dtype);
 int tws_safetensors_bytes(const char *dtype); /* returns the bytes of an element; 0: unknown type */
