@@ -98,3 +98,22 @@ const char *tws_program_path(char *buffer, int size) {
   buffer[length > 0 ? length : 0] = '\0';
   return buffer;
 }
+
+/* ---- the start of MPI ---- */
+
+static const struct {
+  const char *name, *value;
+} topology[] = {{"HWLOC_COMPONENTS", "-linux:pci,-linux:io"}, /* phases of the discovery that are left out */
+                {"HWLOC_PLUGINS_PATH", "/dev/null"}};         /* no folder: there are no plugins */
+enum { TOPOLOGY = sizeof topology / sizeof *topology };
+
+void tws_mpi_skips_devices(void) {
+  for (int i = 0; i < TOPOLOGY; i++) setenv(topology[i].name, topology[i].value, 0);
+}
+
+void tws_mpi_skipped_devices(void) {
+  for (int i = 0; i < TOPOLOGY; i++) {
+    const char *value = getenv(topology[i].name);
+    if (value && strcmp(value, topology[i].value) == 0) unsetenv(topology[i].name);
+  }
+}

@@ -23,6 +23,13 @@ int tws_system_gpus(int *cuda_version);
  * which has no handler and would be discarded, and the thread that reads signals from a signalfd would miss it. */
 void tws_hold_signals(sigset_t *before);
 void tws_release_signals(const sigset_t *before);
+/* Sets environment variables, unless they are set, that make MPI start faster. mpirun and MPI_Init() of every rank have
+ * hwloc read the machine's topology, of which they need cores and NUMA nodes; hwloc also reads the configuration of
+ * each PCI device, and loads plugins for displays and OpenCL. Without these, starting four ranks takes two thirds of
+ * the CPU time. */
+void tws_mpi_skips_devices(void);
+/* Removes the variables that tws_mpi_skips_devices() has set: other programs may need the devices. */
+void tws_mpi_skipped_devices(void);
 /* Returns the path of the running program, written into `buffer`. */
 const char *tws_program_path(char *buffer, int size);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/number.h"
+#include "base/system.h"
 #include "launch/cores.h"
 #include "launch/launch.h"
 #include "launch/protocol.h"
@@ -124,6 +125,7 @@ static void become_command(char **argv) {
   signal(SIGXFSZ, SIG_DFL);
   unsetenv(TWS_SECRET_VARIABLE);
   unsetenv(TWS_LAUNCHER_VARIABLE); /* a twinspeed that the command starts is no rank of this job */
+  tws_mpi_skipped_devices();
   execvp(argv[0], argv);
 }
 

@@ -257,6 +257,7 @@ static void become_mpirun(const job *j, const char **command, pid_t launcher) {
   unsetenv(TWS_SECRET_VARIABLE);
   if (j->remote && j->options->launcher != TWS_LAUNCHER_SRUN) setenv(TWS_SECRET_VARIABLE, j->secret, 1);
   tws_launch_set_threads(j->options->threads);
+  if (j->options->launcher != TWS_LAUNCHER_SRUN) tws_starter_set_environment();
   sigprocmask(SIG_SETMASK, &j->old_mask, NULL);
   signal(SIGPIPE, SIG_DFL);
   execv(command[0], (char *const *)command);

@@ -194,6 +194,11 @@ static void add_mpirun(words *w, const tws_launch_options *o, const char *path, 
   add(w, busy ? "1" : "0");
 }
 
+void tws_starter_set_environment(void) {
+  tws_mpi_skips_devices();
+  setenv("PMIX_MCA_gds", "hash", 0); /* ranks get the job's data by messages: files in shared memory take longer */
+}
+
 static tws_code add_srun(words *w, const tws_launch_options *o, const char *path, const tws_env_file *file,
                          tws_error *err) {
   for (int h = 1; o->hosts && h < o->hosts->count; h++)

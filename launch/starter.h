@@ -10,6 +10,8 @@ int tws_launch_is_remote(const tws_launch_options *options);
 
 /* Returns the remote shell, a command whose words are separated by blanks; NULL if the starter uses its own means. */
 const char *tws_starter_shell(const tws_launch_options *options);
+/* Sets environment variables that make mpirun and its ranks start faster, unless they are set. */
+void tws_starter_set_environment(void);
 /* Returns a file for the starter's standard input that has one line, the secret; -1 if none is needed. */
 int tws_starter_input(const char *secret);
 /* Escapes an argument: mpirun and mpiexec treat an argument ":" as the end of a command at any position, so arguments

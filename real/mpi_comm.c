@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
+#include "base/system.h"
 #include "models/collective.h"
 #include "real/mpi_wait.h"
 #include "real/node_comm.h"
@@ -48,7 +49,10 @@ tws_code tws_mpi_start(int *argc, char ***argv, int *rank, int *world, tws_error
   if (!mpi_is_on()) {
     if (!started_by_launcher()) return TWS_OK;
     int provided = 0;
-    if (MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+    tws_mpi_skips_devices();
+    const int started = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided) == MPI_SUCCESS;
+    tws_mpi_skipped_devices();
+    if (!started)
       return tws_fail(err, TWS_ENVIRONMENT, "is openmpi-bin installed, and does `mpirun -n 2 hostname` work?",
                       "MPI does not start");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -1,4 +1,5 @@
 /* Divides the cores of a node among its ranks (twinspeed.bind_threads). */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/memory.h"
@@ -54,6 +55,15 @@ static tws_code bind(tws_training *t, const tws_cpus *allowed, int index, int co
   return tws_host_bind(t->backend, allowed, index, count, bound, near, err);
 }
 
+/* Returns 1 if Linux says that this machine has one NUMA node; then all cores have equal access to all memory. */
+static int has_one_numa_node(void) {
+  char line[8] = "";
+  FILE *file = fopen("/sys/devices/system/node/online", "re");
+  const int one = file && fgets(line, sizeof line, file) && strcmp(line, "0\n") == 0;
+  if (file) fclose(file);
+  return one;
+}
+
 tws_code tws_share_cores(tws_training *t, tws_error *err) {
   presence mine;
   tws_machine_parts parts;
@@ -64,9 +74,11 @@ tws_code tws_share_cores(tws_training *t, tws_error *err) {
   gethostname(mine.host, sizeof mine.host - 1);
   const int wanted = t->config->bind_threads == TWS_THREADS_SHARE;
   tws_error failure;
-  const tws_code seen = tws_cpus_allowed(&mine.cpus, &failure);
+  /* hwloc takes longer to read the machine than a small model to train a step, and need not where threads stay free */
+  const int stays_free = !wanted && !t->cuda && has_one_numa_node();
+  const tws_code seen = stays_free ? TWS_OK : tws_cpus_allowed(&mine.cpus, &failure);
   TWS_TRY(find_place(t, &mine, &index, &count, err)); /* called on all ranks, whatever cores they may use */
-  if (t->cuda && !works_on_host(t)) return TWS_OK;
+  if (stays_free || (t->cuda && !works_on_host(t))) return TWS_OK;
   if (t->cuda) TWS_TRY(start_host_work(t, count, err));
   if (t->config->bind_threads == TWS_THREADS_FREE) return TWS_OK;
   if (seen != TWS_OK && wanted && err) *err = failure;

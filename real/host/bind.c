@@ -1,5 +1,6 @@
 #include "real/host/bind.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,12 +15,32 @@ static tws_code no_topology(tws_error *err) {
   return tws_fail(err, TWS_ENVIRONMENT, "set twinspeed.bind_threads to none", "hwloc does not see this machine");
 }
 
-static tws_code load(const char *synthetic, hwloc_topology_t *out, tws_error *err) {
+/* This machine's topology: hwloc reads it from hundreds of files, so a process loads it once and keeps it. */
+static hwloc_topology_t machine;
+static pthread_mutex_t machine_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static tws_code load_new(const char *synthetic, hwloc_topology_t *out, tws_error *err) {
   if (hwloc_topology_init(out) != 0) return no_topology(err);
   if ((!synthetic || hwloc_topology_set_synthetic(*out, synthetic) == 0) && hwloc_topology_load(*out) == 0)
     return TWS_OK;
   hwloc_topology_destroy(*out);
   return no_topology(err);
+}
+
+/* synthetic: a machine in hwloc's notation; NULL: this one, which unload() keeps. */
+static tws_code load(const char *synthetic, hwloc_topology_t *out, tws_error *err) {
+  if (synthetic) return load_new(synthetic, out, err);
+  hwloc_topology_t loaded = NULL;
+  pthread_mutex_lock(&machine_lock);
+  const tws_code code = machine ? TWS_OK : load_new(NULL, &loaded, err);
+  if (code == TWS_OK && !machine) machine = loaded;
+  *out = machine;
+  pthread_mutex_unlock(&machine_lock);
+  return code;
+}
+
+static void unload(hwloc_topology_t topology) {
+  if (topology && topology != machine) hwloc_topology_destroy(topology);
 }
 
 static hwloc_bitmap_t to_bitmap(const tws_cpus *set) {
@@ -43,7 +64,6 @@ tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err) {
     hwloc_bitmap_copy(set, hwloc_topology_get_allowed_cpuset(topology));
   if (set) hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(topology));
   if (set) from_bitmap(set, out);
-  hwloc_topology_destroy(topology);
   const int ok = set && hwloc_bitmap_weight(set) > 0;
   hwloc_bitmap_free(set);
   return ok ? TWS_OK : no_topology(err);
@@ -60,7 +80,7 @@ typedef struct cores {
 static void close_cores(cores *c) {
   tws_free(c->core);
   hwloc_bitmap_free(c->allowed);
-  if (c->topology) hwloc_topology_destroy(c->topology);
+  unload(c->topology);
 }
 
 static tws_code open_cores(const char *synthetic, const tws_cpus *allowed, cores *c, tws_error *err) {
@@ -169,7 +189,6 @@ tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index,
     *bound = !b.unbound;
     *near = b.has_other_nodes && !b.far_away;
     hwloc_bitmap_free(b.nodes);
-    hwloc_topology_destroy(b.topology);
   }
   tws_free(per_thread);
   return code;

@@ -10,6 +10,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -106,10 +107,10 @@ void sum_up(const std::vector<char> &all, int ranks, size_t first, size_t count,
 /* Waits without occupying a core, which other ranks may need to arrive: MPI polls all the time. */
 void wait_for(std::vector<MPI_Request> requests) {
   int done = 0;
-  for (int polls = 0;; ++polls) {
+  for (unsigned polls = 0;; ++polls) {
     MPI_Testall((int)requests.size(), requests.data(), &done, MPI_STATUSES_IGNORE);
     if (done) return;
-    if (polls > 50) usleep(100);
+    if (polls > 50) usleep(std::min(1000U, 2 * polls)); /* an eighth of a longer wait, or less */
   }
 }
 void meet(MPI_Comm ranks) {
@@ -121,7 +122,9 @@ void meet(MPI_Comm ranks) {
 std::vector<char> gather(const ncclComm *comm, const void *from, size_t bytes) {
   std::vector<char> mine(static_cast<const char *>(from), static_cast<const char *>(from) + bytes);
   std::vector<char> all(bytes * (size_t)comm->size);
-  MPI_Allgather(mine.data(), (int)bytes, MPI_BYTE, all.data(), (int)bytes, MPI_BYTE, comm->mpi);
+  MPI_Request request;
+  MPI_Iallgather(mine.data(), (int)bytes, MPI_BYTE, all.data(), (int)bytes, MPI_BYTE, comm->mpi, &request);
+  wait_for({request});
   return all;
 }
 

@@ -20,7 +20,8 @@
 
 namespace {
 
-enum { HOST_PAGE = 4096, DEVICE_PAGE = 2 << 20, CONTEXT = 512 << 20, ALIGNMENT = 256, BEHIND = 0xA5 };
+enum { HOST_PAGE = 4096, DEVICE_PAGE = 2 << 20, CONTEXT = 512 << 20, ALIGNMENT = 256 };
+enum { BEFORE = 0xFF, BEHIND = 0xA5, LARGE = 128 << 10, WORKSPACE = 32 << 20, STEP = 8 << 20, FILLED = 256 << 10 };
 const size_t TOTAL = (size_t)80 << 30;
 
 uint32_t random_state = 1;
@@ -87,8 +88,8 @@ void join(std::vector<long> *to, const std::vector<long> &from) {
 /* ---- memory ---- */
 
 struct Allocation {
-  char *map;
-  size_t bytes, rounded, mapped;
+  char *map, *begin; /* reserved addresses; the first that can be touched */
+  size_t bytes, rounded, inside, mapped;
   bool device;
 };
 std::map<char *, Allocation> allocations; /* by address */
@@ -104,11 +105,13 @@ const Allocation *find(const void *address, size_t bytes) {
 
 bool in_host_function;
 
+void protect(const Allocation &a, bool open) {
+  mprotect(a.begin, a.inside, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
 void protect_device(bool open) {
   for (const auto &one : allocations)
-    if (one.second.device)
-      mprotect(one.second.map + HOST_PAGE, one.second.mapped - 2 * HOST_PAGE,
-               open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    if (one.second.device) protect(one.second, open);
 }
 
 /* While it is closed, the host cannot touch device memory. */
@@ -139,63 +142,87 @@ void call_host(cudaHostFn_t function, void *user) {
   protect_device(true);
 }
 
+/* Reserves an allocation's addresses, with guards before and after it. From some size on its memory consists of huge
+ * pages, since open_memory() takes as long as there are pages; of a workspace few are used. */
+bool reserve(Allocation *a) {
+  const size_t page = a->rounded >= LARGE && a->rounded < WORKSPACE ? DEVICE_PAGE : HOST_PAGE;
+  a->inside = (a->rounded + page - 1) / page * page;
+  a->mapped = a->inside + page + HOST_PAGE;
+  void *map = mmap(nullptr, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return false;
+  a->map = static_cast<char *>(map);
+  a->begin = a->map + page - (uintptr_t)a->map % page;
+  if (page == DEVICE_PAGE) madvise(a->begin, a->inside, MADV_HUGEPAGE);
+  return true;
+}
+
 cudaError_t give(void **out, size_t bytes, bool device) {
   *out = nullptr;
   if (recording) return spoil(cudaErrorStreamCaptureUnsupported);
   if (bytes == 0) return cudaSuccess;
   if (bytes > TOTAL) return cudaErrorMemoryAllocation;
-  Allocation a = {nullptr, bytes, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, 0, device};
-  const size_t inside = (a.rounded + HOST_PAGE - 1) / HOST_PAGE * HOST_PAGE;
-  a.mapped = inside + 2 * HOST_PAGE;
-  void *map = mmap(nullptr, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) return cudaErrorMemoryAllocation;
-  a.map = static_cast<char *>(map);
-  madvise(map, a.mapped, MADV_HUGEPAGE); /* open_memory() takes as long as there are pages */
-  mprotect(a.map + HOST_PAGE, inside, PROT_READ | PROT_WRITE);
-  char *at = a.map + a.mapped - HOST_PAGE - a.rounded; /* what goes too far meets the guard */
-  memset(at, 0xff, bytes);                             /* NaN */
+  Allocation a = {};
+  a.bytes = bytes;
+  a.rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  a.device = device;
+  if (!reserve(&a)) return cudaErrorMemoryAllocation;
+  protect(a, true);
+  char *at = a.begin + a.inside - a.rounded; /* what goes too far meets the guard */
+  /* All bytes are NaN, those before the allocation too. A workspace of many megabytes, whose parts begin at multiples
+   * of STEP, has NaN where these begin: touching all of it takes longer than a short training. */
+  memset(a.begin, BEFORE, (size_t)(at - a.begin));
+  const size_t step = a.rounded < WORKSPACE ? bytes : STEP, filled = a.rounded < WORKSPACE ? bytes : FILLED;
+  for (size_t i = 0; i < bytes; i += step) memset(at + i, BEFORE, std::min(bytes - i, filled));
   memset(at + bytes, BEHIND, a.rounded - bytes);
   allocations[at] = a;
-  if (device) mprotect(a.map + HOST_PAGE, inside, PROT_NONE);
+  if (device) protect(a, false);
   *out = at;
   return cudaSuccess;
 }
 
 /* ---- running ---- */
 
-/* All that the wanted come after, and they. */
-std::vector<long> with_ancestors(std::vector<long> open) {
-  std::vector<long> all;
+/* Work that is run now: how many of the work that it comes after are not done, and what comes after it. */
+struct Due {
+  int before;
+  std::vector<long> next;
+};
+
+/* The wanted and all that they come after, as far as it is not done. */
+std::map<long, Due> due_for(std::vector<long> open) {
+  std::map<long, Due> due;
   while (!open.empty()) {
     const long n = open.back();
     open.pop_back();
     const auto found = pending.find(n);
-    if (found == pending.end() || std::find(all.begin(), all.end(), n) != all.end()) continue;
-    all.push_back(n);
+    if (found == pending.end() || !due.emplace(n, Due()).second) continue;
     open.insert(open.end(), found->second.after.begin(), found->second.after.end());
   }
-  return all;
+  for (auto &one : due)
+    for (long before : pending[one.first].after) {
+      const auto earlier = due.find(before);
+      if (earlier == due.end()) continue;
+      earlier->second.next.push_back(one.first);
+      ++one.second.before;
+    }
+  return due;
 }
 
-bool is_ready(const Node &node) {
-  for (long before : node.after)
-    if (pending.count(before)) return false;
-  return true;
-}
-
-void run(std::vector<long> wanted) {
-  wanted = with_ancestors(wanted);
-  if (wanted.empty()) return;
+void run(const std::vector<long> &wanted) {
+  std::map<long, Due> due = due_for(wanted);
+  std::vector<long> ready;
+  for (const auto &one : due)
+    if (one.second.before == 0) ready.push_back(one.first);
+  if (ready.empty()) return;
   open_memory(true);
-  while (!wanted.empty()) {
-    std::vector<size_t> ready;
-    for (size_t i = 0; i < wanted.size(); ++i)
-      if (is_ready(pending[wanted[i]])) ready.push_back(i);
-    const size_t at = ready[emulated_random() % ready.size()];
-    const long n = wanted[at];
-    wanted.erase(wanted.begin() + (long)at);
+  while (!ready.empty()) {
+    const size_t at = emulated_random() % ready.size();
+    const long n = ready[at];
+    ready.erase(ready.begin() + (long)at);
     pending[n].work();
     pending.erase(n);
+    for (long later : due[n].next)
+      if (--due[later].before == 0) ready.push_back(later);
   }
   open_memory(false);
 }
@@ -359,9 +386,12 @@ static cudaError_t take_back(void *address, bool device) {
   if (found == allocations.end() || found->second.device != device) return cudaErrorInvalidValue;
   run_everything();
   const Allocation a = found->second;
-  mprotect(a.map + HOST_PAGE, a.mapped - 2 * HOST_PAGE, PROT_READ | PROT_WRITE);
+  protect(a, true);
   for (size_t i = a.bytes; i < a.rounded; ++i)
     if (found->first[i] != (char)BEHIND) emulated_refuse("a write past the end of an allocation");
+  const size_t before = (size_t)(found->first - a.begin);
+  if (before && (a.begin[0] != (char)BEFORE || memcmp(a.begin, a.begin + 1, before - 1) != 0))
+    emulated_refuse("a write before the beginning of an allocation");
   allocations.erase(found);
   mmap(a.map, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return cudaSuccess;

@@ -1,0 +1,20 @@
+# Executables of the tests are linked by LLVM's linker, or else by gold, where the compiler can use one: each of some 150
+# suites contains most of the core, and GNU ld takes several times as long to link it. The product is linked by the
+# default linker. TWINSPEED_TEST_LINKER names another one; "default" takes the compiler's.
+set(TWINSPEED_TEST_LINKER AUTO CACHE STRING "Linker of the tests' executables: AUTO, default, lld, gold or another name")
+set(TWS_TEST_LINKER_OPTION)
+if(TWINSPEED_TEST_LINKER STREQUAL "AUTO")
+  include(CheckLinkerFlag)
+  foreach(linker lld gold)
+    find_program(TWS_LINKER_${linker} ld.${linker})
+    mark_as_advanced(TWS_LINKER_${linker})
+    if(TWS_LINKER_${linker} AND NOT TWS_TEST_LINKER_OPTION)
+      check_linker_flag(C -fuse-ld=${linker} TWS_LINKS_WITH_${linker})
+      if(TWS_LINKS_WITH_${linker})
+        set(TWS_TEST_LINKER_OPTION -fuse-ld=${linker})
+      endif()
+    endif()
+  endforeach()
+elseif(NOT TWINSPEED_TEST_LINKER STREQUAL "default")
+  set(TWS_TEST_LINKER_OPTION -fuse-ld=${TWINSPEED_TEST_LINKER})
+endif()
