@@ -61,6 +61,9 @@ tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err)
 /* Fails if Adafactor is asked for with a feature that it is not supported with, or eps is not of the kind that the
  * optimizer takes. */
 tws_code tws_config_check_factored(const tws_config *config, tws_error *err);
+/* Fails if an optimizer with states of 8 bits is asked for with a feature that it is not supported with, or optim_bits
+ * is neither 8 nor 32. */
+tws_code tws_config_check_eight_bits(const tws_config *config, tws_error *err);
 /* Fails if Muon is asked for with a feature that it is not supported with. */
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
 
