@@ -454,7 +454,7 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
     if (row->calibrated != TWS_CALIBRATED_COUNT) continue;
     tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = count;
-    if (row->updates_weights) {
+    if (row->updates_weights || kernel == TWS_KERNEL_ADAMW8) {
       tws_work_set_parameter(&work, "epsilon", 1e-8);
       tws_work_set_parameter(&work, "weight_decay", 0.01);
     }

@@ -180,6 +180,8 @@ typedef struct tws_config {
   double coeff_beta, factor_max, factor_min, factor_threshold; /* OneBitLamb: plan/onebit_lamb.c */
   double momentum, dampening;
   double beta2_decay, scale_epsilon, rms_limit; /* Adafactor: beta2_decay, the second number of eps, d */
+  int64_t min_8bit_size; /* optimizers with states of 8 bits: least number of elements of a tensor with such states */
+  int optim_bits;        /* the same optimizers: 8 or 32 */
   double muon_lr, adam_lr; /* learning rates of Muon's two kinds of groups; below 0: lr */
   int muon_method;         /* optimizer.params.ns_method: tws_muon_method */
   int narrow_moments;      /* 1: fp32_optimizer_states is false; read it with tws_config_bf16_moments() */

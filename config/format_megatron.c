@@ -240,6 +240,6 @@ static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
                                            NULL};
 
 const tws_format_table tws_format_megatron = {
-    arguments, sizeof arguments / sizeof *arguments, write_arguments, read_arguments, holds, known_arguments};
+    arguments, sizeof arguments / sizeof *arguments, write_arguments, read_arguments, holds, known_arguments, NULL};
 const tws_format_table tws_format_bridge = {
-    bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge};
+    bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge, NULL};

@@ -22,6 +22,8 @@ typedef struct tws_format_table {
    * and -1 if the rows decide. */
   int (*holds)(const tws_settings *settings, tws_setting setting);
   const char *const *known; /* paths that read() uses, NULL-terminated */
+  /* Returns 1 if read() uses a path for the value that it has; NULL: the values do not matter. */
+  int (*reads)(const cJSON *root, const char *path);
 } tws_format_table;
 
 extern const tws_format_table tws_format_megatron, tws_format_bridge, tws_format_torchtitan, tws_format_accelerate,

@@ -63,9 +63,13 @@ static const char *const accelerate_known[] = {"compute_environment",
                                                "main_training_function",
                                                "deepspeed_config.zero3_init_flag",
                                                NULL};
-const tws_format_table tws_format_accelerate = {accelerate_rows,  sizeof accelerate_rows / sizeof *accelerate_rows,
-                                                write_accelerate, read_accelerate,
-                                                holds_accelerate, accelerate_known};
+const tws_format_table tws_format_accelerate = {accelerate_rows,
+                                                sizeof accelerate_rows / sizeof *accelerate_rows,
+                                                write_accelerate,
+                                                read_accelerate,
+                                                holds_accelerate,
+                                                accelerate_known,
+                                                NULL};
 
 static const tws_format_row fsdp_rows[] = {
     {TWS_SETTING_TYPE, "mixed_precision", "bf16=bf16|fp16=fp16|fp32=no"},
@@ -137,7 +141,7 @@ static const char *const fsdp_known[] = {"compute_environment",
                                          "fsdp_config.fsdp_activation_checkpointing",
                                          NULL};
 const tws_format_table tws_format_accelerate_fsdp = {
-    fsdp_rows, sizeof fsdp_rows / sizeof *fsdp_rows, write_fsdp, read_fsdp, holds_fsdp, fsdp_known};
+    fsdp_rows, sizeof fsdp_rows / sizeof *fsdp_rows, write_fsdp, read_fsdp, holds_fsdp, fsdp_known, NULL};
 
 /* ---- Hugging Face's Trainer, axolotl, LLaMA-Factory: files of these formats can only be read ---- */
 
@@ -162,6 +166,39 @@ static const tws_format_row factory_rows[] = {{TWS_SETTING_MICRO, "per_device_tr
                                               {TWS_SETTING_LORA_ALPHA, "lora_alpha", NULL},
                                               TRAINER_ROWS};
 
+/* The Trainer's words for optimizers that this program has: its `optim`, which axolotl calls `optimizer`. The memory of
+ * paged 32-bit states is not told apart from that of others. */
+static const char *trainer_optimizer(const cJSON *root, const char *path) {
+  static const char *const words[][2] = {
+      {"adamw_torch", "AdamW"},      {"adamw_torch_fused", "AdamW"},  {"adamw_hf", "AdamW"},
+      {"adamw_apex_fused", "AdamW"}, {"adamw_bnb_8bit", "AdamW8bit"}, {"adamw_8bit", "AdamW8bit"},
+      {"paged_adamw", "AdamW"},      {"paged_adamw_32bit", "AdamW"},  {"paged_adamw_8bit", "PagedAdamW8bit"},
+      {"lion_32bit", "Lion"},        {"paged_lion_32bit", "Lion"},    {"sgd", "SGD"},
+      {"adagrad", "Adagrad"}};
+  char text[64];
+  if ((strcmp(path, "optim") != 0 && strcmp(path, "optimizer") != 0) || !tws_tree_text(root, path, text, sizeof text))
+    return NULL;
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (strcmp(words[i][0], text) == 0) return words[i][1];
+  return NULL;
+}
+
+static int reads_optimizer(const cJSON *root, const char *path) {
+  return trainer_optimizer(root, path) != NULL;
+}
+
+/* Reads the optimizer. Of one with 8-bit states the Trainer gives embeddings 32 bits. Only optimizers of another update
+ * or memory than AdamW are set, so that the others leave what PyTorch allocates in a step to the runtime. */
+static void read_optimizer(const cJSON *root, tws_settings *s) {
+  const char *type = trainer_optimizer(root, "optim");
+  if (!type) type = trainer_optimizer(root, "optimizer");
+  if (!type || strcmp(type, "AdamW") == 0) return;
+  tws_setting_put(s, TWS_SETTING_OPTIMIZER, "%s", type);
+  if (strcmp(type, "SGD") == 0 || strcmp(type, "Lion") == 0) s->text[TWS_SETTING_EPSILON][0] = '\0';
+  if (strstr(type, "8bit"))
+    tws_setting_put(s, TWS_SETTING_GROUPS, "[{\"params\": \"embeddings\", \"optim_bits\": 32}]");
+}
+
 /* Reads the data types, which all three formats state alike, and sets the Trainer's defaults for settings that the file
  * omits. */
 static void read_trainer(const cJSON *root, tws_settings *s) {
@@ -171,6 +208,7 @@ static void read_trainer(const cJSON *root, tws_settings *s) {
   tws_setting_put(s, TWS_SETTING_TYPE, "%s", bf16 ? "bf16" : fp16 ? "fp16" : "fp32");
   if (!s->text[TWS_SETTING_MICRO][0]) tws_setting_put(s, TWS_SETTING_MICRO, "8");
   if (!s->text[TWS_SETTING_STEPS][0]) tws_setting_put(s, TWS_SETTING_STEPS, "1");
+  read_optimizer(root, s);
   int stage = 0;
   if (tws_tree_text(root, "fsdp", text, sizeof text) && *text)
     stage = strstr(text, "shard_grad_op") ? 2 : strstr(text, "no_shard") ? 0 : 3;
@@ -253,7 +291,7 @@ static const char *const axolotl_known[] = {
 static const char *const factory_known[] = {TRAINER_KNOWN,      "finetuning_type",    "lora_target",
                                             "quantization_bit", "model_name_or_path", NULL};
 #define READ_ALONE(rows, read, known) \
-  { rows, sizeof rows / sizeof *rows, NULL, read, NULL, known }
+  { rows, sizeof rows / sizeof *rows, NULL, read, NULL, known, reads_optimizer }
 const tws_format_table tws_format_trainer = READ_ALONE(trainer_rows, read_trainer, trainer_known);
 const tws_format_table tws_format_axolotl = READ_ALONE(axolotl_rows, read_axolotl, axolotl_known);
 const tws_format_table tws_format_llama_factory = READ_ALONE(factory_rows, read_factory, factory_known);
@@ -283,9 +321,10 @@ static void write_deepspeed(const tws_settings *s, const tws_format_shape *shape
 static int holds_deepspeed(const tws_settings *s, tws_setting setting) {
   const char *key = tws_setting_key(setting);
   if (setting == TWS_SETTING_TYPE) return 1;
+  if (setting == TWS_SETTING_GROUPS) return 0; /* DeepSpeed ignores the key */
   if (setting == TWS_SETTING_SCHEDULE) return tws_setting_is(s, setting, "1f1b");
   return strncmp(key, "twinspeed.", 10) != 0;
 }
 
 const tws_format_table tws_format_deepspeed = {
-    deepspeed_rows, sizeof deepspeed_rows / sizeof *deepspeed_rows, write_deepspeed, NULL, holds_deepspeed, NULL};
+    deepspeed_rows, sizeof deepspeed_rows / sizeof *deepspeed_rows, write_deepspeed, NULL, holds_deepspeed, NULL, NULL};

@@ -146,5 +146,5 @@ static const char *const known[] = {"training.local_batch_size",
                                     "optimizer.beta2",
                                     NULL};
 
-const tws_format_table tws_format_torchtitan = {rows, sizeof rows / sizeof *rows, write_rules, read_rules, holds,
-                                                known};
+const tws_format_table tws_format_torchtitan = {rows, sizeof rows / sizeof *rows, write_rules, read_rules, holds, known,
+                                                NULL};

@@ -98,23 +98,24 @@ tws_code tws_format_write(tws_config_format format, const tws_settings *settings
 
 /* ---- reading ---- */
 
-static int is_read(const tws_format_table *table, const char *path) {
+static int is_read(const tws_format_table *table, const cJSON *root, const char *path) {
   for (size_t i = 0; i < table->count; i++)
     if (strcmp(table->rows[i].path, path) == 0) return 1;
   for (const char *const *known = table->known; known && *known; known++)
     if (strcmp(*known, path) == 0) return 1;
+  if (table->reads && table->reads(root, path)) return 1;
   return strncmp(path, "deepspeed.zero_optimization.", 28) == 0;
 }
 
-static void name_unread(const tws_format_table *table, const cJSON *node, const char *before, int depth,
-                        tws_text *out) {
+static void name_unread(const tws_format_table *table, const cJSON *root, const cJSON *node, const char *before,
+                        int depth, tws_text *out) {
   const cJSON *item;
   cJSON_ArrayForEach(item, node) {
     char path[1024];
     snprintf(path, sizeof path, "%.900s%s%.80s", before, *before ? "." : "", item->string ? item->string : "");
     if (cJSON_IsObject(item) && depth < 8)
-      name_unread(table, item, path, depth + 1, out);
-    else if (!cJSON_IsNull(item) && !is_read(table, path))
+      name_unread(table, root, item, path, depth + 1, out);
+    else if (!cJSON_IsNull(item) && !is_read(table, root, path))
       tws_text_add(out, "%s%s", out->length ? ", " : "", path);
   }
 }
@@ -150,7 +151,7 @@ static tws_code read_tree(tws_config_format format, const cJSON *root, const cha
   table->read(root, settings);
   TWS_TRY(check_texts(settings, name, err));
   tws_text keys = {0};
-  name_unread(table, root, "", 0, &keys);
+  name_unread(table, root, root, "", 0, &keys);
   if (keys.length) tws_text_add(unread, "%s: these keys are not read: %s", name, keys.data);
   const int failed = keys.failed || unread->failed;
   tws_text_free(&keys);

@@ -27,6 +27,8 @@
 #define DECOUPLED .decoupled = 1
 #define WITHOUT_ZERO .without_zero = 1
 #define ADAPTED_SCALE .adapted_scale = 1
+#define EIGHT_BITS .eight_bits = 1
+#define PAGED .paged = 1
 #define PHASES(kind) .phases = TWS_PHASES_##kind
 #define TRAITS(...) __VA_ARGS__
 

@@ -42,6 +42,8 @@ typedef struct tws_optimizer_row {
   double beta1, beta2, epsilon, momentum;     /* defaults if optimizer.params does not give them */
   int matrices;                               /* 1: matrices of layers are updated by the rule MUON (plan/muon.c) */
   int factored;                               /* 1: second moments of rows and columns (plan/adafactor.c) */
+  int eight_bits; /* 1: states of large tensors are codes of 8 bits (plan/eight_bit.c) */
+  int paged;      /* 1: states of tensors are in memory that the device and the host share, as in bitsandbytes */
   int by_tensor;                              /* 1: an update needs the norms of complete parameters */
   int decoupled, without_zero, adapted_scale; /* traits */
   tws_optimizer_phases phases;                /* trait */

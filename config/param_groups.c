@@ -119,6 +119,8 @@ void tws_config_of_param_group(const tws_config *config, int group, tws_config *
   take_number(config, group, "weight_decay", &own->weight_decay);
   take_number(config, group, "eps", &own->epsilon);
   take_number(config, group, "momentum", &own->momentum);
+  const cJSON *bits = member(config, group, "optim_bits");
+  if (cJSON_IsNumber(bits)) own->optim_bits = bits->valueint;
   const cJSON *betas = member(config, group, "betas");
   if (cJSON_IsArray(betas) && cJSON_GetArraySize(betas) == 2) {
     own->beta1 = betas->child->valuedouble;
@@ -136,7 +138,8 @@ static tws_code check_entry(const tws_config *config, int entry, tws_given list,
   tws_config own;
   if (!cJSON_IsString(names) && cJSON_GetArraySize(names) == 0)
     return tws_store_fail(config->store, list, TWS_INVALID, err,
-                          "\"params\" has patterns of parameter names, such as \"*.bias\", or the word vectors",
+                          "\"params\" has patterns of parameter names, such as \"*.bias\", or the words vectors and "
+                          "embeddings",
                           "%s: entry %d has no \"params\"", list_path, entry);
   for (const cJSON *value = item->child; value; value = value->next)
     if (strcmp(value->string, "params") != 0 && !tws_optimizer_has_argument(row, value->string))
@@ -146,6 +149,9 @@ static tws_code check_entry(const tws_config *config, int entry, tws_given list,
   if (own.beta1 >= 1 || own.beta2 >= 1)
     return tws_store_fail(config->store, list, TWS_INVALID, err, NULL, "%s: entry %d: betas must be below 1", list_path,
                           entry);
+  if (row->eight_bits && own.optim_bits != 8 && own.optim_bits != 32)
+    return tws_store_fail(config->store, list, TWS_INVALID, err, "8, or 32 for states in float32",
+                          "%s: entry %d: optim_bits is %d", list_path, entry, own.optim_bits);
   return TWS_OK;
 }
 
@@ -182,6 +188,30 @@ tws_code tws_config_check_factored(const tws_config *config, tws_error *err) {
                           row->factored ? "as torch.optim.Adafactor has it: [null, 0.001]" : "such as 1e-8",
                           "eps of %s is %s", row->type, row->factored ? "a list of two numbers" : "one number");
   for (size_t i = 0; i < sizeof with / sizeof *with && row->factored; i++)
+    if (with[i].met)
+      return tws_store_fail(config->store, tws_store_at(config->store, "optimizer.type"), TWS_UNSUPPORTED, err,
+                            with[i].hint, "%s does not go with %s", row->type, with[i].other);
+  return TWS_OK;
+}
+
+tws_code tws_config_check_eight_bits(const tws_config *config, tws_error *err) {
+  const tws_optimizer_row *row = tws_optimizer_of(config->optimizer);
+  const struct {
+    int met;
+    const char *other, *hint;
+  } with[] = {
+      {config->tensor_ranks > 1, "tensor parallelism, which splits matrices across blocks of states",
+       "set tensor_parallel.autotp_size to 1"},
+      {config->expert_ranks > 1, "expert parallelism, whose ranks have different parameters",
+       "set twinspeed.expert_parallel_size to 1"},
+      {tws_config_offloads(config), "offloading", "set the devices of offload_optimizer and offload_param to none"},
+      {tws_config_bf16_moments(config), "states in bfloat16", "set bf16.bf16_optimizer_states to false"},
+      {config->linear_tile_size > 0, "weights in tiles", "set twinspeed.linear_tile_size to 0"}};
+  if (!row->eight_bits) return TWS_OK;
+  if (config->optim_bits != 8 && config->optim_bits != 32)
+    return tws_store_fail(config->store, tws_store_at(config->store, "optimizer.params.optim_bits"), TWS_INVALID, err,
+                          "8, or 32 for states in float32", "optimizer.params.optim_bits is %d", config->optim_bits);
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++)
     if (with[i].met)
       return tws_store_fail(config->store, tws_store_at(config->store, "optimizer.type"), TWS_UNSUPPORTED, err,
                             with[i].hint, "%s does not go with %s", row->type, with[i].other);

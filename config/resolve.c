@@ -580,6 +580,7 @@ static tws_code check_optimizer(const rules *r) {
 static tws_code check_param_groups(const rules *r) {
   TWS_TRY(tws_config_check_muon(r->config, r->err));
   TWS_TRY(tws_config_check_factored(r->config, r->err));
+  TWS_TRY(tws_config_check_eight_bits(r->config, r->err));
   return tws_config_check_param_groups(r->config, r->err);
 }
 

@@ -62,7 +62,10 @@ tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err)
 /* Fails if Adafactor is requested together with a feature that does not support it, or if eps does not have the form
  * that the optimizer requires (a number, or a pair). */
 tws_code tws_config_check_factored(const tws_config *config, tws_error *err);
-/* Fails if Muon is requested together with a feature that does not support it. */
+/* Fails if an optimizer with states of 8 bits is asked for with a feature that it is not supported with, or optim_bits
+ * is neither 8 nor 32. */
+tws_code tws_config_check_eight_bits(const tws_config *config, tws_error *err);
+/* Fails if Muon is asked for with a feature that it is not supported with. */
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
 
 /* Visits every key below `item`, whose path is `segments`, in document order. An unknown key is refused, unless

@@ -33,7 +33,8 @@ static tws_code refuse_here(double need, double have, tws_error *err) {
 /* Returns the number of ranks that hold equal copies of a state entry: 1 if the replicas partition it among them. */
 static int is_replicated(const tws_job *job, const tws_state_entry *entry) {
   const int stage = job->config->zero.stage;
-  return entry->role == TWS_ELEMENTS_STORED ? stage < 3 : entry->role == TWS_ELEMENTS_OWNED && stage < 1;
+  if (entry->role == TWS_ELEMENTS_STORED) return stage < 3;
+  return (entry->role == TWS_ELEMENTS_OWNED || entry->role == TWS_ELEMENTS_BLOCKS) && stage < 1;
 }
 
 /* Bytes of a rank on this machine, without and with shared storage; shared memory is counted in equal shares for the

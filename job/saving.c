@@ -2,14 +2,30 @@
 
 #include "estimators/checkpoint_interval.h"
 
-/* Returns the bytes of a checkpoint per parameter: the sum of the element sizes of all entries that have one element
- * per parameter. */
+/* Returns the number of elements of an entry that belong to parameters. */
+static double elements_of(const tws_state *state, uint32_t entry) {
+  double elements = 0;
+  tws_state_part part;
+  for (uint32_t shard = 0; tws_state_next_part(state, entry, &shard, &part);) elements += (double)part.count;
+  return elements;
+}
+
+/* Returns the bytes of a checkpoint per parameter: the sum over all entries that have elements for parameters. An entry
+ * of the optimizer may have them for a part of the elements that the rank updates (states of 8 bits), or on another
+ * tier than the rest. */
 static double bytes_per_parameter(const tws_plan *plan) {
-  double bytes = 0;
-  for (uint32_t i = 0; i < plan->state->count; i++) {
-    const tws_state_entry *e = &plan->state->entries[i];
-    if (e->checkpointed && e->role != TWS_ELEMENTS_NONE && !e->continues)
-      bytes += (double)tws_dtype_bytes((tws_dtype)e->dtype);
+  const tws_state *state = plan->state;
+  double bytes = 0, owned = 0;
+  for (uint32_t i = 0; i < state->shard_count; i++)
+    if (state->shards[i].owned_offset != TWS_NO_OFFSET) owned += (double)state->shards[i].count;
+  for (uint32_t i = 0; i < state->count; i++) {
+    const tws_state_entry *e = &state->entries[i];
+    const double size = (double)tws_dtype_bytes((tws_dtype)e->dtype);
+    if (!e->checkpointed || e->role == TWS_ELEMENTS_NONE) continue;
+    if (e->role != TWS_ELEMENTS_STORED && owned > 0)
+      bytes += size * (elements_of(state, i) / owned);
+    else if (!e->continues)
+      bytes += size;
   }
   return bytes;
 }

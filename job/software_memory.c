@@ -268,7 +268,9 @@ static double lasting_bytes(const tws_job *job, const tws_stage_estimate *stage)
   const tws_config *c = job->config;
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   const double number = (double)tws_dtype_bytes(c->dtype), trained = tws_software_trained(job, stage);
-  const double updated = tws_config_half_masters(c) ? 2 * number : c->dtype == TWS_F32 ? 8 : 12;
+  const int narrow = tws_optimizer_of(c->optimizer)->eight_bits;
+  const double states = tws_config_half_masters(c) && !narrow ? 2 * number : tws_software_state_bytes(job);
+  const double updated = tws_config_half_masters(c) || c->dtype == TWS_F32 ? states : 4 + states;
   const double frozen = tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE ? number : 0.5; /* at least */
   return number * 2 * trained + frozen * (stage->parameters - trained) + updated * trained +
          gradient_bytes(job, runtime, stage) + bucket_gradient_bytes(job, runtime, stage);
@@ -305,8 +307,8 @@ static double reduced_peak(const tws_job *job, const tws_stage_estimate *stage) 
          tws_software_moment(job, stage, TWS_MOMENT_BACKWARD);
 }
 
-/* Returns the bytes of parameters and gradients in 16 bits, master weights and two moments in float32, and ZeRO-3's
- * bucket, which stays allocated. */
+/* Returns the bytes of parameters and gradients in 16 bits, master weights in float32, the optimizer's states, and
+ * ZeRO-3's bucket, which stays allocated. */
 static double states_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double shards = tws_software_shards(job), gradients = c->zero.stage > 1 ? 2 / shards : 2;
@@ -314,18 +316,19 @@ static double states_bytes(const tws_job *job, const tws_stage_estimate *stage) 
   const double bucket = c->zero.stage > 2 ? (double)tws_dtype_bytes(tws_config_communication_dtype(c)) *
                                                 (double)c->zero.reduce_bucket_size
                                           : 0;
-  return stage->parameters * (parameters + gradients + 12 / shards) + bucket;
+  return stage->parameters * (parameters + gradients + (4 + tws_software_state_bytes(job)) / shards) + bucket;
 }
 
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {
   const double passes = fmax(fmax(passes_peak(job, stage), reduced_peak(job, stage)), apart_bytes(job, stage));
   const double step = step_bytes(job, tws_profile_runtime(job->profile), stage);
-  return step > 0 ? fmax(passes, states_bytes(job, stage) + step) : passes;
+  return (step > 0 ? fmax(passes, states_bytes(job, stage) + step) : passes) - tws_software_paged_bytes(job, stage);
 }
 
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const double passes = planned_bytes(job, stage) + tws_software_bytes(job, stage);
+  const double passes =
+      planned_bytes(job, stage) + tws_software_bytes(job, stage) - tws_software_paged_bytes(job, stage);
   return fmax(passes + step_bytes(job, runtime, stage), apart_bytes(job, stage)) * (1 + runtime->reserved_share);
 }
 

@@ -47,6 +47,42 @@ static double elements_of(const tws_job *job, const tws_stage_estimate *stage, t
   return of == TWS_STEP_SLICE ? fmin(largest, shard) : largest;
 }
 
+/* Returns the bytes of the states of one element of a parameter, where states of 8 bits are an option. */
+static double state_bytes_of(const tws_job *job, const tws_param *param) {
+  enum { LEAST = 4096, BLOCK = 256 };
+  const double elements = own_elements(param);
+  tws_config own;
+  tws_config_of_param_group(job->config, param->param_group, &own);
+  const int narrow = own.optim_bits == 8 && elements >= LEAST && elements >= (double)own.min_8bit_size;
+  return narrow ? 2 + 2.0 * 4 / BLOCK : 8;
+}
+
+/* Returns the bytes of the states of all trained parameters of at least `least` elements, over the number of all
+ * trained parameters. */
+static double mean_state_bytes(const tws_job *job, double least) {
+  double bytes = 0, elements = 0;
+  for (uint32_t p = 0; p < job->network->param_count; p++) {
+    const tws_param *param = &job->network->params[p];
+    if (param->frozen) continue;
+    const double number = (double)tws_param_numel(param);
+    elements += number;
+    if (own_elements(param) >= least) bytes += number * state_bytes_of(job, param);
+  }
+  return elements > 0 ? bytes / elements : 0;
+}
+
+double tws_software_state_bytes(const tws_job *job) {
+  const tws_optimizer_row *row = tws_optimizer_of(job->config->optimizer);
+  if (row->eight_bits) return mean_state_bytes(job, 0);
+  return row->factored ? 0 : 4.0 * row->states; /* factors of matrices are small */
+}
+
+double tws_software_paged_bytes(const tws_job *job, const tws_stage_estimate *stage) {
+  const double paged_from = 1e5; /* elements: get_state_buffer() of bitsandbytes */
+  if (!tws_optimizer_of(job->config->optimizer)->paged || tws_profile_runtime(job->profile)->places_ahead) return 0;
+  return mean_state_bytes(job, paged_from) * tws_software_trained(job, stage) / tws_software_shards(job);
+}
+
 static int is_held(const tws_config *c, tws_step_where where) {
   const tws_zero_config *z = &c->zero;
   const int low = z->stage == 1 || z->stage == 2, torch = !tws_config_has_key(c, "optimizer.type");

@@ -75,11 +75,10 @@ void tws_adafactor_begin(tws_lower *l) {
   const uint32_t count = l->network->param_count;
   tensor_list list = {0};
   if (!is_used(l)) return;
-  l->adafactor.first = tws_lower_memory(l, count, sizeof *l->adafactor.first);
-  if (!l->adafactor.first) return;
-  /* the order of parameters, which no sharding changes, since checkpoints store the moments in this order */
-  for (uint32_t p = 0; p < count; p++) {
-    l->adafactor.first[p] = list.moments;
+  l->moments.adafactor.first = tws_lower_memory(l, count, sizeof *l->moments.adafactor.first);
+  if (!l->moments.adafactor.first) return;
+  for (uint32_t p = 0; p < count; p++) { /* in an order that no division of ranks changes, since checkpoints have it */
+    l->moments.adafactor.first[p] = list.moments;
     if (!l->network->params[p].frozen) add_param(l, NULL, p, &list);
   }
   const tws_state_entry entry = {.name = "factored second moments",
@@ -90,14 +89,14 @@ void tws_adafactor_begin(tws_lower *l) {
                                  .everywhere = 1,
                                  .checkpointed = 1,
                                  .elements = list.moments};
-  l->adafactor.tensors = list.count;
-  if (list.moments > 0) l->adafactor.moments = tws_builder_state(&l->b, &entry);
+  l->moments.adafactor.tensors = list.count;
+  if (list.moments > 0) l->moments.adafactor.moments = tws_builder_state(&l->b, &entry);
 }
 
 /* ---- operations ---- */
 
 static tws_operand moments_of(const tws_lower *l, const tensor *t, uint32_t access) {
-  return (tws_operand){l->adafactor.moments, (uint8_t)access, t->moments, (uint64_t)(t->rows + t->columns)};
+  return (tws_operand){l->moments.adafactor.moments, (uint8_t)access, t->moments, (uint64_t)(t->rows + t->columns)};
 }
 
 static tws_operand gradient_of(const tws_lower *l, const tensor *t) {
@@ -197,7 +196,7 @@ static void lower_class(tws_lower *l, const tws_zero_class *c, tensor_list *list
   list->count = 0;
   for (uint32_t i = c->first; i < c->end; i++) {
     const uint32_t param = (uint32_t)l->zero.order[i];
-    list->moments = l->adafactor.first[param];
+    list->moments = l->moments.adafactor.first[param];
     if (tws_zero_numel(l, param)) add_param(l, c, param, list);
   }
   if (list->count == 0) return;
@@ -215,7 +214,7 @@ static void lower_class(tws_lower *l, const tws_zero_class *c, tensor_list *list
       const tensor *t = &list->all[i];
       const tws_operand own = tws_update(norms, 2 * (uint64_t)i, 2);
       const uint32_t change =
-          t->count > 0 ? find_change(l, c, t) : l->adafactor.moments; /* of which 0 elements are read */
+          t->count > 0 ? find_change(l, c, t) : l->moments.adafactor.moments; /* of which 0 elements are read */
       if (!parted || pass == 0) find_norms(l, t, change, own);
       if (pass == 1 && t->count > 0) update(l, c, t, change, own);
     }
@@ -224,7 +223,7 @@ static void lower_class(tws_lower *l, const tws_zero_class *c, tensor_list *list
 }
 
 void tws_adafactor_lower(tws_lower *l) {
-  tensor_list list = {.all = tws_lower_memory(l, l->adafactor.tensors, sizeof *list.all)};
+  tensor_list list = {.all = tws_lower_memory(l, l->moments.adafactor.tensors, sizeof *list.all)};
   if (!list.all) return;
   for (uint32_t k = 0; k < l->zero.trained_count; k++) lower_class(l, &l->zero.classes[k], &list);
 }

@@ -25,6 +25,7 @@
  *                is one step late; zenflow.c: an update in two parts (ZenFlow)
  *   checkpoints.c  offloaded and partitioned activation checkpoints
  *   adafactor.c   updates with second moments of rows and columns
+ *   eight_bit.c   states of 8 bits in blocks
  *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
  *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
@@ -36,6 +37,7 @@
 
 #include "models/network/module.h"
 #include "plan/builder.h"
+#include "plan/lower_optimizer.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/shard.h"
@@ -87,6 +89,7 @@ typedef struct tws_zero_class {
   int ranks, index;
   int param_group;     /* the parameter group of all its parameters; a frozen class has 0 */
   int frozen;          /* tws_frozen: the parameters of a frozen class are stored but not updated */
+  int eight_bits;      /* 1: states of its parameters are 8-bit codes; its sizes are multiples of a block of states */
   uint32_t first, end; /* [first, end) of tws_zero.order: the parameters of the class */
   uint64_t stored;     /* offset in elements of the class's range in buffers of all elements that a rank stores */
   uint64_t kept;       /* offset in elements of the class's range in buffers of the elements that a rank updates */
@@ -313,13 +316,6 @@ typedef struct tws_onebit_lamb {
   uint32_t kept; /* buffer in the state: the padding of all compressed tensors; TWS_NONE: there is none */
 } tws_onebit_lamb;
 
-/* Adafactor's second moments, of rows and of columns (plan/adafactor.c). */
-typedef struct tws_adafactor {
-  uint64_t *first;  /* per parameter: offset of its first second moment */
-  uint32_t moments; /* buffer in the state */
-  uint32_t tensors; /* number of tensors that have second moments of their own */
-} tws_adafactor;
-
 /* The state of offloading: tiers of the entries of the state, and buffers that the optimizer phase uses. */
 typedef struct tws_offload {
   int optimizer;       /* 1: the host runs the optimizer */
@@ -511,7 +507,7 @@ typedef struct tws_lower {
   tws_columns columns;         /* the columns of matrices that the device updates; written by zenflow.c */
   tws_compressed compressed;   /* tensors that ranks average by signs; written by compressed.c and onebit_lamb.c */
   tws_onebit_lamb lamb;        /* OneBitLamb's lists; written by onebit_lamb.c */
-  tws_adafactor adafactor;     /* second moments of rows and columns; written by adafactor.c */
+  tws_other_moments moments;   /* of rows and columns, and of 8 bits; written by adafactor.c and eight_bit.c */
   tws_arena *scratch;          /* memory of all passes that lives as long as the lowering; written by build.c */
   tws_builder b;               /* all passes emit operations through it, and set their phase, module and micro-batch */
 } tws_lower;

@@ -6,6 +6,7 @@
 #include "models/operator.h"
 #include "plan/adafactor.h"
 #include "plan/compressed.h"
+#include "plan/eight_bit.h"
 #include "plan/muon.h"
 #include "plan/offload.h"
 #include "plan/onebit_lamb.h"
@@ -129,8 +130,10 @@ typedef struct run {
   uint64_t norms;     /* offset of the first parameter's two norms in the buffer of all norms: norms_at() */
 } run;
 
+/* As bitsandbytes, optimizers with states of 8 bits round weights to nearest. */
 static int is_stochastic(const tws_config *config) {
-  return tws_config_bf16_masters(config) && config->stochastic_rounding;
+  return tws_config_bf16_masters(config) && config->stochastic_rounding &&
+         !tws_optimizer_of(config->optimizer)->eight_bits;
 }
 
 /* Returns the work of the kernel of an update rule (norms 0) or of its norms (norms 1), with its parameters, which are
@@ -194,7 +197,8 @@ static int run_operands(tws_lower *l, const run *r, uint32_t access, tws_operand
   operands[n++] = master ? tws_offload_state(l, 0, plan->master, state, r->count, access)
                          : (tws_operand){plan->parameters, access, r->at, r->count};
   for (int i = 0; i < plan->optimizer_states; i++)
-    operands[n++] = tws_offload_state(l, 1 + i, plan->optimizer_state[i], state, r->count, access);
+    operands[n++] =
+        tws_offload_state(l, 1 + i, plan->optimizer_state[i], state - l->moments.eight_bit.elements, r->count, access);
   const int on_host = tws_offload_updates(l, state);
   const int apart = l->offload.optimizer && l->offload.gradients != plan->gradients;
   if (apart && on_host)
@@ -210,6 +214,10 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   const tws_plan *plan = l->b.plan;
   tws_operand operands[TWS_OPTIMIZER_STATES + 6];
   tws_arguments arguments = {{0}};
+  if (r->of->eight_bits) {
+    tws_eight_bit_update(l, r->of, r->at, r->count);
+    return;
+  }
   tws_work work = update_work(l->config, r, 0, &arguments);
   int n = run_operands(l, r, TWS_READ_WRITE, operands);
   if (l->b.failed != TWS_OK) return;

@@ -64,7 +64,8 @@ int tws_state_next_part(const tws_state *state, uint32_t entry, uint32_t *shard,
     const uint64_t first = role == TWS_ELEMENTS_STORED ? s->storage_offset : s->owned_offset;
     if (first == TWS_NO_OFFSET) continue;
     uint64_t skipped;
-    *part = (tws_state_part){s->param, s->param_first, s->count, first};
+    const uint64_t unit = role == TWS_ELEMENTS_BLOCKS ? TWS_STATE_BLOCK : 1;
+    *part = (tws_state_part){s->param, s->param_first / unit, s->count / unit, first / unit};
     if (!tws_state_clip(&state->entries[entry], &part->first, &part->count, &skipped)) continue;
     part->param_first += skipped;
     return 1;

@@ -30,8 +30,12 @@ typedef struct tws_shard {
 typedef enum tws_elements {
   TWS_ELEMENTS_NONE,   /* none: the entry has no relation to parameters */
   TWS_ELEMENTS_STORED, /* all elements that this rank stores, at storage_offset */
-  TWS_ELEMENTS_OWNED   /* the elements that this rank updates, at owned_offset */
+  TWS_ELEMENTS_OWNED,  /* the elements that this rank updates, at owned_offset */
+  /* blocks of TWS_STATE_BLOCK adjacent elements of those, at owned_offset / TWS_STATE_BLOCK: the entry has one element
+   * for each block. Blocks are counted from the first element of a parameter, and no shard divides one. */
+  TWS_ELEMENTS_BLOCKS
 } tws_elements;
+enum { TWS_STATE_BLOCK = 256 };
 
 /* Names of state entries for gradients that a later step uses: first, those that a step leaves for the next step
  * (plan/delayed.c). */
@@ -60,7 +64,10 @@ typedef struct tws_state_entry {
   uint8_t checkpointed; /* 1: checkpoints contain it; 0: it can be recomputed from the other entries */
   /* 1 + index of the entry of another tier that this entry continues (a checkpoint joins both); 0: none */
   uint32_t continues;
-  uint64_t first; /* index of its first element among all elements of its role; 0 unless it continues another entry */
+  uint32_t scales; /* 1 + index of the entry with the scales of its 8-bit codes (base/dynamic_map.h); 0: none */
+  /* index of its first element among all elements of its role; 0 unless it continues another entry, or the first
+   * elements have states in other entries (plan/eight_bit.c) */
+  uint64_t first;
   uint64_t elements, bytes; /* number of elements; bytes = elements x size of the type, without padding */
   uint64_t offset;          /* offset in bytes in the state's arena of its tier, a multiple of TWS_ALIGNMENT */
 } tws_state_entry;
@@ -97,7 +104,8 @@ static inline int tws_state_everywhere(const tws_state_entry *entry, int stages)
   return entry->everywhere || (entry->initial == TWS_INITIAL_RUNNING && stages == 1);
 }
 
-/* A range of an entry's elements that is also contiguous in a parameter. */
+/* A range of an entry's elements that is also contiguous in a parameter. Elements of an entry with TWS_ELEMENTS_BLOCKS
+ * are blocks: param_first and count are then numbers of blocks of the parameter. */
 typedef struct tws_state_part {
   uint32_t param;
   uint64_t param_first, count; /* elements [param_first, param_first + count) of the parameter, as in tws_shard */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "plan/compressed.h"
+#include "plan/eight_bit.h"
 #include "plan/onebit_lamb.h"
 #include "plan/offload.h"
 #include "plan/zenflow.h"
@@ -43,7 +44,9 @@ static uint32_t class_layout(tws_lower *l, tws_zero_class *c, const uint64_t *si
     c->total += sizes[z->order[i]];
   }
   const int cut = (z->stage == 1 || z->stage == 2) && !c->frozen;
-  c->aligned = cut ? (uint64_t)tws_zero_aligned_numel((int64_t)c->total, c->ranks) : c->total;
+  c->aligned = !cut            ? c->total
+               : c->eight_bits ? tws_eight_bit_aligned(c->total, c->ranks)
+                               : (uint64_t)tws_zero_aligned_numel((int64_t)c->total, c->ranks);
   c->partition = cut ? c->aligned / (uint64_t)c->ranks : c->total;
   if (c->aligned > c->total) starts[count++] = c->stored + c->total;
   return count;
@@ -132,14 +135,16 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   if (l->config->dtype != masters || l->offload.optimizer || l->offload.param_tier != TWS_TIER_DEVICE)
     plan->master = tws_offload_owned(l, 0, &entry, owned);
   plan->optimizer_states = optimizer->states;
+  const uint64_t narrow = tws_eight_bit_begin(l); /* the first elements have other states */
   for (int i = 0; i < optimizer->states; i++) {
-    entry = (tws_state_entry){.name = optimizer->state[i],
+    entry = (tws_state_entry){.name = optimizer->eight_bits ? tws_eight_bit_others[i] : optimizer->state[i],
                               .dtype = (uint8_t)moments,
                               .category = TWS_CATEGORY_MOMENT,
                               .role = TWS_ELEMENTS_OWNED,
                               .initial = TWS_INITIAL_ZERO,
-                              .checkpointed = 1};
-    plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, state_count(l, i, owned));
+                              .checkpointed = 1,
+                              .first = narrow};
+    plan->optimizer_state[i] = tws_offload_owned(l, 1 + i, &entry, state_count(l, i, owned) - narrow);
   }
   tws_delayed_begin(l, owned);
   tws_zenflow_begin(l, owned);
@@ -225,7 +230,9 @@ static void begin_sharded(tws_lower *l, uint64_t *sizes, uint64_t *starts) {
   for (uint32_t p = 0; p < n; p++) {
     whole[p] = (int64_t)numel(l, p);
     /* a group of quantization blocks is not divided among ranks */
-    const int64_t unit = tws_is_quantized(l, p) ? tws_quantized_unit(&l->b.plan->quantized) : 1;
+    const int64_t unit = tws_is_quantized(l, p)                ? tws_quantized_unit(&l->b.plan->quantized)
+                         : tws_zero_class_of(z, p)->eight_bits ? TWS_STATE_BLOCK
+                                                               : 1;
     z->part[p] = tws_zero3_part(whole[p] / unit, tws_zero_class_of(z, p)->ranks) * unit;
     sizes[p] = (uint64_t)z->part[p];
     z->gathered[p] = TWS_NONE;

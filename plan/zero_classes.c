@@ -1,5 +1,6 @@
 /* Determines the ZeRO classes: sets of parameters that are replicated on the same ranks and that are trained or frozen
  * alike, in one parameter group. */
+#include "plan/eight_bit.h"
 #include "plan/zero.h"
 
 /* Returns the axes along which a parameter is replicated, a subset of `replicas`. Its gradient is summed over the
@@ -19,15 +20,15 @@ static tws_axes axes_of(const tws_lower *l, uint32_t p, tws_axes replicas) {
   return own ? copied : replicas;
 }
 
-static int is_class(const tws_zero_class *c, tws_axes axes, int frozen, int param_group) {
-  return c->axes == axes && c->frozen == frozen && c->param_group == param_group;
+static int is_class(const tws_zero_class *c, tws_axes axes, int frozen, int param_group, int eight_bits) {
+  return c->axes == axes && c->frozen == frozen && c->param_group == param_group && c->eight_bits == eight_bits;
 }
 
-static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen, int param_group) {
+static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen, int param_group, int eight_bits) {
   tws_zero *z = &l->zero;
   const tws_plan *plan = l->b.plan;
   uint8_t found = 0;
-  while (found < z->class_count && !is_class(&z->classes[found], axes, frozen, param_group)) found++;
+  while (found < z->class_count && !is_class(&z->classes[found], axes, frozen, param_group, eight_bits)) found++;
   if (found < z->class_count) return found;
   if (z->class_count == TWS_ZERO_CLASSES) {
     tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
@@ -36,18 +37,20 @@ static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen, int param_gro
   z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
                                                   .frozen = frozen,
                                                   .param_group = param_group,
+                                                  .eight_bits = eight_bits,
                                                   .group = tws_lower_group(l, axes),
                                                   .ranks = tws_topology_size(&plan->topology, axes),
                                                   .index = tws_topology_index(&plan->topology, plan->rank, axes)};
   return found;
 }
 
-/* Order of the classes in the flat buffers. Classes that Muon updates come after other trained classes, since only the
- * latter have a second optimizer state. */
-enum { ORDER_OTHERS, ORDER_MUON, ORDER_FROZEN, ORDER_QUANTIZED, ORDERS };
+/* Classes in their order in the flat buffers. Parameters with states of 8 bits come first, since these states have
+ * entries of their own. Muon's come after those of other trained parameters, which alone have a second state. */
+enum { ORDER_EIGHT_BITS, ORDER_OTHERS, ORDER_MUON, ORDER_FROZEN, ORDER_QUANTIZED, ORDERS };
 
 static int order_of(const tws_lower *l, uint32_t p) {
   if (tws_is_frozen(l, p)) return tws_is_quantized(l, p) ? ORDER_QUANTIZED : ORDER_FROZEN;
+  if (tws_has_eight_bits(l, p)) return ORDER_EIGHT_BITS;
   return tws_config_is_muon_group(l->config, l->network->params[p].param_group) ? ORDER_MUON : ORDER_OTHERS;
 }
 
@@ -62,12 +65,14 @@ void tws_zero_make_classes(tws_lower *l) {
     return;
   }
   const tws_axes replicas = tws_topology_partitions(&l->b.plan->topology);
-  find_class(l, replicas, 0, tws_config_is_muon_group(l->config, 0) ? 1 : 0);
+  find_class(l, replicas, 0, tws_config_is_muon_group(l->config, 0) ? 1 : 0,
+             tws_optimizer_of(l->config->optimizer)->eight_bits);
   for (int order = 0, left = (int)l->network->param_count; order < ORDERS; order++) {
     for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
       if (order_of(l, p) != order) continue;
       const int frozen = order <= ORDER_MUON ? 0 : order - ORDER_MUON;
-      z->class_of[p] = find_class(l, axes_of(l, p, replicas), frozen, frozen ? 0 : l->network->params[p].param_group);
+      z->class_of[p] = find_class(l, axes_of(l, p, replicas), frozen, frozen ? 0 : l->network->params[p].param_group,
+                                  order == ORDER_EIGHT_BITS);
       left--;
     }
     if (order == ORDER_MUON) z->trained_count = z->class_count;

@@ -3,6 +3,7 @@
  * it. */
 #include <string.h>
 
+#include "base/dynamic_map.h"
 #include "base/memory.h"
 #include "checkpoint/read.h"
 #include "real/engine_internal.h"
@@ -17,12 +18,30 @@ static int is_optimizer_state(const tws_state_entry *entry) {
          !entry->continues;
 }
 
+/* Returns the name under which programs get the entry of a state: moments of 8 bits and the float32 moments of the
+ * other parameters have one name. */
+static const char *offered_name(const char *entry) {
+  static const char *const names[][2] = {{"8-bit first moments", "first moments"},
+                                         {"first moments of small tensors", "first moments"},
+                                         {"8-bit second moments", "second moments"},
+                                         {"second moments of small tensors", "second moments"}};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(names[i][0], entry) == 0) return names[i][1];
+  return entry;
+}
+
+/* Returns 1 if an earlier entry has a state's name already. */
+static int is_second(const tws_state_entry *entry) {
+  return entry->scales == 0 && offered_name(entry->name) != entry->name;
+}
+
 const char *tws_engine_state_name(const tws_engine *e, int index) {
   const tws_state *state = e->t.plan->state;
   if (index == 0) return parameter;
   if (index == 1) return gradient;
   for (uint32_t i = 0, n = 2; i < state->count; i++)
-    if (is_optimizer_state(&state->entries[i]) && (int)n++ == index) return state->entries[i].name;
+    if (is_optimizer_state(&state->entries[i]) && !is_second(&state->entries[i]) && (int)n++ == index)
+      return offered_name(state->entries[i].name);
   return NULL;
 }
 
@@ -76,8 +95,10 @@ static tws_code list_parts(tws_engine *e, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if `asked` is the name of an optimizer state, or PyTorch's name for it. */
-static int is_named(const char *state, const char *asked) {
+/* Returns 1 if `asked` is the name of an optimizer state, or PyTorch's name for it. entry: name of the state's
+ * entry. */
+static int is_named(const char *entry, const char *asked) {
+  const char *state = offered_name(entry);
   static const char *const names[][2] = {{"exp_avg", "first moments"},
                                          {"exp_avg", "momentum"},
                                          {"exp_avg_sq", "second moments"},
@@ -115,9 +136,52 @@ static float scale_of(const tws_engine *e, const tws_engine_part *part) {
   return part->piece.entry == TWS_NONE ? (float)e->t.counters->loss_scale.scale : 1;
 }
 
+/* ---- states of 8 bits: parts and chunks of them are whole blocks ---- */
+
+/* Returns the state's entry of a part with codes of 8 bits, or NULL. */
+static const tws_state_entry *codes_of(const tws_engine *e, const tws_engine_part *part) {
+  const tws_state_entry *entry = part->piece.entry == TWS_NONE ? NULL : &e->t.plan->state->entries[part->piece.entry];
+  return entry && entry->scales > 0 ? entry : NULL;
+}
+
+/* Second moments are never negative, and have the map without negative values. */
+static int is_signed(const tws_state_entry *codes) {
+  return is_named(codes->name, "exp_avg");
+}
+
+/* Reads or writes the scales of `count` elements from element `at` of the entry on. */
+static tws_code move_scales(tws_engine *e, const tws_state_entry *codes, uint64_t at, uint64_t count, float *scales,
+                            int puts, tws_error *err) {
+  const tws_plan *plan = e->t.plan;
+  const uint32_t buffer = tws_training_buffer(plan, plan->state->entries[codes->scales - 1].name);
+  const uint64_t first = at / TWS_DYNAMIC_BLOCK, blocks = (count + TWS_DYNAMIC_BLOCK - 1) / TWS_DYNAMIC_BLOCK;
+  return puts ? tws_executor_put(e->t.executor, TWS_PROGRAM_TRAIN, buffer, first, scales, blocks, err)
+              : tws_executor_get(e->t.executor, TWS_PROGRAM_TRAIN, buffer, first, scales, blocks, err);
+}
+
+static tws_code decode_chunk(tws_engine *e, const tws_state_entry *entry, uint64_t at, const uint8_t *codes,
+                             uint64_t count, float *values, tws_error *err) {
+  float scales[CHUNK / TWS_DYNAMIC_BLOCK];
+  TWS_TRY(move_scales(e, entry, at, count, scales, 0, err));
+  for (uint64_t i = 0; i < count; i += TWS_DYNAMIC_BLOCK)
+    tws_dynamic_decode(codes + i, (int)(count - i < TWS_DYNAMIC_BLOCK ? count - i : TWS_DYNAMIC_BLOCK),
+                       is_signed(entry), scales[i / TWS_DYNAMIC_BLOCK], values + i);
+  return TWS_OK;
+}
+
+static tws_code encode_chunk(tws_engine *e, const tws_state_entry *entry, uint64_t at, const float *values,
+                             uint64_t count, uint8_t *codes, tws_error *err) {
+  float scales[CHUNK / TWS_DYNAMIC_BLOCK];
+  for (uint64_t i = 0; i < count; i += TWS_DYNAMIC_BLOCK)
+    tws_dynamic_encode(values + i, (int)(count - i < TWS_DYNAMIC_BLOCK ? count - i : TWS_DYNAMIC_BLOCK),
+                       is_signed(entry), codes + i, &scales[i / TWS_DYNAMIC_BLOCK]);
+  return move_scales(e, entry, at, count, scales, 1, err);
+}
+
 /* ---- single parts ---- */
 
 static tws_code read_part(tws_engine *e, const tws_engine_part *part, float *values, tws_error *err) {
+  const tws_state_entry *codes = codes_of(e, part);
   const tws_dtype dtype = type_of(e, part);
   const float scale = scale_of(e, part);
   void *chunk = tws_calloc(CHUNK, sizeof(double));
@@ -125,7 +189,10 @@ static tws_code read_part(tws_engine *e, const tws_engine_part *part, float *val
   for (uint64_t done = 0; done < part->piece.count && code == TWS_OK; done += CHUNK) {
     const uint64_t n = part->piece.count - done < CHUNK ? part->piece.count - done : CHUNK;
     code = tws_executor_get(e->t.executor, TWS_PROGRAM_TRAIN, part->buffer, part->piece.at + done, chunk, n, err);
-    if (code == TWS_OK) tws_convert_elements(dtype, chunk, TWS_F32, values + done, n);
+    if (code == TWS_OK && codes)
+      code = decode_chunk(e, codes, part->piece.at + done, chunk, n, values + done, err);
+    else if (code == TWS_OK)
+      tws_convert_elements(dtype, chunk, TWS_F32, values + done, n);
   }
   for (uint64_t i = 0; i < part->piece.count && scale != 1 && code == TWS_OK; i++) values[i] /= scale;
   tws_free(chunk);
@@ -142,6 +209,7 @@ static uint64_t whole_index(const tws_engine *e, const tws_piece *piece, uint64_
 }
 
 static tws_code write_part(tws_engine *e, const tws_engine_part *part, const float *whole, tws_error *err) {
+  const tws_state_entry *codes = codes_of(e, part);
   const tws_dtype dtype = type_of(e, part);
   const float scale = scale_of(e, part);
   float *values = tws_calloc(CHUNK, sizeof *values);
@@ -151,7 +219,11 @@ static tws_code write_part(tws_engine *e, const tws_engine_part *part, const flo
     const uint64_t at = whole_index(e, &part->piece, done, &n);
     if (n > CHUNK) n = CHUNK;
     for (uint64_t i = 0; i < n; i++) values[i] = whole[at + i] * scale;
-    tws_convert_elements(TWS_F32, values, dtype, chunk, n);
+    if (codes)
+      code = encode_chunk(e, codes, part->piece.at + done, values, n, chunk, err);
+    else
+      tws_convert_elements(TWS_F32, values, dtype, chunk, n);
+    if (code != TWS_OK) break;
     code = tws_executor_put(e->t.executor, TWS_PROGRAM_TRAIN, part->buffer, part->piece.at + done, chunk, n, err);
   }
   tws_free(values);
@@ -228,7 +300,7 @@ static tws_code assemble_all(const tws_engine *e, const unsigned char *all, uint
   whole_head *head = tws_calloc(*size, 1);
   *data = head;
   if (!head) return tws_fail(err, TWS_MEMORY, NULL, "no memory for a whole parameter");
-  for (size_t element = 2; element <= 4; element += 2)
+  for (size_t element = 1; element <= 4; element *= 2)
     head->found += assemble(e, all, all + bytes, element, (float *)(void *)(head + 1));
   return TWS_OK;
 }

@@ -158,6 +158,7 @@ static const test_case table[] = {
     CASE(LINEAR_GRAD_WEIGHT, {2000, 16, 7}, {0}, TWS_BIAS, B),
 #include "tests/kernel_cases_float8.h"
 #include "tests/kernel_cases_factored.h"
+#include "tests/kernel_cases_eight_bit.h"
 #include "tests/kernel_cases_sparse.h"
     CASE(ROPE, {20, 2, 2, 16, 10}, {10000}, 0, F),
     CASE(ROPE, {300, 4, 1, 6, 150}, {500000, 8, 1, 4, 64}, 0, F),

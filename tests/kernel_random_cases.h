@@ -299,6 +299,12 @@ static test_case random_case(int number) {
     case TWS_KERNEL_ADAFACTOR:
       c.f[0] = 0.1, c.f[1] = 1e-3, c.f[2] = 1, c.flags = 0;
       break;
+    case TWS_KERNEL_ADAMW8:
+      c.f[0] = 1e-8, c.f[1] = 0.1, c.flags = 0;
+      c.d[0] *= draw(s, 20, 1, 30);
+      if (c.dtype == TWS_F32 || !draw(s, 22, 0, 1)) break;
+      c.flags = TWS_HALF_WEIGHTS, c.dtype2 = c.dtype;
+      break;
     case TWS_KERNEL_MUON:
       c.f[0] = 0.1, c.f[1] = c.f[2] = 0, c.flags = 0;
       break;

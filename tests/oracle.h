@@ -399,6 +399,7 @@ static inline void oracle_clip(const tws_work *w, double **o) {
 #include "tests/oracle_float8.h"
 #include "tests/oracle_latent.h"
 #include "tests/oracle_low_rank.h"
+#include "tests/oracle_eight_bit.h"
 #include "tests/oracle_factored.h"
 #include "tests/oracle_sparse.h"
 #include "tests/oracle_optimizers.h"
@@ -769,6 +770,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_ADD_ROWS:
       oracle_add_rows(w, o);
+      break;
+    case TWS_KERNEL_ADAMW8:
+      oracle_adamw8(w, o, count);
       break;
     case TWS_KERNEL_FACTOR_SUMS: /* oracle_factored() */
     case TWS_KERNEL_FACTOR_MOMENTS:

@@ -6,6 +6,7 @@
  *   ranks_library state FOLDER DATA STEPS MODEL:NAME...   reads and sets parameters, gradients and optimizer states:
  *       what is read is what a checkpoint holds, what is set is what trains on, gradients are those of one rank, and
  *       steps in parts have the bits of whole ones
+ *   ranks_library codes FOLDER DATA STEPS MODEL:NAME...   reads and sets optimizer states of 8 bits
  *
  * A rank that finds something wrong says so and ends with status 1, which ends the others. */
 #include <math.h>
@@ -357,6 +358,49 @@ static void access_job(const char *folder, const char *model, const char *name) 
   twinspeed_close(job);
 }
 
+/* Moments of 8 bits are read as the numbers that their codes and scales mean, and set as the nearest ones: those of one
+ * block differ from what was set by at most the width of the map's intervals, a part of the value in each decade. */
+static void code_job(const char *folder, const char *model, const char *name) {
+  static const char *const states[] = {"exp_avg", "exp_avg_sq"};
+  int32_t tokens[SAMPLES][SEQUENCE + 1];
+  const twinspeed_batch batch = {.tokens = tokens[0]};
+  twinspeed_job *job = open_job(folder, model, name);
+  twinspeed_engine *a = open_engine(job, NULL);
+  twinspeed_parameter p;
+  twinspeed_step step;
+  NEED(strcmp(twinspeed_state_name(a, 2), "first moments") == 0 &&
+       strcmp(twinspeed_state_name(a, 3), "second moments") == 0);
+  NEED(!twinspeed_state_name(a, 4));
+  for (int s = 0; s < 3; s++) {
+    fill_batch(1234, s, tokens);
+    CALL(twinspeed_train_batch(a, &batch, &step, &error));
+  }
+  for (int i = 0; twinspeed_parameter_describe(a, i, &p); i++)
+    for (int s = 0; s < 2; s++) {
+      float *values = get(a, &p, states[s]);
+      double most = 0;
+      for (uint64_t k = 0; k < p.elements; k++) {
+        NEED(s == 0 || values[k] >= 0);
+        values[k] *= 2;
+        most = fmax(most, fabs((double)values[k]));
+      }
+      NEED(most > 0);
+      CALL(twinspeed_set_full(a, p.name, states[s], 0, rank == 0 ? values : NULL, &error));
+      float *again = get(a, &p, states[s]);
+      for (uint64_t k = 0; k < p.elements; k++)
+        NEED(fabs((double)again[k] - (double)values[k]) <= 0.5 * fabs((double)values[k]) + 1e-6 * most);
+      for (uint64_t k = 0; k < p.elements; k++)
+        if (fabs((double)values[k]) > 0.5 * most)
+          NEED(fabs((double)again[k] - (double)values[k]) <= 0.01 * fabs((double)values[k]));
+      free(values);
+      free(again);
+    }
+  CALL(twinspeed_train_batch(a, &batch, &step, &error));
+  NEED(isfinite(step.loss));
+  twinspeed_engine_close(a);
+  twinspeed_close(job);
+}
+
 int main(int argc, char **argv) {
   if (argc < 6) return 2;
   CALL(twinspeed_ranks_start(&rank, &ranks, &error));
@@ -370,6 +414,8 @@ int main(int argc, char **argv) {
       train_job(argv[2], argv[3], atoi(argv[4]), model, name);
     else if (strcmp(argv[1], "state") == 0)
       access_job(argv[2], model, name);
+    else if (strcmp(argv[1], "codes") == 0)
+      code_job(argv[2], model, name);
     else
       return 2;
   }

@@ -10,8 +10,8 @@
 #include "tests/members.h"
 #include "tests/train.h"
 
-static const char common[] =
-    "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.003,\"weight_decay\":0.1}},\"gradient_clipping\":1.0,"
+static const char common[] = /* with the type of the optimizer */
+    "\"optimizer\":{\"type\":\"%s\",\"params\":{\"lr\":0.003,\"weight_decay\":0.1}},\"gradient_clipping\":1.0,"
     "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":5,\"warmup_max_lr\":0.003}},"
     "\"train_batch_size\":8";
 
@@ -59,14 +59,18 @@ static const struct {
     {"pipeline", "tiny-gpt2",
      "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},\"zero_optimization\":{\"stage\":1}", 4,
      "state"},
+    {"codes-2", "tiny-gpt2", "\"zero_optimization\":{\"stage\":2}", 2, "codes"},
+    {"codes-3", "tiny-gpt2", "\"zero_optimization\":{\"stage\":3}", 2, "codes"},
 };
 enum { JOBS = sizeof jobs / sizeof *jobs, TRAINED = 4 };
 
 static void write_jobs(void) {
   for (int i = 0; i < JOBS; i++) {
-    char path[64], json[1024];
+    char path[64], json[1024] = "{";
+    const char *type = strcmp(jobs[i].mode, "codes") == 0 ? "AdamW8bit" : "AdamW";
     snprintf(path, sizeof path, "%s.json", jobs[i].name);
-    snprintf(json, sizeof json, "{%s,%s}", common, jobs[i].json);
+    snprintf(json + 1, sizeof json - 1, common, type);
+    snprintf(json + strlen(json), sizeof json - strlen(json), ",%s}", jobs[i].json);
     write_text(in_folder(path), json);
   }
 }
@@ -127,8 +131,13 @@ START_TEST(states_are_read_and_set) {
 }
 END_TEST
 
-/* Runs library/examples/training.c: the step after resuming has the loss that it had before. In the last case both of
- * its engines have states and parameters on a disk. */
+START_TEST(states_of_8_bits_are_read_and_set) {
+  run_ranks("codes", 2);
+}
+END_TEST
+
+/* library/examples/training.c: the step after resuming has the loss that it had before; the last time its two engines
+ * both have states and parameters on a disk. */
 START_TEST(the_example_resumes) {
   const char *first, *again;
   char text[512], config[128] = "";
@@ -355,6 +364,7 @@ int main(void) {
   TCase *tests = tcase_create("engine");
   tcase_add_loop_test(tests, steps_are_those_of_the_program, 0, 3);
   tcase_add_loop_test(tests, states_are_read_and_set, 0, 3);
+  tcase_add_test(tests, states_of_8_bits_are_read_and_set);
   tcase_add_loop_test(tests, the_example_resumes, 0, 3);
   tcase_add_test(tests, faults_are_told);
   tcase_add_loop_test(tests, access_is_that_of_deepspeed, 0, 3);

@@ -310,6 +310,9 @@ START_TEST(files_of_others_are_read) {
        "lora_target_linear: true\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nbf16: auto\n"
        "gradient_checkpointing: true\ndatasets:\n  - path: tatsu-lab/alpaca\n    type: alpaca\n",
        "transformers-ddp", 0, 2, 4, 4096, "full", "datasets"},
+      {"arguments8.json",
+       "{\"per_device_train_batch_size\": 4, \"bf16\": true, \"optim\": \"paged_adamw_8bit\", \"output_dir\": \"out\"}",
+       "transformers-ddp", 0, 4, 1, 512, "none", "output_dir"},
       {"factory.yaml",
        "model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\n"
        "lora_target: all\ncutoff_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\nbf16: "

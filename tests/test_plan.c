@@ -168,6 +168,8 @@ static tws_config random_config(uint64_t seed, int64_t params) {
   c.muon_method = (int)draw(seed, 25, 2);
   const int whole = c.tensor_ranks <= 1 && c.pipeline_stages <= 1 && c.expert_ranks <= 1 && !c.linear_tile_size;
   if (whole && !c.zero.offload_param && draw(seed, 26, 3) == 0) c.optimizer = TWS_OPTIMIZER_ADAFACTOR;
+  if (whole && !c.zero.offload_param && draw(seed, 27, 4) == 0)
+    c.optimizer = TWS_OPTIMIZER_ADAMW_8BIT, c.optim_bits = 8;
   return c;
 }
 

@@ -55,8 +55,24 @@ START_TEST(a_step_of_stage_2_takes_22_bytes) {
 }
 END_TEST
 
-/* At stage 3: 16 bytes per element of a shard, the bucket, which is not freed, and for a sub-group 8 bytes with foreach
- * and 6 with DeepSpeed's Adam. */
+/* States of 8 bits: two bytes, and a float32 scale of each in 256 elements, without temporaries. Paged ones are outside
+ * of PyTorch's allocator, and this program's own engine does not page. */
+START_TEST(states_of_8_bits) {
+  const char *eight[] = {"optimizer.type=AdamW8bit"}, *paged[] = {"optimizer.type=PagedAdamW8bit"};
+  const char *wide[] = {"optimizer.type=AdamW8bit",
+                        "optimizer.param_groups=[{\"params\":\"embeddings\",\"optim_bits\":32}]"};
+  const double states = 2 + 8 / 256.0, others = 2 + 4 + 6; /* gradients, masters, flat copies */
+  const step_case narrow = step_of("llama-3-8b", "deepspeed-flash", 2, eight, 1);
+  ck_assert_double_eq_tol(narrow.peak / narrow.parameters, 2 + (others + states) / 8, 1e-9);
+  const step_case away = step_of("llama-3-8b", "deepspeed-flash", 2, paged, 1);
+  const double small = 65 * 4096 * states; /* norms have less than 100,000 elements, and stay */
+  ck_assert_double_eq_tol(away.peak, away.parameters * (2 + others / 8) + small / 8, 16);
+  const step_case tables = step_of("llama-3-8b", "deepspeed-flash", 2, wide, 2);
+  ck_assert_double_eq_tol(tables.peak - narrow.peak, tables.largest * (8 - states) / 8, 16);
+}
+END_TEST
+
+/* Stage 3: 16 bytes, the bucket that stays, and of a sub-group 8 with foreach and 6 with DeepSpeed's Adam. */
 START_TEST(a_step_of_stage_3_is_of_a_sub_group) {
   const char *whole[] = {"zero_optimization.sub_group_size=2000000000"};
   const char *adam[] = {"zero_optimization.sub_group_size=2000000000", "optimizer.type=AdamW"};
@@ -71,8 +87,8 @@ START_TEST(a_step_of_stage_3_is_of_a_sub_group) {
 }
 END_TEST
 
-/* With the optimizer on the host the peak is after the largest gradient has been reduced: parameters, buckets, and 12
- * bytes per element of that gradient, for its buffer, itself and its norm in float64. */
+/* With the optimizer on the host the most is when the largest gradient has been reduced: parameters, a bucket, the
+ * buffer for it, itself and its norm in float64, 12 bytes of it. */
 START_TEST(an_offloaded_step_of_stage_2_is_of_the_largest_parameter) {
   const char *offload[] = {"zero_optimization.offload_optimizer.device=cpu"};
   const step_case found = step_of("llama-3-8b", "deepspeed-flash", 2, offload, 1);
@@ -132,8 +148,8 @@ static double needed(int layers, const char *options, double *parameters) {
   return bytes;
 }
 
-/* Counted in Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes per token, and 12 bytes per logit are
- * allocated at the peak of the backward pass. */
+/* Counted of Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes a token, and 12 bytes a logit are
+ * there at the peak of backward. */
 START_TEST(layers_and_logits_of_transformers) {
   const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
   double few, many;
@@ -191,7 +207,7 @@ START_TEST(layers_of_the_trainer) {
 END_TEST
 
 /* Liger's loss has logits of 512 tokens at a time here: 32,000 / 2,048 = 15.6, so 16 parts of 448 tokens, rounded up to
- * a power of two; the largest number of equal parts below that is 8. TRL's loss has logits of 256 tokens at a time. */
+ * a power of two; that many parts that divide the tokens are 8. TRL's has those of 256. */
 START_TEST(losses_in_chunks_have_no_logits_of_all_tokens) {
   const double logits = 7168.0 * 32000;
   double count;
@@ -326,6 +342,7 @@ int main(void) {
   TCase *tests = tcase_create("software_step");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, a_step_of_stage_2_takes_22_bytes);
+  tcase_add_test(tests, states_of_8_bits);
   tcase_add_test(tests, a_step_of_stage_3_is_of_a_sub_group);
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);

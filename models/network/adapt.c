@@ -124,11 +124,22 @@ static int is_vector(const tws_param *param) {
   return param->rows == 1 || (param->experts > 0 && param->rows == param->experts);
 }
 
-static int is_in_group(texts *patterns, const tws_param *param, const char *name) {
+/* Returns 1 if a parameter is a table of an embedding, which a head may use as well. */
+static int is_embedding(const tws_network *network, const tws_param *param) {
+  return network->modules[param->module].type == TWS_MODULE_EMBEDDING;
+}
+
+/* Returns 1 if a parameter fits a pattern: a word for a kind of parameters, or a pattern of names. */
+static int fits_pattern(const tws_network *network, const tws_param *param, const char *pattern, const char *name) {
+  if (strcmp(pattern, "vectors") == 0) return is_vector(param);
+  if (strcmp(pattern, "embeddings") == 0) return is_embedding(network, param);
+  return fnmatch(pattern, name, 0) == 0;
+}
+
+static int is_in_group(const tws_network *network, texts *patterns, const tws_param *param, const char *name) {
   int found = 0;
   for (int i = 0; i < patterns->count; i++) {
-    const int vectors = strcmp(patterns->item[i], "vectors") == 0;
-    if (vectors ? !is_vector(param) : fnmatch(patterns->item[i], name, 0) != 0) continue;
+    if (!fits_pattern(network, param, patterns->item[i], name)) continue;
     patterns->fitted[i] = 1;
     found = 1;
   }
@@ -143,13 +154,15 @@ static tws_code fill_param_group(tws_network *network, int entry, texts *pattern
     tws_hf_tensor *tensors;
     uint32_t count, found = 0;
     TWS_TRY(tensors_of(network, param, arena, &tensors, &count, err));
-    for (uint32_t i = 0; i < count; i++) found += is_in_group(patterns, param, tensors[i].name) != 0;
+    for (uint32_t i = 0; i < count; i++) found += is_in_group(network, patterns, param, tensors[i].name) != 0;
     if (found > 0 && found < count)
       return tws_fail(err, TWS_INVALID, "name all of them or none",
                       "optimizer.param_groups: %.200s and adjacent ones are one parameter here", tensors[0].name);
-    if (count > 0 ? found == count : is_in_group(patterns, param, param->name)) param->param_group = (uint8_t)entry;
+    if (count > 0 ? found == count : is_in_group(network, patterns, param, param->name))
+      param->param_group = (uint8_t)entry;
   }
-  return check_fitted(patterns, "optimizer.param_groups", "patterns are of whole names: \"*.bias\", or vectors", err);
+  return check_fitted(patterns, "optimizer.param_groups",
+                      "patterns are of whole names: \"*.bias\", or the words vectors and embeddings", err);
 }
 
 /* Returns 1 if Muon updates a parameter: these are the matrices inside layers, not embeddings and heads. */
