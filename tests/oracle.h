@@ -599,6 +599,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_GELU_EXACT_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_exact_slope(o[1][i]);
       break;
+    case TWS_KERNEL_SIGMOID:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = 1 / (1 + exp(-o[0][i]));
+      break;
+    case TWS_KERNEL_SIGMOID_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] / pow(2 * cosh(o[1][i] / 2), 2);
+      break;
     case TWS_KERNEL_SOFTCAP:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = w->f[0] * tanh(o[0][i] / w->f[0]);
       break;

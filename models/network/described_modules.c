@@ -287,6 +287,7 @@ static const tws_described_type types[] = {
     {"gelu", 1, KEYS(), build_activation, TWS_MODULE_GELU_EXACT},
     {"gelu_tanh", 1, KEYS(), build_activation, TWS_MODULE_GELU},
     {"squared_relu", 1, KEYS(), build_activation, TWS_MODULE_SQUARED_RELU},
+    {"sigmoid", 1, KEYS(), build_activation, TWS_MODULE_SIGMOID},
     {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
     {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},
     {"add", 2, KEYS(), build_add, TWS_MODULE_ADD},
