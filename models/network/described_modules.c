@@ -164,6 +164,14 @@ static tws_code build_activation(tws_described *d, tws_described_module *m, tws_
   return TWS_OK;
 }
 
+static tws_code build_leaky_relu(tws_described *d, tws_described_module *m, tws_error *err) {
+  double slope;
+  TWS_TRY(tws_json_number(d->b->json, m->item, "slope", 0, -100, 100, 0.01, &slope, err));
+  TWS_TRY(build_activation(d, m, err));
+  d->b->net->modules[d->b->net->module_count - 1].slope = slope;
+  return TWS_OK;
+}
+
 /* Fails if a later module reads the value that this one replaces in memory. */
 static tws_code is_last_reader(const tws_described *d, const tws_described_module *m, int input, tws_error *err) {
   const tws_described_module *from = &d->modules[m->in[input]];
@@ -288,6 +296,7 @@ static const tws_described_type types[] = {
     {"gelu_tanh", 1, KEYS(), build_activation, TWS_MODULE_GELU},
     {"squared_relu", 1, KEYS(), build_activation, TWS_MODULE_SQUARED_RELU},
     {"sigmoid", 1, KEYS(), build_activation, TWS_MODULE_SIGMOID},
+    {"leaky_relu", 1, KEYS("slope"), build_leaky_relu, TWS_MODULE_LEAKY_RELU},
     {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
     {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},
     {"add", 2, KEYS(), build_add, TWS_MODULE_ADD},

@@ -179,7 +179,7 @@ typedef struct tws_module {
   int32_t second_gate;                /* GATE: 1: factor is the second of two gates, after their softmax */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
-  double slope;                       /* ATTENTION: factor of linear biases; 0: 1 */
+  double slope;                       /* ATTENTION: factor of linear biases; 0: 1. LEAKY_RELU: of x < 0 */
   double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. Others: of x */
   int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */

@@ -73,6 +73,17 @@ struct SigmoidGrad {  // (dy, x)
   }
 };
 
+struct LeakyRelu {
+  static constexpr bool two = false;
+  float slope;
+  __device__ float operator()(float x, float) const { return x <= 0.0F ? slope * x : x; }
+};
+struct LeakyReluGrad {  // (dy, x)
+  static constexpr bool two = true;
+  float slope;
+  __device__ float operator()(float dy, float x) const { return x <= 0.0F ? slope * dy : dy; }
+};
+
 struct Softcap {
   static constexpr bool two = false;
   float cap;
@@ -342,6 +353,14 @@ tws_code tws_cuda_sigmoid(const tws_cuda_call *call, tws_error *err) {
 tws_code tws_cuda_sigmoid_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SigmoidGrad(), err));
+}
+tws_code tws_cuda_leaky_relu(const tws_cuda_call *call, tws_error *err) {
+  const LeakyRelu f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), f, err));
+}
+tws_code tws_cuda_leaky_relu_grad(const tws_cuda_call *call, tws_error *err) {
+  const LeakyReluGrad f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), f, err));
 }
 tws_code tws_cuda_softcap(const tws_cuda_call *call, tws_error *err) {
   const Softcap f = {(float)call->work->f[0]};

@@ -46,6 +46,10 @@ VECTOR_INLINE vf relu_of(vf x) {
 VECTOR_INLINE vf relu_slope(vf x) {
   return zero_where(x <= 0.0F, (vf){0} + 1.0F);
 }
+/* Returns the factor of x: 1 where x > 0 or x is NaN, else `slope`. */
+VECTOR_INLINE vf leaky_factor(vf x, float slope) {
+  return v_select(x <= 0.0F, v_set(slope), v_set(1.0F));
+}
 
 /* Returns Phi(x), the normal distribution function, and sets *density to e^(-x^2/2). Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt
  * 2) / 2 for x < 0, where erfcx(z) = e^(z^2) erfc(z) is t P(t) with t = 1 / (1 + 0.35 z), P fitted for |x| < 13.4 to a
@@ -210,6 +214,39 @@ static void sigmoid_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(sigmoid_grad) {
   (void)err;
   run_parallel(call, 24.0 * (double)call->work->d[0], sigmoid_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void leaky_relu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  const float slope = (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             const vf in = v_get(T, x, i, n);
+             v_put(T, y, i, in * leaky_factor(in, slope), n);
+           }));
+}
+HOST_KERNEL(leaky_relu) {
+  (void)err;
+  run_parallel(call, 2.0 * (double)call->work->d[0], leaky_relu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void leaky_relu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  const float slope = (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * leaky_factor(v_get(T, x, i, n), slope), n);
+           }));
+}
+HOST_KERNEL(leaky_relu_grad) {
+  (void)err;
+  run_parallel(call, 3.0 * (double)call->work->d[0], leaky_relu_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 
