@@ -158,6 +158,10 @@ typedef struct tws_convolution {
 uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t height, int64_t width, int64_t channels);
 uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input,
                                const tws_convolution *convolution);
+/* Adds a transposed convolution: its output has (extent - 1) stride - 2 padding + side + more pixels along each side of
+ * the picture, with 0 <= more < stride. A bias is a module of its own, "<name>.bias". */
+uint32_t tws_build_transposed_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x,
+                                          uint32_t input, const tws_convolution *convolution, int64_t more);
 /* Makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
 uint32_t tws_build_flatten(tws_network_builder *b, int layer, const char *name, uint32_t x);
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,

@@ -71,28 +71,57 @@ static tws_code check_window(const tws_described *d, const tws_described_module 
                        (long long)height, (long long)width);
 }
 
-static tws_code build_convolution(tws_described *d, tws_described_module *m, tws_error *err) {
-  tws_convolution c = {.groups = 1};
-  int64_t height = d->side, width = d->side, in = d->channels;
+/* Reads what convolutions and transposed ones have in common, and the extents and channels of the input. */
+static tws_code read_convolution(const tws_described *d, const tws_described_module *m, tws_convolution *c,
+                                 int64_t extent[2], int64_t *in, tws_error *err) {
+  *c = (tws_convolution){.groups = 1};
+  extent[0] = extent[1] = d->side, *in = d->channels;
   if (m->in[0] >= 0 || !d->of_pictures) {
     TWS_TRY(needs_pixels(d, m, err));
     const tws_value *x = value_in(d, m, 0);
-    height = x->row[1].size, width = x->row[2].size, in = x->per_row;
+    extent[0] = x->row[1].size, extent[1] = x->row[2].size, *in = x->per_row;
   }
-  TWS_TRY(size(d, m, "out", 1, TWS_MAX_WIDTH, 0, &c.out, err));
-  TWS_TRY(size(d, m, "side", 1, TWS_DESCRIBED_SIDE, 0, &c.side, err));
-  TWS_TRY(size(d, m, "stride", 1, TWS_DESCRIBED_SIDE, 1, &c.stride, err));
-  TWS_TRY(size(d, m, "padding", 0, TWS_DESCRIBED_SIDE, 0, &c.padding, err));
-  TWS_TRY(size(d, m, "groups", 1, TWS_MAX_WIDTH, 1, &c.groups, err));
-  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &c.bias, err));
-  if (in % c.groups != 0 || c.out % c.groups != 0)
-    return tws_json_fail(d->b->json, m->item, err, "groups divide the channels of input and output",
-                         "%s has %lld groups, %lld channels in and %lld out", m->name, (long long)c.groups,
-                         (long long)in, (long long)c.out);
-  TWS_TRY(check_window(d, m, height, width, c.side, c.padding, err));
+  TWS_TRY(size(d, m, "out", 1, TWS_MAX_WIDTH, 0, &c->out, err));
+  TWS_TRY(size(d, m, "side", 1, TWS_DESCRIBED_SIDE, 0, &c->side, err));
+  TWS_TRY(size(d, m, "stride", 1, TWS_DESCRIBED_SIDE, 1, &c->stride, err));
+  TWS_TRY(size(d, m, "padding", 0, TWS_DESCRIBED_SIDE, 0, &c->padding, err));
+  TWS_TRY(size(d, m, "groups", 1, TWS_MAX_WIDTH, 1, &c->groups, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &c->bias, err));
+  if (*in % c->groups == 0 && c->out % c->groups == 0) return TWS_OK;
+  return tws_json_fail(d->b->json, m->item, err, "groups divide the channels of input and output",
+                       "%s has %lld groups, %lld channels in and %lld out", m->name, (long long)c->groups,
+                       (long long)*in, (long long)c->out);
+}
+
+static tws_code build_convolution(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_convolution c;
+  int64_t extent[2], in;
+  TWS_TRY(read_convolution(d, m, &c, extent, &in, err));
+  TWS_TRY(check_window(d, m, extent[0], extent[1], c.side, c.padding, err));
   if (c.side * c.side > TWS_MAX_WIDTH / (in / c.groups)) return too_wide(d, m, err);
   TWS_TRY(deviation(d, m, c.side * c.side * in / c.groups, &c.std, err));
   m->value = tws_build_convolution(d->b, m->layer, m->name, graph_in(d, m, 0), m->in[0] < 0 ? d->input : TWS_NONE, &c);
+  return TWS_OK;
+}
+
+static tws_code build_transposed_convolution(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_convolution c;
+  int64_t extent[2], in, more;
+  TWS_TRY(read_convolution(d, m, &c, extent, &in, err));
+  TWS_TRY(size(d, m, "output_padding", 0, TWS_DESCRIBED_SIDE, 0, &more, err));
+  if (more >= c.stride)
+    return tws_json_fail(d->b->json, m->item, err, "less output_padding than the stride",
+                         "%s adds %lld pixels, and its stride is %lld", m->name, (long long)more, (long long)c.stride);
+  for (int i = 0; i < 2; i++) extent[i] = (extent[i] - 1) * c.stride + c.side - 2 * c.padding + more;
+  if (extent[0] < 1 || extent[1] < 1 || extent[0] > TWS_DESCRIBED_SIDE || extent[1] > TWS_DESCRIBED_SIDE)
+    return tws_json_fail(d->b->json, m->item, err, "less padding, or a smaller stride",
+                         "%s makes pictures of %lld x %lld pixels, and they have 1 to %d along each side", m->name,
+                         (long long)extent[0], (long long)extent[1], TWS_DESCRIBED_SIDE);
+  TWS_TRY(check_window(d, m, extent[0], extent[1], c.side, c.padding, err));
+  if (c.side * c.side > TWS_MAX_WIDTH / (c.out / c.groups)) return too_wide(d, m, err);
+  TWS_TRY(deviation(d, m, c.side * c.side * c.out / c.groups, &c.std, err));
+  m->value = tws_build_transposed_convolution(d->b, m->layer, m->name, graph_in(d, m, 0),
+                                              m->in[0] < 0 ? d->input : TWS_NONE, &c, more);
   return TWS_OK;
 }
 
@@ -169,6 +198,12 @@ static tws_code build_leaky_relu(tws_described *d, tws_described_module *m, tws_
   TWS_TRY(tws_json_number(d->b->json, m->item, "slope", 0, -100, 100, 0.01, &slope, err));
   TWS_TRY(build_activation(d, m, err));
   d->b->net->modules[d->b->net->module_count - 1].slope = slope;
+  return TWS_OK;
+}
+
+static tws_code build_tanh(tws_described *d, tws_described_module *m, tws_error *err) {
+  TWS_TRY(needs_value(d, m, err));
+  m->value = tws_build_softcap(d->b, m->layer, m->name, graph_in(d, m, 0), 1);
   return TWS_OK;
 }
 
@@ -283,6 +318,8 @@ static tws_code build_attention(tws_described *d, tws_described_module *m, tws_e
 static const tws_described_type types[] = {
     {"convolution", 1, KEYS("out", "side", "stride", "padding", "groups", "bias", "std"), build_convolution,
      TWS_MODULE_CONVOLUTION},
+    {"transposed_convolution", 1, KEYS("out", "side", "stride", "padding", "output_padding", "groups", "bias", "std"),
+     build_transposed_convolution, TWS_MODULE_TRANSPOSED_CONVOLUTION},
     {"max_pool", 1, KEYS("side", "stride", "padding"), build_pool, TWS_MODULE_MAX_POOL},
     {"average_pool", 1, KEYS("side", "stride", "padding"), build_pool, TWS_MODULE_AVERAGE_POOL},
     {"global_average_pool", 1, KEYS(), build_global_pool, TWS_MODULE_AVERAGE_POOL},
@@ -296,6 +333,7 @@ static const tws_described_type types[] = {
     {"gelu_tanh", 1, KEYS(), build_activation, TWS_MODULE_GELU},
     {"squared_relu", 1, KEYS(), build_activation, TWS_MODULE_SQUARED_RELU},
     {"sigmoid", 1, KEYS(), build_activation, TWS_MODULE_SIGMOID},
+    {"tanh", 1, KEYS(), build_tanh, TWS_MODULE_SOFTCAP},
     {"leaky_relu", 1, KEYS("slope"), build_leaky_relu, TWS_MODULE_LEAKY_RELU},
     {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
     {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},

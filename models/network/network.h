@@ -185,7 +185,7 @@ typedef struct tws_module {
   double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: probability of dropout */
   double jitter;                      /* DROPOUT: multiply by random factors from 1 - jitter to 1 + jitter instead */
-  const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
+  const tws_module_windows *windows;  /* CONVOLUTION, TRANSPOSED_CONVOLUTION, MAX_POOL, AVERAGE_POOL */
   int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or positions */
   int32_t parts, kinds;               /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
