@@ -107,6 +107,8 @@ static test_case random_case(int number) {
       c.d[0] = draw(s, 20, 1, 3), c.d[1] = draw(s, 21, 4, 14), c.d[2] = draw(s, 22, 4, 14), c.d[4] = draw(s, 23, 0, 4);
       c.d[5] = draw(s, 24, 1, 3), c.f[0] = (double)draw(s, 26, 0, c.d[4] / 2);
       break;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
     case TWS_KERNEL_CROSS_ENTROPY:
       if (c.d[1] < 2) c.d[1] = 2; /* of one word: gradients that are nothing but rounding */
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;

@@ -282,6 +282,22 @@ static inline void oracle_cross_entropy(const tws_work *w, const double *a, doub
   }
 }
 
+static inline void oracle_independent_loss(const tws_work *w, const double *a, double **o) {
+  const int64_t columns = w->d[1], padded = w->d[2];
+  const int squares = w->code == TWS_KERNEL_MEAN_SQUARED_ERROR;
+  const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1), o[2]);
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t i = 0; i < padded; ++i) {
+      double *z = &o[0][t * padded + i];
+      const double target = o[1][t], wanted = columns > 1 ? (double)i == target : target;
+      const double part = (squares ? pow(*z - wanted, 2) : log(1 + exp(-*z)) + (1 - wanted) * *z) / (double)columns;
+      const double slope = (squares ? 2 * (*z - wanted) : 1 / (1 + exp(-*z)) - wanted) / (double)columns;
+      if (i < columns && target >= 0) o[2][0] += a[1] * part;
+      if (i == 0 && target < 0 && !(w->flags & TWS_COUNTED)) o[2][1] += a[1];
+      *z = i < columns && target >= 0 ? weight * slope : 0;
+    }
+}
+
 static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
   for (int64_t t = 0; t < w->d[0]; ++t) {
@@ -528,6 +544,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_CROSS_ENTROPY:
       oracle_cross_entropy(w, a, o);
+      break;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
+      oracle_independent_loss(w, a, o);
       break;
     case TWS_KERNEL_VOCABULARY_STATS:
       oracle_vocabulary_stats(w, a, o);

@@ -125,6 +125,9 @@ uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, u
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* Adds one of several losses under this name; targets: an input of the network. */
 void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
+/* Sets what the loss that was added last computes. Its scores are not exclusive classes, so that it is not split by
+ * columns among tensor ranks as that of a vocabulary is: the network's `classes` says so. */
+void tws_build_loss_kind(tws_network_builder *b, tws_loss_kind kind);
 /* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class means the
  * family's first one. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);

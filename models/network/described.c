@@ -168,9 +168,31 @@ static tws_code read_tokens(tws_described *d, const cJSON *tokens, tws_error *er
   return TWS_OK;
 }
 
+/* Reads what the last module's outputs are compared with and how. */
+static tws_code read_loss(tws_described *d, tws_error *err) {
+  static const char *const names[] = {[TWS_LOSS_SOFTMAX] = "cross_entropy",
+                                      [TWS_LOSS_SIGMOIDS] = "binary_cross_entropy",
+                                      [TWS_LOSS_SQUARES] = "mean_squared_error"};
+  enum { LOSSES = sizeof names / sizeof *names };
+  const tws_json *json = d->b->json;
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(json->root, "loss");
+  const char *name;
+  char hint[sizeof err->hint];
+  TWS_TRY(tws_json_string(json, json->root, "loss", 0, names[0], &name, err));
+  for (int i = 0; i < LOSSES; i++)
+    if (strcmp(name, names[i]) == 0) d->loss = (tws_loss_kind)i;
+  if (strcmp(name, names[d->loss]) != 0) {
+    tws_names_hint(name, names, LOSSES, "losses:", NULL, hint, sizeof hint);
+    return tws_json_fail(json, given, err, hint, "no loss is \"%.60s\"", name);
+  }
+  if (d->of_pictures || d->loss == TWS_LOSS_SOFTMAX) return TWS_OK;
+  return tws_json_fail(json, given, err, "\"cross_entropy\" is the loss of the next token",
+                       "a network of tokens has scores of exclusive tokens, and %s is for others", name);
+}
+
 static tws_code read_root(tws_described *d, tws_error *err) {
-  static const char *const known[] = {"model_type", "architectures", "name",  "input",       "classes",
-                                      "modules",    "init_std",      "dtype", "torch_dtype", NULL};
+  static const char *const known[] = {"model_type", "architectures", "name",        "input", "classes", "modules",
+                                      "init_std",   "dtype",         "torch_dtype", "loss",  NULL};
   const tws_json *json = d->b->json;
   const cJSON *input = cJSON_GetObjectItemCaseSensitive(json->root, "input"),
               *pictures = cJSON_GetObjectItemCaseSensitive(input, "pictures"),
@@ -182,7 +204,8 @@ static tws_code read_root(tws_described *d, tws_error *err) {
                          "\"input\": {\"pictures\": {\"side\": 32, \"channels\": 3}}, or {\"tokens\": "
                          "{\"vocabulary\": 256, \"positions\": 64}}",
                          "\"input\" has to say what the network reads");
-  return pictures ? read_pictures(d, pictures, err) : read_tokens(d, tokens, err);
+  TWS_TRY(pictures ? read_pictures(d, pictures, err) : read_tokens(d, tokens, err));
+  return read_loss(d, err);
 }
 
 /* Checks that the last module scores the classes, and that no other module's output is unread. */
@@ -199,6 +222,9 @@ static tws_code check_ends(const tws_described *d, tws_error *err) {
     return tws_json_fail(json, last->item, err, "add a module \"flatten\" or \"global_average_pool\"",
                          "the last module, %s, has an output for each pixel, not for each picture", last->name);
   if (scores->per_row == net->padded_vocabulary) return TWS_OK;
+  /* one output is compared with the number of the class */
+  if (scores->per_row == 1 && (d->loss == TWS_LOSS_SQUARES || (d->loss == TWS_LOSS_SIGMOIDS && net->vocabulary == 2)))
+    return TWS_OK;
   return tws_json_fail(json, last->item, err, "the last module scores each of them",
                        "the last module, %s, has %u outputs, and there are %lld %s", last->name, scores->per_row,
                        (long long)net->vocabulary, d->of_pictures ? "classes" : "tokens");
@@ -237,6 +263,10 @@ tws_code tws_build_described(tws_network_builder *b, tws_error *err) {
     const tws_dim samples[] = {{.kind = TWS_DIM_SAMPLES}};
     tws_build_input(b, "targets", TWS_INPUT_TARGETS, samples, 1);
   }
-  tws_build_loss(b, d.modules[d.count - 1].value);
+  const uint32_t scores = d.modules[d.count - 1].value;
+  tws_build_loss(b, scores);
+  tws_build_loss_kind(b, d.loss);
+  if (d.loss != TWS_LOSS_SOFTMAX)
+    b->net->modules[b->net->module_count - 1].in_features = b->net->values[scores].per_row;
   return TWS_OK;
 }

@@ -26,6 +26,7 @@ typedef struct tws_described {
   tws_network_builder *b;
   tws_described_module *modules;
   int count;
+  tws_loss_kind loss;
   int of_pictures; /* 1: the input is pictures; 0: tokens */
   uint32_t input;  /* the network's input of pictures, or TWS_NONE */
   double std;      /* deviation of initial weights; 0: 1 / sqrt(3 n) for weights that sum n products */

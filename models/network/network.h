@@ -70,6 +70,10 @@ typedef struct tws_routing {
 tws_routing tws_routing_like_deepspeed(int32_t experts, int32_t choices, double factor, int64_t least_slots,
                                        int random);
 
+/* What a loss module computes of the scores: the mean cross-entropy of their softmax, of the sigmoid of each, or the
+ * mean squared error. */
+typedef enum tws_loss_kind { TWS_LOSS_SOFTMAX, TWS_LOSS_SIGMOIDS, TWS_LOSS_SQUARES } tws_loss_kind;
+
 typedef enum tws_value_kind {
   TWS_VALUE_ACTIVATION /* has the model's dtype */,
   TWS_VALUE_STATISTIC /* float32 */,
@@ -176,6 +180,7 @@ typedef struct tws_module {
   const tws_latent *latent;           /* LATENT */
   const tws_low_rank *low_rank;       /* LOW_RANK */
   int32_t rms;                        /* NORM: 1: RMSNorm, 0: LayerNorm */
+  tws_loss_kind loss;                 /* LOSS */
   int32_t second_gate;                /* GATE: 1: factor is the second of two gates, after their softmax */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
