@@ -69,7 +69,7 @@ static tws_code read_name(tws_described *d, tws_described_module *m, const char 
 static tws_code add_module(tws_described *d, const cJSON *item, const char *prefix, int number, int layer,
                            tws_error *err) {
   static const char *const common[] = {"type", "name", "input"};
-  enum { COMMON = 3, MOST = 16 };
+  enum { COMMON = 3, MOST = 24 };
   const char *known[MOST] = {common[0], common[1], common[2]};
   if (d->count == TWS_DESCRIBED_MODULES)
     return tws_json_fail(d->b->json, item, err, "repeat fewer blocks", "the network has more than %d modules",
@@ -240,7 +240,7 @@ static tws_code build_modules(tws_described *d, tws_error *err) {
 }
 
 tws_code tws_build_described(tws_network_builder *b, tws_error *err) {
-  enum { MOST_GRAPH_MODULES = 8 }; /* that one described module becomes */
+  enum { MOST_GRAPH_MODULES = 16 }; /* that one described module becomes */
   tws_described d = {.b = b, .input = TWS_NONE};
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(b->json->root, "modules");
   int layers = 0;

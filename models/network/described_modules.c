@@ -309,6 +309,110 @@ static tws_code build_attention(tws_described *d, tws_described_module *m, tws_e
   return TWS_OK;
 }
 
+/* ---- experts ---- */
+
+/* The keys of a layer of experts. inner 0: an expert is one linear layer, as in DeepSpeed's CIFAR-10 tutorial; else two
+ * with an activation between them. */
+typedef struct expert_keys {
+  int64_t experts, choices, least_slots, inner, out;
+  double factor, auxiliary;
+  tws_module_type activation;
+  int residual, bias, random, noisy;
+  float std, inner_std;
+} expert_keys;
+
+static tws_code read_word(const tws_described *d, const tws_described_module *m, const char *key,
+                          const char *const words[], int count, int *chosen, tws_error *err) {
+  const char *word;
+  char hint[sizeof err->hint];
+  TWS_TRY(tws_json_string(d->b->json, m->item, key, 0, words[0], &word, err));
+  for (*chosen = 0; *chosen < count; ++*chosen)
+    if (strcmp(words[*chosen], word) == 0) return TWS_OK;
+  tws_names_hint(word, words, (size_t)count, "known here:", NULL, hint, sizeof hint);
+  return tws_json_fail(d->b->json, cJSON_GetObjectItemCaseSensitive(m->item, key), err, hint,
+                       "\"%s\" of %s is \"%.40s\"", key, m->name, word);
+}
+
+static tws_code read_experts(const tws_described *d, const tws_described_module *m, expert_keys *k, tws_error *err) {
+  static const char *const activations[] = {"relu", "gelu", "gelu_tanh"}, *const noises[] = {"none", "rsample"},
+                           *const selections[] = {"random", "first"};
+  static const tws_module_type types[] = {TWS_MODULE_RELU, TWS_MODULE_GELU_EXACT, TWS_MODULE_GELU};
+  const int64_t in = value_in(d, m, 0)->per_row;
+  int activation, first;
+  TWS_TRY(size(d, m, "experts", 1, TWS_MAX_EXPERTS, 0, &k->experts, err));
+  TWS_TRY(size(d, m, "top_k", 1, TWS_MAX_CHOICES, 1, &k->choices, err));
+  TWS_TRY(size(d, m, "min_capacity", 0, TWS_MAX_WIDTH, 4, &k->least_slots, err));
+  TWS_TRY(size(d, m, "inner", 0, TWS_MAX_WIDTH, 0, &k->inner, err));
+  TWS_TRY(size(d, m, "out", 1, TWS_MAX_WIDTH, in, &k->out, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "capacity_factor", 0, 0, 1e6, 1, &k->factor, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "auxiliary", 0, 0, 1e6, 0, &k->auxiliary, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "residual", 0, 0, &k->residual, err));
+  TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &k->bias, err));
+  TWS_TRY(read_word(d, m, "activation", activations, 3, &activation, err));
+  TWS_TRY(read_word(d, m, "noise", noises, 2, &k->noisy, err));
+  TWS_TRY(read_word(d, m, "selection", selections, 2, &first, err));
+  k->activation = types[activation];
+  k->random = !first;
+  TWS_TRY(deviation(d, m, in, &k->std, err));
+  TWS_TRY(deviation(d, m, k->inner > 0 ? k->inner : in, &k->inner_std, err));
+  if (k->choices > k->experts)
+    return tws_json_fail(d->b->json, m->item, err, "let a token choose at most as many experts as there are",
+                         "a token of %s chooses %lld of %lld experts", m->name, (long long)k->choices,
+                         (long long)k->experts);
+  const int64_t widest = k->inner > k->out ? k->inner : k->out;
+  return widest > TWS_MAX_WIDTH / k->experts ? too_wide(d, m, err) : TWS_OK;
+}
+
+/* Adds the experts' linear layers over slots, or with routes NULL the layers of the residual branch over rows. */
+static uint32_t add_expert(tws_described *d, const tws_described_module *m, const expert_keys *k, uint32_t x,
+                           const tws_routes *routes) {
+  tws_network_builder *b = d->b;
+  const char *part = routes ? "experts" : "mlp";
+  for (int last = k->inner == 0; last < 2; last++) {
+    const char *name = tws_build_name(b, "%s.%s.%s", m->name, part, k->inner == 0 ? "fc" : last ? "fc2" : "fc1");
+    const int64_t out = last ? k->out : k->inner;
+    const float std = last ? k->inner_std : k->std;
+    x = routes ? tws_build_expert_linear(b, m->layer, name, x, routes, out, std, k->bias, NULL)
+               : tws_build_linear(b, m->layer, name, x, b->net->values[x].per_row, out, std, k->bias, NULL, TWS_NONE);
+    if (!last)
+      x = tws_build_pointwise(b, m->layer, tws_build_name(b, "%s.%s.activation", m->name, part), k->activation, x, out);
+  }
+  return x;
+}
+
+/* Adds a mixture of experts as DeepSpeed's MoE layer has it (deepspeed/moe/layer.py): a router without bias, experts
+ * with a bounded number of slots each and, if "residual", a branch that all rows pass, where a softmax of two numbers
+ * weighs the two results (Rajbhandari et al. 2022). */
+static tws_code build_experts(tws_described *d, tws_described_module *m, tws_error *err) {
+  tws_network_builder *b = d->b;
+  expert_keys k;
+  TWS_TRY(needs_value(d, m, err));
+  if (value_in(d, m, 0)->row_dims == 3)
+    return tws_json_fail(b->json, m->item, err, "put it after the module \"flatten\" or \"global_average_pool\"",
+                         "%s routes rows of samples or tokens, and %s has pixels", m->name, d->modules[m->in[0]].name);
+  TWS_TRY(read_experts(d, m, &k, err));
+  const uint32_t x = graph_in(d, m, 0);
+  const int64_t in = b->net->values[x].per_row;
+#define NAME(part) tws_build_name(b, "%s." part, m->name)
+  tws_routing routing =
+      tws_routing_like_deepspeed((int32_t)k.experts, (int32_t)k.choices, k.factor, k.least_slots, k.random);
+  routing.auxiliary = k.auxiliary;
+  if (k.noisy) routing.sampled = 1;
+  const uint32_t logits = tws_build_linear(b, m->layer, NAME("gate.wg"), x, in, k.experts, k.std, 0, NULL, TWS_NONE);
+  const tws_routes routes = tws_build_router(b, m->layer, NAME("gate.router"), logits, &routing);
+  uint32_t y = tws_build_dispatch(b, m->layer, NAME("dispatch"), x, &routes);
+  y = tws_build_combine(b, m->layer, NAME("combine"), add_expert(d, m, &k, y, &routes), &routes);
+  if (k.residual) {
+    const uint32_t gates = tws_build_linear(b, m->layer, NAME("coefficient"), x, in, 2, k.std, 1, NULL, TWS_NONE);
+    const uint32_t all = add_expert(d, m, &k, x, NULL);
+    y = tws_build_gate(b, m->layer, NAME("experts_by_gate"), y, gates, 0);
+    y = tws_build_add(b, m->layer, NAME("add"), y, tws_build_gate(b, m->layer, NAME("mlp_by_gate"), all, gates, 1));
+  }
+#undef NAME
+  m->value = y;
+  return TWS_OK;
+}
+
 /* ---- the table ---- */
 
 #define KEYS(...)                   \
@@ -337,6 +441,10 @@ static const tws_described_type types[] = {
     {"leaky_relu", 1, KEYS("slope"), build_leaky_relu, TWS_MODULE_LEAKY_RELU},
     {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
     {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},
+    {"experts", 1,
+     KEYS("experts", "top_k", "capacity_factor", "min_capacity", "selection", "noise", "auxiliary", "residual", "out",
+          "inner", "activation", "bias", "std"),
+     build_experts, TWS_MODULE_ROUTER},
     {"add", 2, KEYS(), build_add, TWS_MODULE_ADD},
     {"embedding", 1, KEYS("width", "positions", "std"), build_embedding, TWS_MODULE_EMBEDDING},
     {"self_attention", 1, KEYS("heads", "causal", "bias", "std"), build_attention, TWS_MODULE_ATTENTION},
