@@ -13,15 +13,19 @@ static int find_module(const tws_described *d, const char *name) {
   return TWS_DESCRIBED_INPUT;
 }
 
+int tws_described_named(const tws_described *d, const char *prefix, const char *name) {
+  char full[256];
+  snprintf(full, sizeof full, "%s%s", prefix, name);
+  const int own = find_module(d, full);
+  return own >= 0 ? own : find_module(d, name);
+}
+
 /* Finds a name first among the modules of the same block, which have its prefix, and then among all earlier ones. */
 static tws_code resolve(tws_described *d, const char *prefix, const cJSON *reference, int *out, tws_error *err) {
   const tws_json *json = d->b->json;
-  char full[256];
   if (!cJSON_IsString(reference))
     return tws_json_fail(json, reference, err, form_hint, "an input is the name of an earlier module");
-  snprintf(full, sizeof full, "%s%s", prefix, reference->valuestring);
-  *out = find_module(d, full);
-  if (*out < 0) *out = find_module(d, reference->valuestring);
+  *out = tws_described_named(d, prefix, reference->valuestring);
   if (*out >= 0 || strcmp(reference->valuestring, "input") == 0) return TWS_OK;
   return tws_json_fail(json, reference, err, "modules read what is computed before them: a network has no cycles",
                        "no earlier module has the name \"%.80s\"", reference->valuestring);
@@ -75,7 +79,8 @@ static tws_code add_module(tws_described *d, const cJSON *item, const char *pref
     return tws_json_fail(d->b->json, item, err, "repeat fewer blocks", "the network has more than %d modules",
                          TWS_DESCRIBED_MODULES);
   tws_described_module *m = &d->modules[d->count];
-  *m = (tws_described_module){.item = item, .layer = layer, .last_reader = d->count, .value = TWS_NONE};
+  *m = (tws_described_module){
+      .item = item, .prefix = prefix, .layer = layer, .last_reader = d->count, .value = TWS_NONE};
   TWS_TRY(read_type(d, m, err));
   for (int i = 0; m->type->keys[i] && COMMON + i + 1 < MOST; i++) known[COMMON + i] = m->type->keys[i];
   TWS_TRY(tws_json_only(d->b->json, item, known, err));
@@ -97,7 +102,7 @@ static tws_code add_block(tws_described *d, const cJSON *item, const char *prefi
   const tws_json *json = d->b->json;
   const char *name;
   int64_t times;
-  char own[200], fallback[16];
+  char fallback[16];
   if (inside)
     return tws_json_fail(json, item, err, "write the inner block out", "a block inside of a block is not repeated");
   snprintf(fallback, sizeof fallback, "%d", number);
@@ -106,7 +111,7 @@ static tws_code add_block(tws_described *d, const cJSON *item, const char *prefi
   TWS_TRY(tws_json_string(json, item, "name", 0, fallback, &name, err));
   if (!*name || strlen(name) > 80) return tws_json_fail(json, item, err, "another name", "this is no name for a block");
   for (int64_t i = 0; i < times; i++, (*layer)++) {
-    snprintf(own, sizeof own, "%s%s.%lld.", prefix, name, (long long)i);
+    const char *own = tws_build_name(d->b, "%s%s.%lld.", prefix, name, (long long)i);
     TWS_TRY(add_list(d, cJSON_GetObjectItemCaseSensitive(item, "modules"), own, 1, layer, err));
   }
   return TWS_OK;

@@ -162,8 +162,39 @@ static tws_code build_batch_norm(tws_described *d, tws_described_module *m, tws_
 
 /* ---- any rows ---- */
 
+/* Finds the weight that a linear layer shares with an earlier one, or the last layer with the table of tokens: key
+ * "tied". Sets *weight to TWS_NONE if it has one of its own. */
+static tws_code read_tied(const tws_described *d, const tws_described_module *m, int64_t out, int64_t in,
+                          uint32_t *weight, tws_error *err) {
+  static const char hint[] = "the name of an earlier linear layer, or for the scores of tokens of the embedding";
+  const tws_network *net = d->b->net;
+  const cJSON *item = cJSON_GetObjectItemCaseSensitive(m->item, "tied");
+  const char *name;
+  *weight = TWS_NONE;
+  TWS_TRY(tws_json_string(d->b->json, m->item, "tied", 0, NULL, &name, err));
+  if (!name) return TWS_OK;
+  const int at = tws_described_named(d, m->prefix, name), earlier = at >= 0 && at < (int)(m - d->modules);
+  const tws_module_type type = earlier ? d->modules[at].type->in_graph : TWS_MODULE_TYPE_COUNT;
+  if (type != TWS_MODULE_LINEAR && type != TWS_MODULE_EMBEDDING)
+    return tws_json_fail(d->b->json, item, err, hint, "%s: there is no earlier layer \"%.80s\" with a weight to share",
+                         m->name, name);
+  const uint32_t shared = net->modules[net->values[d->modules[at].value].producer].param[0];
+  if (net->params[shared].rows != out || net->params[shared].columns != in)
+    return tws_json_fail(d->b->json, item, err, "layers of equal widths share a weight",
+                         "%s has a weight of %lld x %lld, and %s of %lld x %lld", m->name, (long long)out,
+                         (long long)in, d->modules[at].name, (long long)net->params[shared].rows,
+                         (long long)net->params[shared].columns);
+  if (type == TWS_MODULE_EMBEDDING && m->layer != -2)
+    return tws_json_fail(d->b->json, item, err, "let the last layer share it",
+                         "%s shares the table of %s, and is not the layer that scores tokens", m->name,
+                         d->modules[at].name);
+  *weight = shared;
+  return TWS_OK;
+}
+
 static tws_code build_linear(tws_described *d, tws_described_module *m, tws_error *err) {
   int64_t out;
+  uint32_t tied;
   int bias;
   float std;
   TWS_TRY(needs_value(d, m, err));
@@ -172,8 +203,11 @@ static tws_code build_linear(tws_described *d, tws_described_module *m, tws_erro
   TWS_TRY(tws_json_bool(d->b->json, m->item, "bias", 0, 1, &bias, err));
   TWS_TRY(deviation(d, m, in, &std, err));
   const int scores_words = m->layer == -2 && !d->of_pictures && out == d->b->net->vocabulary;
-  m->value = tws_build_linear(d->b, m->layer, m->name, graph_in(d, m, 0), in,
-                              scores_words ? d->b->net->padded_vocabulary : out, std, bias, NULL, TWS_NONE);
+  if (scores_words) out = d->b->net->padded_vocabulary;
+  TWS_TRY(read_tied(d, m, out, in, &tied, err));
+  m->value = tws_build_linear(d->b, m->layer, m->name, graph_in(d, m, 0), in, out, std, bias, NULL, tied);
+  if (tied != TWS_NONE && !scores_words) d->b->net->params[tied].shared = 1;
+  if (tied != TWS_NONE && scores_words) d->b->net->tied = 1;
   return TWS_OK;
 }
 
@@ -429,7 +463,7 @@ static const tws_described_type types[] = {
     {"global_average_pool", 1, KEYS(), build_global_pool, TWS_MODULE_AVERAGE_POOL},
     {"batch_norm", 1, KEYS("epsilon", "momentum"), build_batch_norm, TWS_MODULE_BATCH_NORM},
     {"flatten", 1, KEYS(), build_flatten, TWS_MODULE_FLATTEN},
-    {"linear", 1, KEYS("out", "bias", "std"), build_linear, TWS_MODULE_LINEAR},
+    {"linear", 1, KEYS("out", "bias", "std", "tied"), build_linear, TWS_MODULE_LINEAR},
     {"layer_norm", 1, KEYS("epsilon"), build_norm, TWS_MODULE_NORM},
     {"rms_norm", 1, KEYS("epsilon"), build_norm, TWS_MODULE_NORM},
     {"relu", 1, KEYS(), build_activation, TWS_MODULE_RELU},

@@ -126,6 +126,7 @@ typedef struct tws_param {
   int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
   uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
   int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
+  uint8_t shared;      /* 1: several linear modules use it, so that tensor ranks do not split it */
   uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
   uint8_t param_group; /* its parameter group (config/ds_config.h) */
   uint8_t code_type;   /* of a quantized frozen parameter (tws_code_type); 0: it is not quantized */
