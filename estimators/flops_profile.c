@@ -101,7 +101,8 @@ static double macs_of(const tws_work *work, double flops) {
   if (flops <= 0) return 0;
   if (work->code == TWS_KERNEL_LINEAR) return (double)work->d[0] * (double)work->d[1] * (double)work->d[2];
   const int product = work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_DISENTANGLED ||
-                      work->code == TWS_KERNEL_CONVOLUTION || work->code == TWS_KERNEL_EXPERT_LINEAR;
+                      work->code == TWS_KERNEL_CONVOLUTION || work->code == TWS_KERNEL_CONVOLUTION_GRAD_INPUT ||
+                      work->code == TWS_KERNEL_EXPERT_LINEAR;
   return product ? (flops - bias_flops(work, flops)) / 2 : 0;
 }
 

@@ -72,7 +72,7 @@ static void leave_operation(const walker *w, live *l, uint32_t op) {
 static int is_loss(const tws_plan *plan, uint32_t op) {
   const tws_work *work = &plan->works[plan->ops[op].work];
   return work->kind == TWS_OP_COMPUTE &&
-         (work->code == TWS_KERNEL_CROSS_ENTROPY || work->code == TWS_KERNEL_VOCABULARY_LOSS);
+         (tws_is_whole_loss((tws_kernel)work->code) || work->code == TWS_KERNEL_VOCABULARY_LOSS);
 }
 
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err) {

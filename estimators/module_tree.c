@@ -29,6 +29,8 @@ static const char *container_type(builder *b, const char *name, int depth) {
 
 static const char *leaf_type(const tws_module *module) {
   if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
+  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SIGMOIDS) return "BCEWithLogitsLoss";
+  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SQUARES) return "MSELoss";
   return tws_module_type_name(module->type);
 }
 

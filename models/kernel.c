@@ -22,6 +22,11 @@ const char *tws_kernel_flag_name(int bit) {
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 
+int tws_is_whole_loss(tws_kernel kernel) {
+  return kernel == TWS_KERNEL_CROSS_ENTROPY || kernel == TWS_KERNEL_BINARY_CROSS_ENTROPY ||
+         kernel == TWS_KERNEL_MEAN_SQUARED_ERROR;
+}
+
 /* Returns bytes of workspace. Convolutions: see models/windows.h. Attention: on the host as computed in workspace.c; on
  * CUDA only the backward pass needs any: a float32 accumulator of dq, [tokens, q heads x head size]; with 16-bit types
  * a second one of that size for cuDNN on any device; if query heads share key heads, a third buffer of that size for

@@ -31,8 +31,8 @@ enum {
   TWS_BIAS = 4,             /* LINEAR, LINEAR_GRAD_WEIGHT, NORM, NORM_GRAD: there is a bias; ROUTER: experts have one */
   TWS_RMS = 8,
   TWS_L2 = 16,
-  TWS_SCALED = 32, /* CROSS_ENTROPY, VOCABULARY_LOSS, CLIP: an operand has the hyperparameters (loss scale) */
-  TWS_NARROW = 32, /* LINEAR also saves its input in 8 bits; LINEAR_GRAD_WEIGHT reads the input in 8 bits */
+  TWS_SCALED = 32, /* losses, CLIP: an operand has the hyperparameters (loss scale) */
+  TWS_NARROW = 32, /* LINEAR: also saves the input in 8 bits; LINEAR_GRAD_WEIGHT: reads it so */
   TWS_GELU = 64,   /* LINEAR, LINEAR_GRAD_INPUT: the activation after a layer, or its gradient, is fused */
   TWS_RESIDUAL = 128,     /* NORM: the norm of the sum of two inputs; the sum is an output too */
   TWS_HALF_WEIGHTS = 256, /* weight updates: there is no float32 copy of the weights */
@@ -52,7 +52,7 @@ enum {
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: an operand is a table of biases by head and distance */
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: there is no weight and no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the log-sum-exp of the logits */
-  TWS_COUNTED = TWS_Z_LOSS, /* CROSS_ENTROPY, VOCABULARY_LOSS: an operand has the number of ignored targets */
+  TWS_COUNTED = TWS_Z_LOSS, /* losses: an operand has the number of ignored targets */
   TWS_FP8 = 16777216,       /* LINEAR and its gradients: operands have 8 bits and a scale each */
   /* Flags of QUANTIZE, which reuse the bits of flags of ATTENTION: */
   TWS_ROWS = TWS_Q_KV,     /* an output has the input's layout */
@@ -94,8 +94,12 @@ typedef struct tws_arguments {
 } tws_arguments;
 extern const tws_arguments tws_no_arguments; /* all 0 */
 
-/* tws_work_flops() returns the FLOPs of one execution of a work (a multiply-add counts as 2), tws_work_bytes() the
- * bytes of its operands, each read or written once. */
+/* Returns 1 for a kernel that turns scores into their gradient and adds the loss to its operand 2, the metrics:
+ * CROSS_ENTROPY and the losses with its operands. */
+int tws_is_whole_loss(tws_kernel kernel);
+
+/* Return the flops (multiply-add = 2) and the bytes (compulsory reads and writes of operands) of one execution, by
+ * formula. */
 double tws_work_flops(const tws_work *work);
 double tws_work_bytes(const tws_work *work);
 

@@ -119,8 +119,8 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
   memcpy(d->operands, operands, (size_t)count * sizeof *operands);
 }
 
-/* Computes the gradient of a bias from the 16-bit output gradient, if the kernel that reads the 8-bit codes does not
- * compute it. */
+/* Computes the gradient of a bias from the output gradient, if the kernel of the weight's gradient does not: it reads
+ * 8-bit codes, or adds to the gradient of a weight that several modules use. */
 static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
   if (!is_trained(l, m->param[1])) return;
@@ -144,8 +144,10 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   work.d[1] = outputs.count;
   const tws_float8 x = codes ? tws_float8_input(l, m) : (tws_float8){{0}, {0}, {0}};
   const int narrow = !codes && tws_lower_narrow(l, m) && l->values.narrow[m->in[0]] != TWS_NONE;
-  /* the bias gradient comes first: gradient kernels are emitted in the order of the calls of tws_zero_gradient() */
-  if (codes) bias_gradient(l, m, dy);
+  /* 1: other modules add to the weight's gradient, too, so that it may exist before that of this module's own bias */
+  const int apart = !codes && m->param[1] != TWS_NONE && m->param[1] != l->summed && l->network->params[weight].shared;
+  /* the bias comes first, since gradients begin in the order of operations */
+  if (codes || apart) bias_gradient(l, m, dy);
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
                              : narrow ? tws_all(&l->b, l->values.narrow[m->in[0]], TWS_READ)
@@ -158,7 +160,9 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   } else if (m->param[1] != TWS_NONE && m->param[1] == l->summed) {
     work.flags &= ~(uint32_t)TWS_BIAS;
     l->summed = TWS_NONE;
-  } else if (m->param[1] != TWS_NONE) { /* the first tile begins the gradient of the bias, which all tiles share */
+  } else if (apart) {
+    work.flags &= ~(uint32_t)TWS_BIAS;
+  } else if (m->param[1] != TWS_NONE) { /* the bias gradient of the first tile begins the buffer for all tiles */
     operands[n] = tws_outputs_of(tws_zero_gradient(l, m->param[1], &accumulate_bias), outputs);
     operands[n++].access = operands[2].access;
     if (accumulate_bias != accumulate && tws_is_first_weight_tile(l, m))

@@ -471,8 +471,8 @@ typedef struct tws_lower_pipeline {
   tws_context *context; /* the context of the micro-batch that is being lowered */
   tws_context *free_contexts;
   int split; /* 1: weight gradients are deferred (the schedule splits the backward pass) */
-  /* per parameter: bit mask; bit 1: an earlier stage has it too; bit 2: a later stage has it too (tied weights) */
-  uint8_t *param_stages;
+  uint16_t *param_stages; /* per parameter: number of stages that have it if it is tied across stages, else 0 */
+  uint8_t *tied_stages;   /* per stage: 1: it has the tied parameters of this stage */
 } tws_lower_pipeline;
 
 /* The state of the lowering. The comment of each member names the files that write the member; other files only read

@@ -110,7 +110,10 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
     forward_split_loss(l, m);
     return;
   }
-  tws_work work = tws_kernel_work(TWS_KERNEL_CROSS_ENTROPY, l->config->dtype, 0);
+  static const tws_kernel kernels[] = {[TWS_LOSS_SOFTMAX] = TWS_KERNEL_CROSS_ENTROPY,
+                                       [TWS_LOSS_SIGMOIDS] = TWS_KERNEL_BINARY_CROSS_ENTROPY,
+                                       [TWS_LOSS_SQUARES] = TWS_KERNEL_MEAN_SQUARED_ERROR};
+  tws_work work = tws_kernel_work(kernels[m->loss], l->config->dtype, 0);
   const int64_t rows = tws_module_rows(l, m), tokens_of_one = l->values.whole_sequence[m->in[0]];
   /* in_features 0: the classes are the tokens of the sample */
   work.d[0] = m->in_features > 0 ? rows : rows / tokens_of_one;

@@ -32,7 +32,8 @@ static int set_of(const tws_lower *l, uint32_t param) {
 
 double tws_onebit_lamb_share(const tws_lower *l, uint32_t param) {
   const int set = set_of(l, param);
-  return 1.0 / ((set & TIED ? 2 : 1) * (set & SPLIT ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL]));
+  return 1.0 / ((set & TIED ? l->pipeline.param_stages[param] : 1) *
+                (set & SPLIT ? 1 : l->sharding.position.ranks[TWS_AXIS_MODEL]));
 }
 
 /* ---- the state ---- */

@@ -83,7 +83,7 @@ static int is_part(const tws_lower *l, uint32_t param) {
 static int copies_of(const tws_lower *l, uint32_t param) {
   const int reduced = l->zero.stage == 0 && !has_all_squares(l) && !tws_gradients_stay_local(l);
   const int replicas = reduced ? tws_zero_class_of(&l->zero, param)->ranks : l->zero.groups.copies;
-  return replicas * (l->pipeline.param_stages[param] ? 2 : 1) *
+  return replicas * (l->pipeline.param_stages[param] ? l->pipeline.param_stages[param] : 1) *
          (!is_part(l, param) ? l->sharding.position.ranks[TWS_AXIS_MODEL] : 1);
 }
 

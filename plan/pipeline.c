@@ -105,17 +105,55 @@ static tws_code find_layers(const tws_network *network, tws_arena *arena, layer_
   return TWS_OK;
 }
 
-/* Determines for each parameter whether other stages have it too (tied embeddings). */
-static void find_shared(tws_lower *l, const uint32_t *first, int blocks) {
-  for (uint32_t m = 0, block = 0; m < l->network->module_count && l->pipeline.shape.stages > 1; m++) {
-    while ((int)block + 1 < blocks && first[block + 1] <= m) block++;
-    int stage = tws_pipeline_block_stage(&l->pipeline.shape, (int)block);
+/* Returns the stage of a module, given the first module of each block. *block: a block at or before that of the module,
+ * which the function advances. */
+static int stage_of(const tws_lower *l, const uint32_t *first, int blocks, uint32_t m, int *block) {
+  while (*block + 1 < blocks && first[*block + 1] <= m) ++*block;
+  return tws_pipeline_block_stage(&l->pipeline.shape, *block);
+}
+
+/* Marks the stages that have a parameter, and returns their number. */
+static int mark_stages(const tws_lower *l, const uint32_t *first, int blocks, uint32_t param, uint8_t *stages) {
+  int block = 0, count = 0;
+  memset(stages, 0, (size_t)l->pipeline.shape.stages);
+  for (uint32_t m = 0; m < l->network->module_count; m++) {
+    const int stage = stage_of(l, first, blocks, m, &block);
+    for (int i = 0; i < TWS_MODULE_PARAMS; i++)
+      if (l->network->modules[m].param[i] == param && !stages[stage]) stages[stage] = 1, count++;
+  }
+  return count;
+}
+
+/* Finds the parameters that are tied across stages. A stage reduces the gradients of all of its tied parameters in one
+ * group, so that the same stages must have them. */
+static tws_code find_shared(tws_lower *l, const uint32_t *first, int blocks, tws_error *err) {
+  const int stages = l->pipeline.shape.stages;
+  uint32_t *user = tws_lower_memory(l, l->network->param_count + 1u, sizeof *user);
+  uint8_t *marked = tws_lower_memory(l, (size_t)stages, 1);
+  l->pipeline.tied_stages = tws_lower_memory(l, (size_t)stages, 1);
+  if (!user || !marked || !l->pipeline.tied_stages) return no_memory(l);
+  int block = 0, found = 0;
+  for (uint32_t m = 0; m < l->network->module_count && stages > 1; m++) {
+    const uint32_t stage = (uint32_t)stage_of(l, first, blocks, m, &block);
     for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
-      uint32_t p = l->network->modules[m].param[i];
-      if (p == TWS_NONE || stage == l->pipeline.stage) continue;
-      l->pipeline.param_stages[p] |= stage < l->pipeline.stage ? 1 : 2;
+      const uint32_t p = l->network->modules[m].param[i];
+      if (p == TWS_NONE || l->pipeline.param_stages[p]) continue;
+      if (user[p] && user[p] != stage + 1) l->pipeline.param_stages[p] = 1;
+      user[p] = stage + 1;
     }
   }
+  for (uint32_t p = 0; p < l->network->param_count; p++) {
+    if (!l->pipeline.param_stages[p]) continue;
+    l->pipeline.param_stages[p] = (uint16_t)mark_stages(l, first, blocks, p, marked);
+    if (!marked[l->pipeline.stage]) continue;
+    if (found && memcmp(marked, l->pipeline.tied_stages, (size_t)stages) != 0)
+      return tws_fail(err, TWS_UNSUPPORTED, "use fewer stages, or another pipeline.partition",
+                      "%s is tied across other stages than another parameter of stage %d", l->network->params[p].name,
+                      l->pipeline.stage);
+    memcpy(l->pipeline.tied_stages, marked, (size_t)stages);
+    found = 1;
+  }
+  return TWS_OK;
 }
 
 static tws_code make_chunks(tws_lower *l, tws_error *err) {
@@ -129,7 +167,7 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
   int *bounds = tws_arena_alloc(l->scratch, (size_t)blocks + 1, sizeof *bounds);
   l->pipeline.chunks =
       tws_arena_alloc(l->scratch, (size_t)l->pipeline.shape.virtual_stages, sizeof *l->pipeline.chunks);
-  l->pipeline.param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, 1);
+  l->pipeline.param_stages = tws_arena_alloc(l->scratch, network->param_count + 1u, sizeof *l->pipeline.param_stages);
   if (!first || !bounds || !l->pipeline.chunks || !l->pipeline.param_stages) return no_memory(l);
   const char *method = l->config->pipeline_partition;
   if (method && strcmp(method, "best") == 0) method = NULL;
@@ -160,38 +198,23 @@ static tws_code make_chunks(tws_lower *l, tws_error *err) {
       return tws_builder_fail(&l->b, TWS_INTERNAL, "more than one value crosses a pipeline boundary");
     }
   }
-  find_shared(l, first, blocks);
-  return TWS_OK;
+  return find_shared(l, first, blocks, err);
 }
 
 /* ---- groups: all pipeline stages; the stages that hold a tied parameter ---- */
 
-static int tied_ends(const tws_lower *l, int *other) {
-  for (int c = 0; c < l->pipeline.chunk_count; c++) {
-    for (uint32_t m = l->pipeline.chunks[c].first; m < l->pipeline.chunks[c].end; m++) {
-      for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
-        uint32_t p = l->network->modules[m].param[i];
-        if (p == TWS_NONE || !l->pipeline.param_stages[p]) continue;
-        /* the other stage: the first, which has the embedding, or the last, which has the head */
-        *other = l->pipeline.param_stages[p] & 1 ? 0 : l->pipeline.shape.stages - 1;
-        return 1;
-      }
-    }
-  }
-  return 0;
-}
-
 static tws_code make_groups(tws_lower *l) {
   tws_plan *plan = l->b.plan;
-  int other;
-  if (l->pipeline.shape.stages == 1) return TWS_OK;
+  const int stages = l->pipeline.shape.stages;
+  int count = 0;
+  if (stages == 1) return TWS_OK;
   l->group[TWS_AXIS_PIPE] = tws_lower_group(l, TWS_AXES_PIPE);
-  if (tied_ends(l, &other)) {
-    const int there = tws_pipeline_grid_stage(&plan->topology, plan->rank, other);
-    const int ends[2] = {other < l->pipeline.stage ? there : plan->rank,
-                         other < l->pipeline.stage ? plan->rank : there};
-    l->group[TWS_AXIS_TIED] = tws_lower_add_group(l, TWS_AXES_TIED, ends, 2);
-  }
+  int *members = tws_lower_memory(l, (size_t)stages, sizeof *members);
+  if (!members) return no_memory(l);
+  for (int s = 0; s < stages; s++)
+    if (l->pipeline.tied_stages[s])
+      members[count++] = s == l->pipeline.stage ? plan->rank : tws_pipeline_grid_stage(&plan->topology, plan->rank, s);
+  if (count > 0) l->group[TWS_AXIS_TIED] = tws_lower_add_group(l, TWS_AXES_TIED, members, count);
   return l->b.failed;
 }
 

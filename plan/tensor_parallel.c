@@ -48,6 +48,12 @@ static const struct {
     [TWS_MODULE_DROPOUT] = {.keeps_features = 1},
 };
 
+/* Returns 1 for a linear module whose weight other modules use too: split by rows here, it would be split by columns
+ * there. */
+static int shares_weight(const tws_network *network, const tws_module *m) {
+  return m->type == TWS_MODULE_LINEAR && network->params[m->param[0]].shared;
+}
+
 /* Returns 1 if a value reaches a module that can consume split features, through modules that process each feature
  * separately. */
 static int ends_split(const tws_network *network, const uint32_t *consumer, uint32_t value) {
@@ -55,6 +61,7 @@ static int ends_split(const tws_network *network, const uint32_t *consumer, uint
     const uint32_t m = consumer[value];
     if (m == TWS_NONE) return 0;
     const tws_module_type type = network->modules[m].type;
+    if (shares_weight(network, &network->modules[m])) return 0;
     if (type == TWS_MODULE_LOSS && !tws_module_scores_words(network, m)) return 0; /* a few labels are not split */
     /* returns 0 for the features inside an adapter, which are too few to be split */
     if (type == TWS_MODULE_LOW_RANK && network->modules[m].in[0] != value) return 0;
@@ -74,6 +81,7 @@ tws_split tws_tensor_parallel_split(const tws_network *network, const uint32_t *
       return network->params[m->param[0]].rows == network->padded_vocabulary ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     case TWS_MODULE_EXPERT_LINEAR: /* the module is split only if experts are split (plan/shard.c) */
     case TWS_MODULE_LINEAR:
+      if (shares_weight(network, m)) return TWS_SPLIT_NONE;
       if (has_features) return TWS_SPLIT_ROW;
       return ends_split(network, consumer, m->out[0]) ? TWS_SPLIT_COLUMN : TWS_SPLIT_NONE;
     case TWS_MODULE_LOW_RANK:

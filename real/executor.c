@@ -366,7 +366,7 @@ static tws_code prepare_op(tws_executor *x, const program *p, uint32_t index, tw
   if (op->kind != TWS_OP_COMPUTE && op->kind != TWS_OP_HOST) return TWS_OK;
   /* with a loss scale, the kernel CLIP checks the loss */
   const int checked = !x->setup.ops->wait && !(s->work->flags & TWS_SCALED);
-  if (checked && s->work->code == TWS_KERNEL_CROSS_ENTROPY) s->loss = s->address[2];
+  if (checked && tws_is_whole_loss((tws_kernel)s->work->code)) s->loss = s->address[2];
   if (checked && s->work->code == TWS_KERNEL_VOCABULARY_LOSS) s->loss = s->address[3];
   const int on_host = op->place == TWS_PLACE_HOST && x->setup.host;
   if (on_host ? !tws_host_work_supports(s->work) : x->setup.ops->supports && !x->setup.ops->supports(s->work))

@@ -9,7 +9,7 @@ static tws_code find_scores(tws_scored_pass *pass, tws_error *err) {
   int found = 0;
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    if (op->kind != TWS_OP_COMPUTE || plan->works[op->work].code != TWS_KERNEL_CROSS_ENTROPY) continue;
+    if (op->kind != TWS_OP_COMPUTE || !tws_is_whole_loss((tws_kernel)plan->works[op->work].code)) continue;
     pass->loss_op = i;
     pass->scores = plan->operands[op->operand_first].buffer;
     pass->first = plan->operands[op->operand_first].offset;

@@ -79,6 +79,8 @@ static test_case random_case(int number) {
       if (!draw(s, 40, 0, 1)) break;
       c.flags |= TWS_RELATIVE, c.d[7] = 2 * draw(s, 41, 2, 20), c.f[3] = (double)(c.d[7] + draw(s, 42, 1, 100));
       break;
+    case TWS_KERNEL_LEAKY_RELU:
+    case TWS_KERNEL_LEAKY_RELU_GRAD:
     case TWS_KERNEL_SOFTCAP:
     case TWS_KERNEL_SOFTCAP_GRAD:
     case TWS_KERNEL_MULTIPLY:
@@ -107,6 +109,8 @@ static test_case random_case(int number) {
       c.d[0] = draw(s, 20, 1, 3), c.d[1] = draw(s, 21, 4, 14), c.d[2] = draw(s, 22, 4, 14), c.d[4] = draw(s, 23, 0, 4);
       c.d[5] = draw(s, 24, 1, 3), c.f[0] = (double)draw(s, 26, 0, c.d[4] / 2);
       break;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
     case TWS_KERNEL_CROSS_ENTROPY:
       if (c.d[1] < 2) c.d[1] = 2; /* with a vocabulary of 1 gradients are nothing but rounding errors */
       c.d[2] += c.d[1], c.f[0] = c.f[1] = 0.25;

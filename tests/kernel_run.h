@@ -54,9 +54,9 @@ static double normal_number(int operand, int64_t i) {
 static double fill_value(const tws_work *w, const tws_arguments *a, const operand_info *info, int operand, int64_t i) {
   const double normal = normal_number(operand, i);
   switch (info->content) {
-    case TWS_HOLDS_NUMBERS: /* a loss's second metric may be the share of ignored tokens */
-      return (w->code == TWS_KERNEL_CROSS_ENTROPY || w->code == TWS_KERNEL_VOCABULARY_LOSS) && info->dtype == TWS_F64 &&
-                     i == 1 && (w->flags & TWS_COUNTED)
+    case TWS_HOLDS_NUMBERS: /* of a loss's metrics the second may be a share that is ignored */
+      return (tws_is_whole_loss((tws_kernel)w->code) || w->code == TWS_KERNEL_VOCABULARY_LOSS) &&
+                     info->dtype == TWS_F64 && i == 1 && (w->flags & TWS_COUNTED)
                  ? 0.75
                  : normal;
     case TWS_HOLDS_NEAR_ONE:
@@ -67,8 +67,8 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       return id_near(50, i, info->first, (int64_t)info->below, i > 0 && info->first >= 1);
     case TWS_HOLDS_TARGETS:
       if (i % 4 == 2) return -1;
-      return id_near(51, i, info->first, (int64_t)info->below, w->code != TWS_KERNEL_CROSS_ENTROPY);
-    case TWS_HOLDS_LENGTHS: /* lengths: some sequences are empty, the first is not */
+      return id_near(51, i, info->first, (int64_t)info->below, !tws_is_whole_loss((tws_kernel)w->code));
+    case TWS_HOLDS_LENGTHS: /* some sequences are empty, the first is not */
       return i % 3 == 1 ? 0 : (double)draw(52, (uint64_t)i, 1, (int64_t)info->below - 1);
     case TWS_HOLDS_DOCUMENTS: { /* each token has its document's first and last position; every other sequence is a
                                  * single document */

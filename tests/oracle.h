@@ -283,6 +283,22 @@ static inline void oracle_cross_entropy(const tws_work *w, const double *a, doub
   }
 }
 
+static inline void oracle_independent_loss(const tws_work *w, const double *a, double **o) {
+  const int64_t columns = w->d[1], padded = w->d[2];
+  const int squares = w->code == TWS_KERNEL_MEAN_SQUARED_ERROR;
+  const double weight = oracle_counted(w, a[0] * (w->flags & TWS_SCALED ? o[3][TWS_HYPER_SCALE] : 1), o[2]);
+  for (int64_t t = 0; t < w->d[0]; ++t)
+    for (int64_t i = 0; i < padded; ++i) {
+      double *z = &o[0][t * padded + i];
+      const double target = o[1][t], wanted = columns > 1 ? (double)i == target : target;
+      const double part = (squares ? pow(*z - wanted, 2) : log(1 + exp(-*z)) + (1 - wanted) * *z) / (double)columns;
+      const double slope = (squares ? 2 * (*z - wanted) : 1 / (1 + exp(-*z)) - wanted) / (double)columns;
+      if (i < columns && target >= 0) o[2][0] += a[1] * part;
+      if (i == 0 && target < 0 && !(w->flags & TWS_COUNTED)) o[2][1] += a[1];
+      *z = i < columns && target >= 0 ? weight * slope : 0;
+    }
+}
+
 static inline void oracle_vocabulary_stats(const tws_work *w, const double *a, double **o) {
   const int64_t columns = w->d[1], padded = w->d[2];
   for (int64_t t = 0; t < w->d[0]; ++t) {
@@ -531,6 +547,10 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_CROSS_ENTROPY:
       oracle_cross_entropy(w, a, o);
       break;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
+      oracle_independent_loss(w, a, o);
+      break;
     case TWS_KERNEL_VOCABULARY_STATS:
       oracle_vocabulary_stats(w, a, o);
       break;
@@ -600,6 +620,18 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_GELU_EXACT_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] * oracle_gelu_exact_slope(o[1][i]);
+      break;
+    case TWS_KERNEL_SIGMOID:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = 1 / (1 + exp(-o[0][i]));
+      break;
+    case TWS_KERNEL_SIGMOID_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] / pow(2 * cosh(o[1][i] / 2), 2);
+      break;
+    case TWS_KERNEL_LEAKY_RELU:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = (o[0][i] > 0 ? 1 : w->f[0]) * o[0][i];
+      break;
+    case TWS_KERNEL_LEAKY_RELU_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = (o[1][i] > 0 ? 1 : w->f[0]) * o[0][i];
       break;
     case TWS_KERNEL_SOFTCAP:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = w->f[0] * tanh(o[0][i] / w->f[0]);

@@ -69,8 +69,7 @@ static double rounded_heads(const tws_work *w, const double *want, int64_t count
 /* Returns the absolute error that is always allowed: half a unit in the last place of denormal numbers. In a
  * cross-entropy over one choice the probability is 1 except for rounding. */
 static double least_error(const tws_work *w, tws_dtype out) {
-  if (w->code == TWS_KERNEL_CROSS_ENTROPY && on_device) return 0x1p-22;
-  if (w->code == TWS_KERNEL_ADAMW8 && out == TWS_U8) return 0.5; /* codes are whole, and half a code is either */
+  if (tws_is_whole_loss((tws_kernel)w->code) && on_device) return 0x1p-22;
   return out == TWS_F16 ? 0x1p-25 : 0;
 }
 
@@ -266,6 +265,8 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       return 1;
     case TWS_KERNEL_GELU_GRAD:
     case TWS_KERNEL_GELU_EXACT_GRAD:
+    case TWS_KERNEL_SIGMOID_GRAD:
+    case TWS_KERNEL_LEAKY_RELU_GRAD:
     case TWS_KERNEL_SOFTCAP_GRAD:
     case TWS_KERNEL_RELU_GRAD:
     case TWS_KERNEL_SQUARED_RELU_GRAD:
@@ -356,8 +357,11 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
       PAIR(0, 3, 1);
       if (bias) PAIR(1, 4, 2);
       return 1;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
     case TWS_KERNEL_CROSS_ENTROPY:
       FORWARD(CROSS_ENTROPY, NULL, 2, out, v[1], out2);
+      f->work.code = w->code;
       f->arguments.a[1] = oracle_counted(w, a->a[0] * (w->flags & TWS_SCALED ? v[3][TWS_HYPER_SCALE] : 1), v[2]);
       f->work.flags = 0;
       PAIR(0, 0, 0);
@@ -373,7 +377,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
 static double moved_loss(const forward_view *f, const values *x, int operand, int64_t index, double change) {
   operand_info info[KERNEL_MAX_OPERANDS];
   kernel_operands(&f->work, &f->arguments, 1, info);
-  if (f->work.code == TWS_KERNEL_CROSS_ENTROPY) {
+  if (tws_is_whole_loss((tws_kernel)f->work.code)) {
     memcpy(f->o[0], x->v[0], (size_t)info[0].count * sizeof(double));
     f->o[2][0] = f->o[2][1] = 0;
   } else if (f->work.code == TWS_KERNEL_ROPE) {
@@ -388,7 +392,7 @@ static double moved_loss(const forward_view *f, const values *x, int operand, in
   oracle_run(&f->work, &f->arguments, (double **)f->o, f->count);
   double sum = f->metrics ? f->metrics[0] : 0;
   for (int64_t i = 0; i < info[f->out].count; ++i) sum += f->o[f->out][i] * (f->dy ? f->dy[i] : 1);
-  if (f->o[operand] != f->o[f->out] && f->work.code != TWS_KERNEL_CROSS_ENTROPY) f->o[operand][index] = was;
+  if (f->o[operand] != f->o[f->out] && !tws_is_whole_loss((tws_kernel)f->work.code)) f->o[operand][index] = was;
   return sum;
 }
 
@@ -449,6 +453,8 @@ static int depends_on_threads(const tws_work *w, int operand) {
     case TWS_KERNEL_CONVOLUTION_GRAD_INPUT:
     case TWS_KERNEL_CONVOLUTION_GRAD_WEIGHT:
       return 1;
+    case TWS_KERNEL_BINARY_CROSS_ENTROPY:
+    case TWS_KERNEL_MEAN_SQUARED_ERROR:
     case TWS_KERNEL_CROSS_ENTROPY:
       return operand == 2;
     case TWS_KERNEL_VOCABULARY_LOSS:

@@ -374,6 +374,11 @@ void tws_build_loss(tws_network_builder *b, uint32_t logits) {
                     net->objective == TWS_OBJECTIVE_SPANS ? 0 : classes); /* 0: the tokens are the classes */
 }
 
+void tws_build_loss_kind(tws_network_builder *b, tws_loss_kind kind) {
+  b->net->modules[b->net->module_count - 1].loss = kind;
+  if (kind != TWS_LOSS_SOFTMAX) b->net->classes = b->net->vocabulary;
+}
+
 /* ---- configuration helpers ---- */
 
 static int has_value(const tws_json *json, const char *key) {

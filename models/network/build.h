@@ -128,8 +128,11 @@ uint32_t tws_build_latent(tws_network_builder *b, int layer, const char *name, u
 void tws_build_loss(tws_network_builder *b, uint32_t logits);
 /* Adds one of a network's several losses, called `name`; targets: an input of the network. */
 void tws_build_loss_of(tws_network_builder *b, const char *name, uint32_t logits, uint32_t targets, int64_t classes);
-/* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class is treated
- * as the first class of its family. */
+/* Sets what the loss that was added last computes. Its scores are not exclusive classes, so that it is not split by
+ * columns among tensor ranks as that of a vocabulary is: the network's `classes` says so. */
+void tws_build_loss_kind(tws_network_builder *b, tws_loss_kind kind);
+/* Returns 1 if the class named in the file ends with `ending`, such as "ForMaskedLM"; a file without a class means the
+ * family's first one. */
 int tws_build_is_class(const tws_network_builder *b, const char *ending);
 /* Reads the head of a network that classifies texts or tokens (heads.c), only for objectives with classes: num_labels,
  * or the number of entries of id2label, into net->classes, and the padding token of texts. Fails with TWS_UNSUPPORTED
@@ -161,7 +164,11 @@ typedef struct tws_convolution {
 uint32_t tws_build_pictures(tws_network_builder *b, const char *name, int64_t height, int64_t width, int64_t channels);
 uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x, uint32_t input,
                                const tws_convolution *convolution);
-/* Adds a module that makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
+/* Adds a transposed convolution: its output has (extent - 1) stride - 2 padding + side + more pixels along each side of
+ * the picture, with 0 <= more < stride. A bias is a module of its own, "<name>.bias". */
+uint32_t tws_build_transposed_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x,
+                                          uint32_t input, const tws_convolution *convolution, int64_t more);
+/* Makes the pixels of a picture one row per sample, in the order of rows, columns and channels. */
 uint32_t tws_build_flatten(tws_network_builder *b, int layer, const char *name, uint32_t x);
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
                               double momentum);

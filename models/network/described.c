@@ -13,16 +13,19 @@ static int find_module(const tws_described *d, const char *name) {
   return TWS_DESCRIBED_INPUT;
 }
 
-/* Finds the module that a reference names: first among the modules of the same block, whose names have the block's
- * prefix, then among all earlier modules. Fails with TWS_INVALID if there is none. */
+int tws_described_named(const tws_described *d, const char *prefix, const char *name) {
+  char full[256];
+  snprintf(full, sizeof full, "%s%s", prefix, name);
+  const int own = find_module(d, full);
+  return own >= 0 ? own : find_module(d, name);
+}
+
+/* Finds a name first among the modules of the same block, which have its prefix, and then among all earlier ones. */
 static tws_code resolve(tws_described *d, const char *prefix, const cJSON *reference, int *out, tws_error *err) {
   const tws_json *json = d->b->json;
-  char full[256];
   if (!cJSON_IsString(reference))
     return tws_json_fail(json, reference, err, form_hint, "an input is the name of an earlier module");
-  snprintf(full, sizeof full, "%s%s", prefix, reference->valuestring);
-  *out = find_module(d, full);
-  if (*out < 0) *out = find_module(d, reference->valuestring);
+  *out = tws_described_named(d, prefix, reference->valuestring);
   if (*out >= 0 || strcmp(reference->valuestring, "input") == 0) return TWS_OK;
   return tws_json_fail(json, reference, err, "modules read what is computed before them: a network has no cycles",
                        "no earlier module has the name \"%.80s\"", reference->valuestring);
@@ -71,13 +74,14 @@ static tws_code read_name(tws_described *d, tws_described_module *m, const char 
 static tws_code add_module(tws_described *d, const cJSON *item, const char *prefix, int number, int layer,
                            tws_error *err) {
   static const char *const common[] = {"type", "name", "input"};
-  enum { COMMON = 3, MOST = 16 };
+  enum { COMMON = 3, MOST = 24 };
   const char *known[MOST] = {common[0], common[1], common[2]};
   if (d->count == TWS_DESCRIBED_MODULES)
     return tws_json_fail(d->b->json, item, err, "repeat fewer blocks", "the network has more than %d modules",
                          TWS_DESCRIBED_MODULES);
   tws_described_module *m = &d->modules[d->count];
-  *m = (tws_described_module){.item = item, .layer = layer, .last_reader = d->count, .value = TWS_NONE};
+  *m = (tws_described_module){
+      .item = item, .prefix = prefix, .layer = layer, .last_reader = d->count, .value = TWS_NONE};
   TWS_TRY(read_type(d, m, err));
   for (int i = 0; m->type->keys[i] && COMMON + i + 1 < MOST; i++) known[COMMON + i] = m->type->keys[i];
   TWS_TRY(tws_json_only(d->b->json, item, known, err));
@@ -100,7 +104,7 @@ static tws_code add_block(tws_described *d, const cJSON *item, const char *prefi
   const tws_json *json = d->b->json;
   const char *name;
   int64_t times;
-  char own[200], fallback[16];
+  char fallback[16];
   if (inside)
     return tws_json_fail(json, item, err, "write the inner block out", "a block inside of a block is not repeated");
   snprintf(fallback, sizeof fallback, "%d", number);
@@ -109,7 +113,7 @@ static tws_code add_block(tws_described *d, const cJSON *item, const char *prefi
   TWS_TRY(tws_json_string(json, item, "name", 0, fallback, &name, err));
   if (!*name || strlen(name) > 80) return tws_json_fail(json, item, err, "another name", "this is no name for a block");
   for (int64_t i = 0; i < times; i++, (*layer)++) {
-    snprintf(own, sizeof own, "%s%s.%lld.", prefix, name, (long long)i);
+    const char *own = tws_build_name(d->b, "%s%s.%lld.", prefix, name, (long long)i);
     TWS_TRY(add_list(d, cJSON_GetObjectItemCaseSensitive(item, "modules"), own, 1, layer, err));
   }
   return TWS_OK;
@@ -171,9 +175,31 @@ static tws_code read_tokens(tws_described *d, const cJSON *tokens, tws_error *er
   return TWS_OK;
 }
 
+/* Reads what the last module's outputs are compared with and how. */
+static tws_code read_loss(tws_described *d, tws_error *err) {
+  static const char *const names[] = {[TWS_LOSS_SOFTMAX] = "cross_entropy",
+                                      [TWS_LOSS_SIGMOIDS] = "binary_cross_entropy",
+                                      [TWS_LOSS_SQUARES] = "mean_squared_error"};
+  enum { LOSSES = sizeof names / sizeof *names };
+  const tws_json *json = d->b->json;
+  const cJSON *given = cJSON_GetObjectItemCaseSensitive(json->root, "loss");
+  const char *name;
+  char hint[sizeof err->hint];
+  TWS_TRY(tws_json_string(json, json->root, "loss", 0, names[0], &name, err));
+  for (int i = 0; i < LOSSES; i++)
+    if (strcmp(name, names[i]) == 0) d->loss = (tws_loss_kind)i;
+  if (strcmp(name, names[d->loss]) != 0) {
+    tws_names_hint(name, names, LOSSES, "losses:", NULL, hint, sizeof hint);
+    return tws_json_fail(json, given, err, hint, "no loss is \"%.60s\"", name);
+  }
+  if (d->of_pictures || d->loss == TWS_LOSS_SOFTMAX) return TWS_OK;
+  return tws_json_fail(json, given, err, "\"cross_entropy\" is the loss of the next token",
+                       "a network of tokens has scores of exclusive tokens, and %s is for others", name);
+}
+
 static tws_code read_root(tws_described *d, tws_error *err) {
-  static const char *const known[] = {"model_type", "architectures", "name",  "input",       "classes",
-                                      "modules",    "init_std",      "dtype", "torch_dtype", NULL};
+  static const char *const known[] = {"model_type", "architectures", "name",        "input", "classes", "modules",
+                                      "init_std",   "dtype",         "torch_dtype", "loss",  NULL};
   const tws_json *json = d->b->json;
   const cJSON *input = cJSON_GetObjectItemCaseSensitive(json->root, "input"),
               *pictures = cJSON_GetObjectItemCaseSensitive(input, "pictures"),
@@ -185,7 +211,8 @@ static tws_code read_root(tws_described *d, tws_error *err) {
                          "\"input\": {\"pictures\": {\"side\": 32, \"channels\": 3}}, or {\"tokens\": "
                          "{\"vocabulary\": 256, \"positions\": 64}}",
                          "\"input\" has to say what the network reads");
-  return pictures ? read_pictures(d, pictures, err) : read_tokens(d, tokens, err);
+  TWS_TRY(pictures ? read_pictures(d, pictures, err) : read_tokens(d, tokens, err));
+  return read_loss(d, err);
 }
 
 /* Checks that the last module scores the classes, and that no other module's output is unread. */
@@ -202,6 +229,9 @@ static tws_code check_ends(const tws_described *d, tws_error *err) {
     return tws_json_fail(json, last->item, err, "add a module \"flatten\" or \"global_average_pool\"",
                          "the last module, %s, has an output for each pixel, not for each picture", last->name);
   if (scores->per_row == net->padded_vocabulary) return TWS_OK;
+  /* one output is compared with the number of the class */
+  if (scores->per_row == 1 && (d->loss == TWS_LOSS_SQUARES || (d->loss == TWS_LOSS_SIGMOIDS && net->vocabulary == 2)))
+    return TWS_OK;
   return tws_json_fail(json, last->item, err, "the last module scores each of them",
                        "the last module, %s, has %u outputs, and there are %lld %s", last->name, scores->per_row,
                        (long long)net->vocabulary, d->of_pictures ? "classes" : "tokens");
@@ -217,7 +247,7 @@ static tws_code build_modules(tws_described *d, tws_error *err) {
 }
 
 tws_code tws_build_described(tws_network_builder *b, tws_error *err) {
-  enum { MOST_GRAPH_MODULES = 8 }; /* largest number of graph modules for one described module */
+  enum { MOST_GRAPH_MODULES = 16 }; /* that one described module becomes */
   tws_described d = {.b = b, .input = TWS_NONE};
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(b->json->root, "modules");
   int layers = 0;
@@ -240,6 +270,10 @@ tws_code tws_build_described(tws_network_builder *b, tws_error *err) {
     const tws_dim samples[] = {{.kind = TWS_DIM_SAMPLES}};
     tws_build_input(b, "targets", TWS_INPUT_TARGETS, samples, 1);
   }
-  tws_build_loss(b, d.modules[d.count - 1].value);
+  const uint32_t scores = d.modules[d.count - 1].value;
+  tws_build_loss(b, scores);
+  tws_build_loss_kind(b, d.loss);
+  if (d.loss != TWS_LOSS_SOFTMAX)
+    b->net->modules[b->net->module_count - 1].in_features = b->net->values[scores].per_row;
   return TWS_OK;
 }

@@ -16,6 +16,7 @@ typedef struct tws_described_module {
   const cJSON *item; /* its object in the file */
   const struct tws_described_type *type;
   const char *name;
+  const char *prefix;           /* what precedes the names of its block: "block.0.", or "" */
   int layer;                    /* layer of a pipeline */
   int in[TWS_DESCRIBED_INPUTS]; /* indices of the described modules that it reads */
   int last_reader;              /* index of the last described module that reads it; its own index: no module does */
@@ -26,6 +27,7 @@ typedef struct tws_described {
   tws_network_builder *b;
   tws_described_module *modules;
   int count;
+  tws_loss_kind loss;
   int of_pictures; /* 1: the input is pictures; 0: tokens */
   uint32_t input;  /* the network's input of pictures, or TWS_NONE */
   double std;      /* deviation of initial weights; 0: 1 / sqrt(3 n) for weights that sum n products */
@@ -43,6 +45,9 @@ typedef struct tws_described_type {
   tws_module_type in_graph;
 } tws_described_type;
 
+/* Returns the earlier module that a module with this prefix means by `name`, first of its own block; < 0: there is
+ * none. */
+int tws_described_named(const tws_described *d, const char *prefix, const char *name);
 const tws_described_type *tws_described_type_named(const char *name); /* NULL: there is none */
 /* Writes the names of all types into `hint`, those that differ least from `word` first. */
 void tws_described_types_hint(const char *word, char *hint, size_t size);

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "models/kernel.h"
-#include "models/network/network.h"
+#include "models/network/module.h"
 
 typedef struct lengths {
   int64_t seq, target;
@@ -51,6 +51,8 @@ static double module_flops(const tws_network *network, const tws_module *m, leng
     case TWS_MODULE_CONVOLUTION:
     case TWS_MODULE_LOW_RANK:
       return 2 * (double)tws_param_numel(&network->params[m->param[0]]) * rows;
+    case TWS_MODULE_TRANSPOSED_CONVOLUTION: /* each pixel of the input is multiplied with the weight */
+      return 2 * (double)tws_param_numel(&network->params[m->param[0]]) * (double)tws_module_windows_of_picture(m);
     case TWS_MODULE_EXPERT_LINEAR:
       return 2 * (double)m->routing->choices * (double)m->in_features * (double)m->out_features;
     case TWS_MODULE_ATTENTION:

@@ -19,7 +19,8 @@ static const struct {
     {"SelfAttention.qkv", {"SelfAttention.q", "SelfAttention.k", "SelfAttention.v"}},
     {"EncDecAttention.kv", {"EncDecAttention.k", "EncDecAttention.v", NULL}},
     {"attention.attention.qkv", {"attention.attention.query", "attention.attention.key", "attention.attention.value"}},
-    {"wi_01", {"wi_0", "wi_1", NULL}}};
+    {"wi_01", {"wi_0", "wi_1", NULL}},
+    {".qkv.", {".query.", ".key.", ".value."}}}; /* self_attention of network files */
 
 /* Names of the experts' tensors: files have one tensor per expert and part, and Mixtral's files use other words. */
 static const struct {
@@ -27,7 +28,8 @@ static const struct {
 } expert_names[] = {{".experts.gate_up_proj", {"gate_proj", "up_proj", NULL}, {"w1", "w3", NULL}},
                     {".experts.down_proj", {"down_proj", NULL, NULL}, {"w2", NULL, NULL}},
                     {".experts.c_fc", {"c_fc", NULL, NULL}, {NULL}},
-                    {".experts.c_proj", {"c_proj", NULL, NULL}, {NULL}}};
+                    {".experts.c_proj", {"c_proj", NULL, NULL}, {NULL}},
+                    {".experts.fc", {"fc", NULL, NULL}, {NULL}}}; /* of network files; also fc1 and fc2 */
 
 static const char *expert_part_name(tws_arena *arena, const char *architecture, const char *name, int expert,
                                     int part) {

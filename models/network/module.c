@@ -116,6 +116,14 @@ int64_t tws_dims_count(const tws_dim *dim, int dims, int64_t samples, int64_t se
   return count;
 }
 
+static int64_t windows_along(int64_t extent, const tws_module_windows *w) {
+  return w->side > 0 ? (extent + 2 * w->padding - w->side) / (w->stride > 0 ? w->stride : 1) + 1 : 1;
+}
+
+int64_t tws_module_windows_of_picture(const tws_module *m) {
+  return windows_along(m->windows->height, m->windows) * windows_along(m->windows->width, m->windows);
+}
+
 double tws_module_rope(const tws_module *m, int64_t sequence, int parameter) {
   enum { THETA, FACTOR, ORIGINAL = 4, GAIN };
   if (!m->dynamic_rope) return m->rope[parameter];

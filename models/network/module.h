@@ -53,7 +53,10 @@ const tws_module_row *tws_module_row_of(tws_module_type type);
  * than the original length (as Hugging Face's modeling_rope_utils computes it). */
 double tws_module_rope(const tws_module *m, int64_t sequence, int parameter);
 
-/* Properties of a module type that determine the memory of its values. */
+/* Returns the number of windows of a module with windows on one picture. */
+int64_t tws_module_windows_of_picture(const tws_module *m);
+
+/* The use that a module type makes of the memory of its values. */
 typedef struct tws_module_memory {
   int8_t taken;        /* index of the input that output 0 overwrites in place, or -1 */
   uint8_t saved_count; /* number of values (inputs and outputs) that the gradient reads */

@@ -71,6 +71,10 @@ typedef struct tws_routing {
 tws_routing tws_routing_like_deepspeed(int32_t experts, int32_t choices, double factor, int64_t least_slots,
                                        int random);
 
+/* Losses of scores: the mean cross-entropy of their softmax, or of the sigmoid of each score, or the mean squared
+ * error. */
+typedef enum tws_loss_kind { TWS_LOSS_SOFTMAX, TWS_LOSS_SIGMOIDS, TWS_LOSS_SQUARES } tws_loss_kind;
+
 typedef enum tws_value_kind {
   TWS_VALUE_ACTIVATION /* has the model's dtype */,
   TWS_VALUE_STATISTIC /* float32 */,
@@ -120,9 +124,10 @@ typedef struct tws_param {
   int64_t fused[3];    /* rows of each Hugging Face tensor that is joined here: q, k, v or gate, up; 0: none */
   int64_t groups;      /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
                    * are separate tensors */
-  int64_t shape[4];    /* dimensions of the tensor in files; 0: they are rows and columns */
-  uint32_t module;     /* first module that uses the parameter; if it is tied, other modules use it too */
-  int32_t experts;     /* number of experts whose rows follow each other in it; 0: it has no experts */
+  int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
+  uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
+  int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
+  uint8_t shared;      /* 1: several linear modules use it, so that tensor ranks do not split it */
   uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
   uint8_t param_group; /* its parameter group (config/ds_config.h) */
   uint8_t code_type;   /* type of codes (tws_code_type) of a quantized frozen parameter; 0: not quantized */
@@ -177,17 +182,18 @@ typedef struct tws_module {
   const tws_latent *latent;           /* LATENT */
   const tws_low_rank *low_rank;       /* LOW_RANK */
   int32_t rms;                        /* NORM: 1: RMSNorm, 0: LayerNorm */
+  tws_loss_kind loss;                 /* LOSS */
   int32_t second_gate;                /* GATE: 1: factor is the second of two gates, after their softmax */
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
-  double slope;                       /* ATTENTION: factor of linear biases; 0: 1 */
-  double scale, cap;                  /* factor, cap: of scores (ATTENTION; 0: 1 / sqrt(head_size), none), else of x */
+  double slope;                       /* ATTENTION: factor of linear biases; 0: 1. LEAKY_RELU: of x < 0 */
+  double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. Others: of x */
   int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */
   double dropout;                     /* ATTENTION, DROPOUT: probability of dropout */
-  double jitter;                      /* DROPOUT: multiplies by factors from 1 - jitter to 1 + jitter instead */
-  const tws_module_windows *windows;  /* CONVOLUTION, MAX_POOL, AVERAGE_POOL */
-  int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or of relative positions */
+  double jitter;                      /* DROPOUT: multiply by random factors from 1 - jitter to 1 + jitter instead */
+  const tws_module_windows *windows;  /* CONVOLUTION, TRANSPOSED_CONVOLUTION, MAX_POOL, AVERAGE_POOL */
+  int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or positions */
   int32_t parts, kinds;               /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: rotated elements per head, 0: all; 1: dynamic theta */

@@ -59,6 +59,35 @@ uint32_t tws_build_convolution(tws_network_builder *b, int layer, const char *na
   return add_output(b, module, m->out_features);
 }
 
+uint32_t tws_build_transposed_convolution(tws_network_builder *b, int layer, const char *name, uint32_t x,
+                                          uint32_t input, const tws_convolution *convolution, int64_t more) {
+  const tws_convolution *c = convolution;
+  const uint32_t module = tws_build_module(b, TWS_MODULE_TRANSPOSED_CONVOLUTION, layer, name);
+  tws_module *m = &b->net->modules[module];
+  const tws_dim *dim = x != TWS_NONE ? b->net->values[x].row : b->net->input[input].dim;
+  const int64_t groups = c->groups > 0 ? c->groups : 1, added = c->side - 2 * c->padding + more;
+  const int64_t height = (dim[1].size - 1) * c->stride + added, width = (dim[2].size - 1) * c->stride + added;
+  const tws_dim dims[] = {
+      {.kind = TWS_DIM_SAMPLES}, {.kind = TWS_DIM_PIXELS, .size = height}, {.kind = TWS_DIM_PIXELS, .size = width}};
+  m->in[0] = x;
+  m->input[0] = input;
+  m->in_features = x != TWS_NONE ? b->net->values[x].per_row : dim[3].size;
+  m->out_features = c->out;
+  set_windows(b, module,
+              (tws_module_windows){.height = height,
+                                   .width = width,
+                                   .side = c->side,
+                                   .stride = c->stride,
+                                   .padding = c->padding,
+                                   .groups = groups});
+  tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), m->in_features,
+                  c->side * c->side * c->out / groups, (tws_init){c->std, 0});
+  const uint32_t y = tws_build_value(b, module, 0, "y", dims, 3, c->out, TWS_VALUE_ACTIVATION);
+  if (!c->bias) return y;
+  const char *bias = tws_build_name(b, "%s.bias", name);
+  return tws_build_part_bias(b, layer, bias, bias, y, 1);
+}
+
 uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *name, uint32_t x, double epsilon,
                               double momentum) {
   tws_network *net = b->net;

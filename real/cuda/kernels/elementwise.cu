@@ -61,6 +61,29 @@ struct GeluExactGrad {  // (dy, x)
   }
 };
 
+struct Sigmoid {
+  static constexpr bool two = false;
+  __device__ float operator()(float x, float) const { return sigmoid(x); }
+};
+struct SigmoidGrad {  // (dy, x)
+  static constexpr bool two = true;
+  __device__ float operator()(float dy, float x) const {
+    const float e = expf(-fabsf(x)), s = fast_reciprocal(1.0F + e);  // the derivative of x is that of -x
+    return dy * (s * (e * s));
+  }
+};
+
+struct LeakyRelu {
+  static constexpr bool two = false;
+  float slope;
+  __device__ float operator()(float x, float) const { return x <= 0.0F ? slope * x : x; }
+};
+struct LeakyReluGrad {  // (dy, x)
+  static constexpr bool two = true;
+  float slope;
+  __device__ float operator()(float dy, float x) const { return x <= 0.0F ? slope * dy : dy; }
+};
+
 struct Softcap {
   static constexpr bool two = false;
   float cap;
@@ -323,6 +346,22 @@ tws_code tws_cuda_gelu_exact(const tws_cuda_call *call, tws_error *err) {
 tws_code tws_cuda_gelu_exact_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), GeluExactGrad(), err));
+}
+tws_code tws_cuda_sigmoid(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), Sigmoid(), err));
+}
+tws_code tws_cuda_sigmoid_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T,
+           return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SigmoidGrad(), err));
+}
+tws_code tws_cuda_leaky_relu(const tws_cuda_call *call, tws_error *err) {
+  const LeakyRelu f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), f, err));
+}
+tws_code tws_cuda_leaky_relu_grad(const tws_cuda_call *call, tws_error *err) {
+  const LeakyReluGrad f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), f, err));
 }
 tws_code tws_cuda_softcap(const tws_cuda_call *call, tws_error *err) {
   const Softcap f = {(float)call->work->f[0]};

@@ -229,8 +229,38 @@ __global__ void __launch_bounds__(LOSS_BLOCK)
   if (threadIdx.x == 0) losses[token] = known ? loss_of(s, logit) : (double)CUDART_NAN_F;
 }
 
-// metrics[0] += weight x sum of losses; metrics[1] += weight x number of ignored targets, unless an earlier kernel
-// counted these.
+// losses[row] = mean over the columns of the binary cross-entropy, or of the squared error.
+template <typename T, bool SQUARES>
+__global__ void __launch_bounds__(LOSS_BLOCK)
+    independent_loss(T *logits, const int32_t *targets, double *losses, int columns, int padded, double weight,
+                     const float *hyper, const double *metrics) {
+  __shared__ double scratch[MOST_WARPS];
+  const int64_t row = blockIdx.x;
+  const int32_t target = targets[row];
+  const bool known = target >= 0 && (columns > 1 ? target < columns : SQUARES || target < 2);
+  const float scale = weight_of(weight, hyper, metrics) / (float)columns;
+  T *z = logits + row * padded;
+  double sum = 0.0;
+  for (int i = threadIdx.x; i < padded; i += LOSS_BLOCK) {
+    float slope[1] = {0.0F};
+    if (i < columns && target != -1) {
+      const float x = to_float(z[i]), wanted = columns > 1 ? (i == target ? 1.0F : 0.0F) : (float)target;
+      const float away = x - wanted;
+      if (SQUARES)
+        sum += (double)away * (double)away;
+      else
+        sum += fmax((double)x, 0.0) - (double)x * (double)wanted + log1p(exp(-fabs((double)x)));
+      // sigmoid(x) - 1 is -sigmoid(-x), without cancellation
+      const float binary = wanted > 0.0F ? -fast_reciprocal(1.0F + expf(x)) : fast_reciprocal(1.0F + expf(-x));
+      slope[0] = known ? scale * (SQUARES ? 2.0F * away : binary) : CUDART_NAN_F;  // else the data are wrong
+    }
+    store<1>(z + i, slope);
+  }
+  sum = block_sum(sum, scratch);
+  if (threadIdx.x == 0) losses[row] = target == -1 ? 0.0 : known ? sum / columns : (double)CUDART_NAN_F;
+}
+
+// metrics[0] += weight x sum of losses, metrics[1] += weight x number of ignored targets, unless they are counted.
 __global__ void __launch_bounds__(LARGE_BLOCK) add_losses(const double *losses, const int32_t *targets, int64_t tokens,
                                                           double weight, bool counted, double *metrics) {
   __shared__ double scratch[MOST_WARPS];
@@ -320,6 +350,16 @@ tws_code run_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   return finish(call, static_cast<double *>(call->scratch), out<double>(call, 2), err);
 }
 
+template <typename T, bool SQUARES>
+tws_code run_independent(const tws_cuda_call *call, tws_error *err) {
+  const int64_t *d = call->work->d;
+  double *losses = static_cast<double *>(call->scratch);
+  LAUNCH((independent_loss<T, SQUARES>), (unsigned)d[0], LOSS_BLOCK, 0, call, out<T>(call, 0), in<int32_t>(call, 1),
+         losses, (int)d[1], (int)d[2], call->argument[0], scale_of(call, 3), counted_of(call, 2));
+  TWS_TRY(launched(err));
+  return finish(call, losses, out<double>(call, 2), err);
+}
+
 template <typename T>
 tws_code run_stats(const tws_cuda_call *call, tws_error *err) {
   constexpr int N = Width<T>::value;
@@ -359,6 +399,16 @@ tws_code tws_cuda_cross_entropy(const tws_cuda_call *call, tws_error *err) {
   TWS_TRY(check(call, 1, err));
   if (call->work->d[0] == 0) return TWS_OK;
   FOR_TYPE(call->dtype[0], T, return run_cross_entropy<T>(call, err));
+}
+tws_code tws_cuda_binary_cross_entropy(const tws_cuda_call *call, tws_error *err) {
+  TWS_TRY(check(call, 1, err));
+  if (call->work->d[0] == 0) return TWS_OK;
+  FOR_TYPE(call->dtype[0], T, return (run_independent<T, false>(call, err)));
+}
+tws_code tws_cuda_mean_squared_error(const tws_cuda_call *call, tws_error *err) {
+  TWS_TRY(check(call, 1, err));
+  if (call->work->d[0] == 0) return TWS_OK;
+  FOR_TYPE(call->dtype[0], T, return (run_independent<T, true>(call, err)));
 }
 tws_code tws_cuda_count_ignored(const tws_cuda_call *call, tws_error *err) {
   LAUNCH(count_ignored, 1, LARGE_BLOCK, 0, call, in<int32_t>(call, 0), call->work->d[0], call->argument[0],

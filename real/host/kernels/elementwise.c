@@ -32,11 +32,23 @@ VECTOR_INLINE vf silu_slope(vf g) {
   vf s = 1.0F / (1.0F + e);
   return zero_where(g < -88.0F, s + zero_where(g > 88.0F, g * s * (e * s)));
 }
+/* Returns 1 / (1 + e^-x), and its derivative s (1 - s) with 1 - s = s e^-x, which loses no digits by cancellation. */
+VECTOR_INLINE vf sigmoid_of(vf x) {
+  return zero_where(x < -87.3F, 1.0F / (1.0F + v_exp_finite(-x)));
+}
+VECTOR_INLINE vf sigmoid_slope(vf x) {
+  const vf e = v_exp_finite(-x), s = 1.0F / (1.0F + e);
+  return zero_where((x < -87.3F) | (x > 87.3F), s * (e * s));
+}
 VECTOR_INLINE vf relu_of(vf x) {
   return zero_where(x < 0.0F, x);
 }
 VECTOR_INLINE vf relu_slope(vf x) {
   return zero_where(x <= 0.0F, (vf){0} + 1.0F);
+}
+/* Returns the factor of x: 1 where x > 0 or x is NaN, else `slope`. */
+VECTOR_INLINE vf leaky_factor(vf x, float slope) {
+  return v_select(x <= 0.0F, v_set(slope), v_set(1.0F));
 }
 
 /* Returns Phi(x), the normal distribution function, and sets *density to e^(-x^2/2). Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt
@@ -174,6 +186,67 @@ static void gelu_exact_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(gelu_exact_grad) {
   (void)err;
   run_parallel(call, 24.0 * (double)call->work->d[0], gelu_exact_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void sigmoid_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, sigmoid_of(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(sigmoid) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], sigmoid_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void sigmoid_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * sigmoid_slope(v_get(T, x, i, n)), n);
+           }));
+}
+HOST_KERNEL(sigmoid_grad) {
+  (void)err;
+  run_parallel(call, 24.0 * (double)call->work->d[0], sigmoid_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void leaky_relu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  const float slope = (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             const vf in = v_get(T, x, i, n);
+             v_put(T, y, i, in * leaky_factor(in, slope), n);
+           }));
+}
+HOST_KERNEL(leaky_relu) {
+  (void)err;
+  run_parallel(call, 2.0 * (double)call->work->d[0], leaky_relu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void leaky_relu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  const float slope = (float)call->work->f[0];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * leaky_factor(v_get(T, x, i, n), slope), n);
+           }));
+}
+HOST_KERNEL(leaky_relu_grad) {
+  (void)err;
+  run_parallel(call, 3.0 * (double)call->work->d[0], leaky_relu_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

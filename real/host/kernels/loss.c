@@ -1,5 +1,5 @@
-/* Softmax cross-entropy over a vocabulary, which is whole or split by columns among ranks; the gradient overwrites the
- * logits. */
+/* Softmax cross-entropy over a vocabulary, which is whole or split by columns among ranks, and the losses of scores
+ * that are not exclusive; the gradient overwrites the logits. */
 #include <stdio.h>
 #include "real/host/kernels/kernels.h"
 
@@ -104,12 +104,37 @@ VECTOR_INLINE double vocabulary_loss_row(tws_dtype T, const loss_job *job, int64
   return loss_of(&s);
 }
 
+/* Returns the mean over the columns of the binary cross-entropy, or of the squared error. Both are computed in float64:
+ * rows are short, and sigmoid(z) - 1 is -sigmoid(-z) without cancellation. */
+VECTOR_INLINE double independent_row(tws_dtype T, const loss_job *job, int64_t t) {
+  const tws_host_call *call = job->call;
+  const int64_t columns = call->work->d[1], padded = call->work->d[2];
+  const int squares = call->work->code == TWS_KERNEL_MEAN_SQUARED_ERROR;
+  const int32_t target = ((const int32_t *)call->operand[1])[t];
+  void *row = at_mutable(T, call->operand[0], t * padded);
+  double sum = 0;
+  for (int64_t i = 0; i < columns; ++i) {
+    const double z = (double)v_get(T, row, i, 1)[0], wanted = columns > 1 ? (double)(i == target) : (double)target;
+    double slope = 2 * (z - wanted);
+    if (squares) {
+      sum += (z - wanted) * (z - wanted);
+    } else {
+      slope = wanted > 0 ? -1 / (1 + exp(z)) : 1 / (1 + exp(-z));
+      sum += (z > 0 ? z : 0) - z * wanted + log1p(exp(-fabs(z)));
+    }
+    v_put(T, row, i, v_set((float)((double)job->weight * slope / (double)columns)), 1);
+  }
+  clear_columns(T, row, columns, padded);
+  return sum / (double)columns;
+}
+
 static void loss_task(void *arg, int thread, int threads) {
   loss_job *job = arg;
   const tws_host_call *call = job->call;
   const int64_t padded = call->work->d[2];
   const int32_t *targets = call->operand[1];
-  const int parts = call->work->code == TWS_KERNEL_VOCABULARY_LOSS;
+  const int parts = call->work->code == TWS_KERNEL_VOCABULARY_LOSS,
+            independent = !parts && call->work->code != TWS_KERNEL_CROSS_ENTROPY;
   host_range r = share(call->work->d[0], 1, thread, threads);
   double sum = 0, ignored = 0;
   FOR_TYPE(
@@ -118,7 +143,9 @@ static void loss_task(void *arg, int thread, int threads) {
           clear_columns(T, at_mutable(T, call->operand[0], t * padded), 0, padded);
           ignored += 1;
         } else {
-          sum += parts ? vocabulary_loss_row(T, job, t) : loss_row(T, job, t);
+          sum += parts         ? vocabulary_loss_row(T, job, t)
+                 : independent ? independent_row(T, job, t)
+                               : loss_row(T, job, t);
         }
       });
   job->sum[thread][0] = sum;
@@ -172,6 +199,18 @@ static tws_code check_loss(const tws_host_call *call, int64_t fewest, int64_t li
 
 HOST_KERNEL(cross_entropy) {
   TWS_TRY(check_loss(call, 1, call->work->d[1], err));
+  run_loss(call, 2);
+  return TWS_OK;
+}
+
+HOST_KERNEL(binary_cross_entropy) {
+  TWS_TRY(check_loss(call, 1, call->work->d[1] > 1 ? call->work->d[1] : 2, err));
+  run_loss(call, 2);
+  return TWS_OK;
+}
+
+HOST_KERNEL(mean_squared_error) {
+  TWS_TRY(check_loss(call, 1, call->work->d[1] > 1 ? call->work->d[1] : -1, err));
   run_loss(call, 2);
   return TWS_OK;
 }
