@@ -6,16 +6,10 @@
 #include "tests/answers.h"
 #include "tests/hand_network.h"
 #include "tests/members.h"
+#include "tests/network_files.h"
 #include "tests/train.h"
 
 /* ---- files ---- */
-
-static uint32_t word_of(uint64_t element, uint64_t stream) {
-  uint32_t x = (uint32_t)(element + stream * UINT64_C(0x9e3779b9));
-  x = (x ^ x >> 16) * 0x85ebca6bU;
-  x = (x ^ x >> 13) * 0xc2b2ae35U;
-  return (x ^ x >> 16) >> 8;
-}
 
 static tws_network *network_of(const char *text) {
   tws_json *json = NULL;
@@ -33,32 +27,30 @@ static char *text_of(const char *path) {
   return text;
 }
 
-/* Sixteen pictures: class i mod 10, and pixels by a formula. */
-enum { PICTURES = 16, SIDE = 32, CHANNELS = 3, CLASSES = 10, TRAINED = 20 };
-static void write_pictures(const char *path) {
-  FILE *file = fopen(path, "wb");
-  for (int i = 0; i < PICTURES; i++) {
-    fputc(i % CLASSES, file);
-    for (uint64_t k = 0; k < SIDE * SIDE * CHANNELS; k++) fputc((int)(word_of(k, 1000 + (uint64_t)i) % 256), file);
-  }
-  ck_assert(fclose(file) == 0);
-}
-
 /* Writes weights by a formula as a file of a Hugging Face model: parameter p in a range of widths[p] around 0. */
 static void write_weights(const char *path, const tws_network *network, const cJSON *widths) {
   cJSON *header = cJSON_CreateObject();
   uint64_t at = 0;
   for (uint32_t p = 0; p < network->param_count; p++) {
     const tws_param *param = &network->params[p];
-    const uint64_t count = (uint64_t)tws_param_numel(param);
-    cJSON *one = cJSON_AddObjectToObject(header, param->name), *shape, *range;
-    cJSON_AddStringToObject(one, "dtype", "F32");
-    shape = cJSON_AddArrayToObject(one, "shape");
-    if (param->rows > 1) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)param->rows));
-    cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)param->columns));
-    range = cJSON_AddArrayToObject(one, "data_offsets");
-    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)at));
-    cJSON_AddItemToArray(range, cJSON_CreateNumber((double)(at += count * sizeof(float))));
+    const int experts = param->experts > 0 ? param->experts : 1; /* each expert is a tensor of its own */
+    const int64_t rows = param->rows / experts;
+    const char *after = strstr(param->name, ".experts.");
+    for (int e = 0; e < experts; e++) {
+      char name[100];
+      snprintf(name, sizeof name, "%s", param->name);
+      if (after)
+        snprintf(name, sizeof name, "%.*s.experts.%d.%s", (int)(after - param->name), param->name, e, after + 9);
+      cJSON *one = cJSON_AddObjectToObject(header, name), *shape, *range;
+      cJSON_AddStringToObject(one, "dtype", "F32");
+      shape = cJSON_AddArrayToObject(one, "shape");
+      if (rows > 1) cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)rows));
+      cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)param->columns));
+      range = cJSON_AddArrayToObject(one, "data_offsets");
+      cJSON_AddItemToArray(range, cJSON_CreateNumber((double)at));
+      at += (uint64_t)(rows * param->columns) * sizeof(float);
+      cJSON_AddItemToArray(range, cJSON_CreateNumber((double)at));
+    }
   }
   char *text = cJSON_PrintUnformatted(header);
   const uint64_t length = strlen(text);
@@ -75,33 +67,37 @@ static void write_weights(const char *path, const tws_network *network, const cJ
   cJSON_Delete(header);
 }
 
-/* AlexNet's modules (Krizhevsky et al., 2012) with small widths, for pictures of CIFAR-10's size. */
-static const char alexnet[] =
-    "{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":32,\"channels\":3}},\"classes\":10,\"modules\":["
-    "{\"type\":\"convolution\",\"out\":8,\"side\":5,\"stride\":2,\"padding\":2},{\"type\":\"relu\"},"
-    "{\"type\":\"max_pool\",\"side\":3,\"stride\":2},{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},"
-    "{\"type\":\"relu\"},{\"type\":\"max_pool\",\"side\":3,\"stride\":2},"
-    "{\"type\":\"convolution\",\"out\":24,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
-    "{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
-    "{\"type\":\"convolution\",\"out\":16,\"side\":3,\"padding\":1},{\"type\":\"relu\"},"
-    "{\"type\":\"max_pool\",\"side\":3,\"stride\":2},{\"type\":\"flatten\"},{\"type\":\"linear\",\"out\":32},"
-    "{\"type\":\"relu\"},{\"type\":\"linear\",\"out\":32},{\"type\":\"relu\"},{\"type\":\"linear\",\"out\":10}]}";
+enum { TRAINED = 20 };
 
-static char model_path[2][600];
+enum { CNN, ALEXNET, BINARY, SQUARES, ONE_EXPERT, TWO_EXPERTS, FULL_EXPERTS, TIED, NETWORKS };
+static const struct {
+  const char *name, *text; /* its name in the golden file; NULL: the file in scenarios/networks */
+} networks[NETWORKS] = {[CNN] = {"cnn", NULL},
+                        [ALEXNET] = {"alexnet", SMALL_ALEXNET},
+                        [BINARY] = {"binary", DECODER("binary_cross_entropy")},
+                        [SQUARES] = {"squares", DECODER("mean_squared_error")},
+                        [ONE_EXPERT] = {"experts", EXPERTS("\"capacity_factor\":4")},
+                        [TWO_EXPERTS] = {"experts2", EXPERTS("\"capacity_factor\":2,\"top_k\":2,\"inner\":40,"
+                                                             "\"activation\":\"gelu\",\"auxiliary\":0.02")},
+                        [FULL_EXPERTS] = {"experts", EXPERTS("\"capacity_factor\":1")}, /* some rows are dropped */
+                        [TIED] = {"tied", TIED_LAYERS}};
+static char model_path[NETWORKS][600], weights_path[NETWORKS][600];
 static tws_json *golden;
 
 static void write_files(void) {
   golden = golden_file("networks.json");
   write_pictures(in_folder("pictures.bin"));
-  FILE *file = fopen(in_folder("alexnet.json"), "w");
-  ck_assert(file && fputs(alexnet, file) >= 0 && fclose(file) == 0);
-  snprintf(model_path[0], sizeof model_path[0], "%s/../scenarios/networks/cifar10.json", TWS_TEST_DIR);
-  snprintf(model_path[1], sizeof model_path[1], "%s", in_folder("alexnet.json"));
-  for (int i = 0; i < 2; i++) {
+  for (int i = 0; i < NETWORKS; i++) {
+    snprintf(model_path[i], sizeof model_path[i], "%s/../scenarios/networks/cifar10.json", TWS_TEST_DIR);
+    snprintf(weights_path[i], sizeof weights_path[i], "%s/%d.safetensors", folder, i);
+    if (networks[i].text) {
+      snprintf(model_path[i], sizeof model_path[i], "%s/%d.json", folder, i);
+      FILE *file = fopen(model_path[i], "w");
+      ck_assert(file && fputs(networks[i].text, file) >= 0 && fclose(file) == 0);
+    }
     char *text = text_of(model_path[i]);
     tws_network *network = network_of(text);
-    write_weights(in_folder(i ? "alexnet.safetensors" : "cnn.safetensors"), network,
-                  member(member(golden->root, i ? "alexnet" : "cnn"), "widths"));
+    write_weights(weights_path[i], network, member(member(golden->root, networks[i].name), "widths"));
     tws_network_destroy(network);
     tws_free(text);
   }
@@ -109,13 +105,12 @@ static void write_files(void) {
 
 /* ---- training ---- */
 
-static void train_described(int alex, const char *options, double loss[TRAINED]) {
+static void train_described(int network, const char *options, double loss[TRAINED]) {
   command_result r = twinspeed(
       "train --quiet --json -m %s --data %s --init-from %s --steps %d --threads 1 --set optimizer.type=SGD --set "
       "optimizer.params.lr=0.01 --set optimizer.params.momentum=0.9 --set gradient_clipping=0 %s",
-      model_path[alex], in_folder("pictures.bin"), in_folder(alex ? "alexnet.safetensors" : "cnn.safetensors"), TRAINED,
-      options);
-  ck_assert_msg(r.status == 0, "%s: %s", options, r.err);
+      model_path[network], in_folder("pictures.bin"), weights_path[network], TRAINED, options);
+  ck_assert_msg(r.status == 0, "%s, %s: %s", networks[network].name, options, r.err);
   cJSON *json = cJSON_Parse(r.out);
   const cJSON *steps = member(json, "losses"), *one;
   ck_assert_int_eq(cJSON_GetArraySize(steps), TRAINED);
@@ -128,31 +123,69 @@ static void train_described(int alex, const char *options, double loss[TRAINED])
 /* Twenty steps are at most twice as far from float64 as PyTorch's own in float32, whatever divides the job. */
 START_TEST(losses_are_pytorchs) {
   static const struct {
-    int alex;
+    int network;
     const char *options;
-  } jobs[] = {{0, "--micro-batch 16"},
-              {0, "-n 2 --stage 1 --micro-batch 4 --accumulation 2"},
-              {1, "--micro-batch 16"},
-              {1, "--micro-batch 4 --accumulation 4 --set twinspeed.recompute=full"},
-              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4"},
-              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=uniform"},
-              {1, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=type:Conv2d"},
-              {1, "-n 4 --pp 4 --micro-batch 4 --accumulation 4"},
-              {1, "-n 4 --pp 2 --micro-batch 4 --accumulation 2"},
-              {1, "-n 2 --stage 1 --micro-batch 8"},
-              {1, "-n 2 --stage 2 --micro-batch 8"},
-              {1, "-n 2 --stage 3 --micro-batch 8"},
-              {1, "-n 2 --tp 2 --micro-batch 16"}};
+  } jobs[] = {{CNN, "--micro-batch 16"},
+              {CNN, "-n 2 --stage 1 --micro-batch 4 --accumulation 2"},
+              {ALEXNET, "--micro-batch 16"},
+              {ALEXNET, "--micro-batch 4 --accumulation 4 --set twinspeed.recompute=full"},
+              {ALEXNET, "-n 2 --pp 2 --micro-batch 4 --accumulation 4"},
+              {ALEXNET, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=uniform"},
+              {ALEXNET, "-n 2 --pp 2 --micro-batch 4 --accumulation 4 --set pipeline.partition=type:Conv2d"},
+              {ALEXNET, "-n 4 --pp 4 --micro-batch 4 --accumulation 4"},
+              {ALEXNET, "-n 4 --pp 2 --micro-batch 4 --accumulation 2"},
+              {ALEXNET, "-n 2 --stage 1 --micro-batch 8"},
+              {ALEXNET, "-n 2 --stage 2 --micro-batch 8"},
+              {ALEXNET, "-n 2 --stage 3 --micro-batch 8"},
+              {ALEXNET, "-n 2 --tp 2 --micro-batch 16"},
+              {BINARY, "--micro-batch 16"},
+              {BINARY, "-n 4 --pp 2 --micro-batch 4 --accumulation 2"},
+              {BINARY, "-n 2 --stage 3 --micro-batch 8 --set twinspeed.recompute=full"},
+              {BINARY, "-n 2 --tp 2 --micro-batch 16"},
+              {SQUARES, "--micro-batch 4 --accumulation 4"},
+              {SQUARES, "-n 2 --stage 2 --micro-batch 8 --set twinspeed.recompute=selective"},
+              {ONE_EXPERT, "--micro-batch 16"},
+              {ONE_EXPERT, "-n 2 --ep 2 --micro-batch 8"},
+              {TWO_EXPERTS, "--micro-batch 16"},
+              {TIED, "--micro-batch 16"},
+              {TIED, "-n 2 --stage 3 --micro-batch 8"},
+              {TIED, "-n 2 --tp 2 --micro-batch 16"},
+              {TIED, "-n 2 --pp 2 --micro-batch 4 --accumulation 4"},
+              {TIED, "-n 4 --pp 4 --micro-batch 4 --accumulation 4 --set pipeline.partition=uniform"},
+              {TIED, "-n 6 --pp 3 --stage 1 --micro-batch 4 --accumulation 2 --set pipeline.partition=type:Linear"}};
   for (size_t j = 0; j < sizeof jobs / sizeof *jobs; j++) {
-    const cJSON *want = member(golden->root, jobs[j].alex ? "alexnet" : "cnn");
+    const cJSON *want = member(golden->root, networks[jobs[j].network].name);
     double loss[TRAINED], own = 0, ours = 0;
-    train_described(jobs[j].alex, jobs[j].options, loss);
+    train_described(jobs[j].network, jobs[j].options, loss);
     for (int i = 0; i < TRAINED; i++) {
       const double exact = cJSON_GetArrayItem(member(want, "float64"), i)->valuedouble;
       own = fmax(own, fabs(cJSON_GetArrayItem(member(want, "float32"), i)->valuedouble - exact));
       ours = fmax(ours, fabs(loss[i] - exact));
     }
-    ck_assert_msg(ours <= 2 * own && ours < 1e-3, "%s: %g, PyTorch %g", jobs[j].options, ours, own);
+    ck_assert_msg(ours <= 2 * own && ours < 1e-3, "%s, %s: %g, PyTorch %g", networks[jobs[j].network].name,
+                  jobs[j].options, ours, own);
+  }
+}
+END_TEST
+
+/* Ranks that divide the experts lose what ranks lose that each have all of them: rows are routed, dropped and weighed
+ * within each rank's micro-batch. */
+START_TEST(expert_ranks_lose_the_same) {
+  static const struct {
+    int network;
+    const char *alone, *options;
+  } jobs[] = {{FULL_EXPERTS, "-n 2 --micro-batch 8", "-n 2 --ep 2 --micro-batch 8"},
+              {FULL_EXPERTS, "-n 4 --micro-batch 4", "-n 4 --ep 4 --stage 2 --micro-batch 4"},
+              {TWO_EXPERTS, "-n 2 --micro-batch 8", "-n 2 --ep 2 --stage 1 --micro-batch 8"},
+              {TWO_EXPERTS, "-n 4 --micro-batch 4", "-n 4 --ep 2 --stage 3 --micro-batch 4"}};
+  for (size_t j = 0; j < sizeof jobs / sizeof *jobs; j++) {
+    double alone[TRAINED], loss[TRAINED];
+    train_described(jobs[j].network, jobs[j].alone, alone);
+    train_described(jobs[j].network, jobs[j].options, loss);
+    ck_assert(alone[TRAINED - 1] < alone[0]);
+    for (int i = 0; i < TRAINED; i++)
+      ck_assert_msg(fabs(loss[i] - alone[i]) < 1e-5 * alone[i], "%s, step %d: %.9g instead of %.9g", jobs[j].options,
+                    i + 1, loss[i], alone[i]);
   }
 }
 END_TEST
@@ -165,8 +198,10 @@ START_TEST(sizes_are_published) {
     int64_t parameters;
     double macs;
   } published[] = {{"cifar10.json", 62006, 0},
-                   {"alexnet.json", 61100840, 714.19e6}}; /* torchvision's; fvcore's count */
-  for (int i = 0; i < 2; i++) {
+                   {"alexnet.json", 61100840, 714.19e6}, /* torchvision's; fvcore's count */
+                   /* 61,156 before the last layer; 4 experts and the branch, the router, 2 gates and the last layer */
+                   {"cifar10_experts.json", 61156 + 5 * 7140 + 336 + 170 + 850, 0}};
+  for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
     command_result r = twinspeed("profile --json --quiet -m %s/../scenarios/networks/%s --micro-batch 1", TWS_TEST_DIR,
                                  published[i].file);
     ck_assert_msg(r.status == 0, "%s", r.err);
@@ -188,11 +223,16 @@ static int pick(uint64_t seed, uint64_t index, int low, int high) {
 /* Writes a network of convolutions, pooling, norms, activations that have a derivative everywhere, residual sums and
  * linear layers. */
 static void random_pictures(uint64_t seed, tws_text *out) {
+  static const char *const activations[] = {"gelu", "gelu_tanh", "sigmoid", "tanh"}, *const losses[] = {
+                                                                                         "cross_entropy",
+                                                                                         "binary_cross_entropy",
+                                                                                         "mean_squared_error",
+                                                                                         "cross_entropy"};
   int side = pick(seed, 0, 5, 8), channels = pick(seed, 1, 1, 3), width = 0;
   tws_text_add(out,
                "{\"model_type\":\"network\",\"init_std\":0.5,\"input\":{\"pictures\":{\"side\":%d,\"channels\":%d}},"
-               "\"classes\":4,\"modules\":[",
-               side, channels);
+               "\"classes\":4,\"loss\":\"%s\",\"modules\":[",
+               side, channels, losses[pick(seed, 5, 0, 3)]);
   for (int i = 0; i < pick(seed, 2, 1, 4); i++) {
     const uint64_t at = 100 * (uint64_t)(i + 1);
     const int window = pick(seed, at, 1, side < 3 ? side : 3), padding = window == 3 ? pick(seed, at + 1, 0, 1) : 0;
@@ -206,13 +246,22 @@ static void random_pictures(uint64_t seed, tws_text *out) {
     width = out_width;
     side = (side + 2 * padding - window) / stride + 1;
     if (normed) tws_text_add(out, "{\"type\":\"batch_norm\"},");
-    tws_text_add(out, "{\"name\":\"a%d\",\"type\":\"%s\"},", i, pick(seed, at + 6, 0, 1) ? "gelu" : "gelu_tanh");
+    tws_text_add(out, "{\"name\":\"a%d\",\"type\":\"%s\"},", i, activations[pick(seed, at + 6, 0, 3)]);
     if (pick(seed, at + 7, 0, 1))
       tws_text_add(
           out,
           "{\"name\":\"r%d\",\"type\":\"convolution\",\"out\":%d,\"side\":1,\"bias\":false},{\"name\":\"s%d\",\"type\":"
           "\"add\",\"input\":[\"a%d\",\"r%d\"]},",
           i, width, i, i, i);
+    if (side <= 6 && pick(seed, at + 9, 0, 2) == 0) {
+      const int more = pick(seed, at + 10, 0, 1);
+      width = 2 * pick(seed, at + 11, 1, 2);
+      tws_text_add(out,
+                   "{\"name\":\"t%d\",\"type\":\"transposed_convolution\",\"out\":%d,\"side\":3,\"stride\":2,"
+                   "\"padding\":1,\"output_padding\":%d,\"groups\":%d,\"bias\":%s},",
+                   i, width, more, pick(seed, at + 12, 1, 2), pick(seed, at + 13, 0, 1) ? "true" : "false");
+      side = 2 * side - 1 + more;
+    }
     if (side >= 2 && pick(seed, at + 8, 0, 2) == 0) {
       tws_text_add(out, "{\"type\":\"average_pool\",\"side\":2,\"stride\":1},");
       side--;
@@ -324,6 +373,24 @@ START_TEST(faults_are_told) {
       {PICTURE_NET(CONV ",{\"type\":\"add\"}," FLAT "," HEAD), "add reads 2 values, and 0 are named"},
       {PICTURE_NET(CONV ",{\"type\":\"add\",\"input\":[\"c\",\"c\"]}," FLAT "," HEAD), "adds a value to itself"},
       {PICTURE_NET(CONV "," FLAT ",{\"type\":\"dropout\",\"probability\":1}," HEAD), "probability"},
+      {PICTURE_NET(CONV ",{\"type\":\"transposed_convolution\",\"out\":2,\"side\":3,\"output_padding\":1}," FLAT
+                        "," HEAD),
+       "adds 1 pixels, and its stride is 1"},
+      {PICTURE_NET("{\"type\":\"transposed_convolution\",\"out\":2,\"side\":3,\"stride\":9999}," FLAT "," HEAD),
+       "makes pictures of"},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"experts\",\"experts\":2,\"top_k\":3}," HEAD), "chooses 3 of 2 experts"},
+      {PICTURE_NET(CONV ",{\"type\":\"experts\",\"experts\":2}," FLAT "," HEAD), "c has pixels"},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"experts\",\"experts\":2,\"noise\":\"jitter\"}," HEAD), "is \"jitter\""},
+      {PICTURE_NET(CONV "," FLAT ",{\"type\":\"linear\",\"out\":3,\"tied\":\"h\"}," HEAD), "no earlier layer"},
+      {PICTURE_NET(CONV "," FLAT ",{\"name\":\"a\",\"type\":\"linear\",\"out\":4},{\"type\":\"linear\",\"out\":3,"
+                        "\"tied\":\"a\"}"),
+       "3 x 4"},
+      {"{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":8,\"channels\":1}},\"classes\":3,\"loss\":"
+       "\"hinge\",\"modules\":[" CONV "," FLAT "," HEAD "]}",
+       "no loss is \"hinge\""},
+      {"{\"model_type\":\"network\",\"input\":{\"tokens\":{\"vocabulary\":7,\"positions\":4}},\"loss\":"
+       "\"mean_squared_error\",\"modules\":[{\"type\":\"embedding\",\"width\":6}]}",
+       "exclusive tokens"},
       {PICTURE_NET(CONV "," FLAT ",{\"name\":\"input\",\"type\":\"relu\"}," HEAD), "is no name"},
       {PICTURE_NET("{\"repeat\":5000,\"modules\":[" CONV "]}," FLAT "," HEAD), "repeat"},
       {PICTURE_NET("{\"repeat\":2,\"modules\":[{\"repeat\":2,\"modules\":[" CONV "]}]}," FLAT "," HEAD),
@@ -385,6 +452,7 @@ int main(void) {
   TCase *tests = tcase_create("networks");
   tcase_add_unchecked_fixture(tests, write_files, NULL);
   tcase_add_test(tests, losses_are_pytorchs);
+  tcase_add_test(tests, expert_ranks_lose_the_same);
   tcase_add_test(tests, sizes_are_published);
   tcase_add_loop_test(tests, random_networks, 0, RANDOM_NETWORKS);
   tcase_add_test(tests, faults_are_told);

@@ -45,7 +45,8 @@ typedef struct tws_described_type {
   tws_module_type in_graph;
 } tws_described_type;
 
-/* Returns the earlier module that a module with this prefix means by `name`, first of its own block; < 0: there is none. */
+/* Returns the earlier module that a module with this prefix means by `name`, first of its own block; < 0: there is
+ * none. */
 int tws_described_named(const tws_described *d, const char *prefix, const char *name);
 const tws_described_type *tws_described_type_named(const char *name); /* NULL: there is none */
 /* Writes the names of all types into `hint`, those that differ least from `word` first. */

@@ -70,8 +70,8 @@ typedef struct tws_routing {
 tws_routing tws_routing_like_deepspeed(int32_t experts, int32_t choices, double factor, int64_t least_slots,
                                        int random);
 
-/* What a loss module computes of the scores: the mean cross-entropy of their softmax, of the sigmoid of each, or the
- * mean squared error. */
+/* Losses of scores: the mean cross-entropy of their softmax, or of the sigmoid of each score, or the mean squared
+ * error. */
 typedef enum tws_loss_kind { TWS_LOSS_SOFTMAX, TWS_LOSS_SIGMOIDS, TWS_LOSS_SQUARES } tws_loss_kind;
 
 typedef enum tws_value_kind {

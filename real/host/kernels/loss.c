@@ -1,5 +1,5 @@
-/* Softmax cross-entropy over a vocabulary, which is whole or split by columns among ranks, and the losses of scores that
- * are not exclusive; the gradient overwrites the logits. */
+/* Softmax cross-entropy over a vocabulary, which is whole or split by columns among ranks, and the losses of scores
+ * that are not exclusive; the gradient overwrites the logits. */
 #include <stdio.h>
 #include "real/host/kernels/kernels.h"
 
