@@ -8,6 +8,7 @@
 
 #include "emulated.h"
 #include "members.h"
+#include "network_files.h"
 #include "real/cuda/cuda.h"
 
 /* Recorded steps give the bits of steps that are started operation by operation, both what the host computes. */
@@ -262,6 +263,41 @@ START_TEST(abandoned) {
 }
 END_TEST
 
+/* Networks of network files: what the host computes, whether steps are recorded or not, on one rank and on several. */
+START_TEST(described) {
+  static const struct {
+    const char *name, *text; /* NULL: the file in scenarios/networks */
+    int ranks;
+    const char *flags;
+    double limit;
+  } cases[] = {{"cifar10", NULL, 1, "--micro-batch 16 --steps 4", 5e-6},
+               {"cifar10", NULL, 1, "--dtype bf16 --micro-batch 8 --accumulation 2 --steps 3", 2e-3},
+               {"small_alexnet", SMALL_ALEXNET, 1, "--micro-batch 8 --accumulation 2 --steps 4", 5e-6},
+               {"small_alexnet", SMALL_ALEXNET, 2, "--pp 2 --micro-batch 4 --accumulation 4 --steps 3", 5e-6},
+               {"small_alexnet", SMALL_ALEXNET, 2, "--stage 3 --micro-batch 8 --steps 3", 5e-6},
+               {"binary", DECODER("binary_cross_entropy"), 1, "--micro-batch 8 --accumulation 2 --steps 4", 5e-6},
+               {"squares", DECODER("mean_squared_error"), 2, "--stage 1 --micro-batch 8 --steps 3", 5e-6},
+               {"experts", EXPERTS("\"top_k\":2,\"inner\":24"), 2, "--ep 2 --micro-batch 8 --steps 3", 5e-6},
+               {"tied", TIED_LAYERS, 3, "--pp 3 --micro-batch 4 --accumulation 4 --steps 3", 5e-6}};
+  char path[600], flags[1000];
+  double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
+  write_pictures(in_folder("pictures"));
+  snprintf(path, sizeof path, "%s/../scenarios/networks/%s.json", TWS_TEST_DIR, cases[_i].name);
+  if (cases[_i].text) {
+    snprintf(path, sizeof path, "%s/%s.json", folder, cases[_i].name);
+    write_text(path, cases[_i].text);
+  }
+  snprintf(flags, sizeof flags, "-m %s --data %s/pictures %s", path, folder, cases[_i].flags);
+  const int count = train(0, cases[_i].ranks, flags, host);
+  ck_assert_int_eq(train(1, cases[_i].ranks, flags, whole), count);
+  setenv("TWINSPEED_CUDA_EAGER", "1", 1);
+  ck_assert_int_eq(train(1, cases[_i].ranks, flags, eager), count);
+  unsetenv("TWINSPEED_CUDA_EAGER");
+  compare(flags, count, eager, whole, 0);
+  compare(flags, count, host, whole, cases[_i].limit);
+}
+END_TEST
+
 int main(void) {
   if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) {
     fprintf(stderr, "the emulated device was not built: nothing to test\n");
@@ -279,6 +315,7 @@ int main(void) {
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
+  tcase_add_loop_test(tests, described, 0, 9);
   suite_add_tcase(suite, tests);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_NOFORK);
