@@ -1,5 +1,5 @@
-/* Networks that files describe module by module: losses compared with PyTorch's, on several ranks and stages; random
- * networks, which are planned, simulated and differentiated; and faulty files. */
+/* Networks that files describe module by module: training against PyTorch's losses, on several ranks and stages, random
+ * networks through all readers and finite differences, and faulty files. */
 /* ctest: engine mpi */
 #include <ctype.h>
 
@@ -120,8 +120,7 @@ static void train_described(int network, const char *options, double loss[TRAINE
   command_free(&r);
 }
 
-/* After twenty steps losses differ from float64 by at most twice as much as PyTorch's float32 losses, however the job
- * is divided. */
+/* Twenty steps are at most twice as far from float64 as PyTorch's own in float32, whatever divides the job. */
 START_TEST(losses_are_pytorchs) {
   static const struct {
     int network;
@@ -191,7 +190,7 @@ START_TEST(expert_ranks_lose_the_same) {
 }
 END_TEST
 
-/* ---- networks of tutorials ---- */
+/* ---- the tutorials' networks ---- */
 
 START_TEST(sizes_are_published) {
   static const struct {
@@ -238,7 +237,7 @@ static void random_pictures(uint64_t seed, tws_text *out) {
     const uint64_t at = 100 * (uint64_t)(i + 1);
     const int window = pick(seed, at, 1, side < 3 ? side : 3), padding = window == 3 ? pick(seed, at + 1, 0, 1) : 0;
     const int stride = pick(seed, at + 2, 1, 2), out_width = 2 * pick(seed, at + 3, 1, 3);
-    const int normed = pick(seed, at + 5, 0, 1); /* a norm follows, which removes any bias */
+    const int normed = pick(seed, at + 5, 0, 1); /* a norm takes the bias out again */
     tws_text_add(out,
                  "{\"name\":\"c%d\",\"type\":\"convolution\",\"out\":%d,\"side\":%d,\"stride\":%d,\"padding\":%d,"
                  "\"bias\":%s,\"groups\":%d},",
@@ -409,7 +408,7 @@ START_TEST(faults_are_told) {
 }
 END_TEST
 
-/* Files in which one number, name or bracket was changed are read, or are refused with the place and a remedy. */
+/* Files of which one number, name or bracket is another one: each is read, or refused with its place and a remedy. */
 START_TEST(changed_files_are_read_or_refused) {
   enum { CHANGED = 400 };
   char *text = text_of(model_path[0]);
