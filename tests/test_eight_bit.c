@@ -1,5 +1,5 @@
-/* Optimizers with states of 8 bits: memory of their states in plans, and what the Trainer's words for them mean. Kernels
- * are tested in test_kernels.c, trainings in test_train_stages.c and test_checkpoint_shapes.c. */
+/* Optimizers with states of 8 bits: memory of their states in plans, and what the Trainer's words for them mean.
+ * Kernels are tested in test_kernels.c, trainings in test_train_stages.c and test_checkpoint_shapes.c. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +77,8 @@ START_TEST(bytes_of_eight_bit_states) {
 }
 END_TEST
 
-/* The Trainer's `optim`, which axolotl calls `optimizer`, sets the optimizer, and embeddings keep float32 states; a word
- * that this program has no optimizer for is named as not read. */
+/* The Trainer's `optim`, which axolotl calls `optimizer`, sets the optimizer, and embeddings keep float32 states; a
+ * word that this program has no optimizer for is named as not read. */
 START_TEST(words_of_the_trainer) {
   static const struct {
     const char *key, *word, *type; /* type NULL: not read; "": read, and nothing is set */

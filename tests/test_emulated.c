@@ -84,6 +84,7 @@ static const struct {
     {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2",
      "TWINSPEED_NCCL_BLOCKING"},
     {4, "llama", "--tp 2 --sp 2 --micro-batch 2", NULL},
+    {2, "gpt", "--stage 3 --micro-batch 2 --set optimizer.type=AdamW8bit --set optimizer.params.lr=0.003", NULL},
 };
 
 /* Trainings with groups of every axis, messages between stages and tied parameters have the losses of the host's
