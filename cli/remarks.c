@@ -82,13 +82,13 @@ void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job)
 
 void tws_job_assumed_remark(const tws_cli *cli, const tws_job *job, int trains) {
   /* assumptions that concern predictions alone: a training uses the real values */
-  static const char *const predicted[] = {"runtime", "memory margin", "NICs"};
+  static const char *const predicted[] = {"runtime", "memory margin", "NICs", "update interval"};
   tws_assumption list[TWS_ASSUMPTIONS];
   tws_text text = {0};
   int kept = 0;
   for (int i = 0, count = tws_job_assumed(job, list); i < count; i++) {
     int decides = 1;
-    for (int k = 0; k < 3; k++) decides &= !trains || strcmp(list[i].what, predicted[k]) != 0;
+    for (int k = 0; k < 4; k++) decides &= !trains || strcmp(list[i].what, predicted[k]) != 0;
     if (decides) list[kept++] = list[i];
   }
   tws_assumptions_text(list, kept, &text);

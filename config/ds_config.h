@@ -103,7 +103,8 @@ typedef struct tws_zenflow {
   int strategy;      /* unit of select_interval (tws_zenflow_strategy) */
   int64_t select_interval, update_interval, steps_per_epoch;
   int overlap_step, offload;
-  int64_t warm_up; /* steps without selection (key full_warm_up_rounds) */
+  int64_t warm_up;   /* steps without selection (key full_warm_up_rounds) */
+  double auto_ratio; /* share (0 to 1) of the matrices whose gradients end an interval of measured length */
 } tws_zenflow;
 
 /* Parameters of asynchronous disk reads and writes (the section "aio"). */
@@ -392,10 +393,22 @@ static inline int tws_config_bf16_moments(const tws_config *config) {
 
 /* Return ZenFlow's intervals in steps, with "auto" and epochs resolved. Both are counted from the end of the warm-up:
  * the host updates after every tws_zenflow_update_interval()-th step, and columns are selected again after every
- * tws_zenflow_select_interval()-th step, a multiple of the update interval. The warm-up has at least one step. */
+ * tws_zenflow_select_interval()-th step, a multiple of the update interval. The warm-up has at least one step. If
+ * tws_zenflow_measures() returns 1, a training determines the intervals from its gradients (real/late_updates.c), and
+ * these lengths are the assumption of predictions. */
 int64_t tws_zenflow_update_interval(const tws_config *config);
 int64_t tws_zenflow_select_interval(const tws_config *config);
 int64_t tws_zenflow_warm_up(const tws_config *config);
+/* Returns 1 if update_interval is "auto" and there are both selected and other columns, whose gradients the training
+ * compares. */
+int tws_zenflow_measures(const tws_config *config);
+/* Returns the number of steps after which columns are selected again if the configuration gives it, as steps or as
+ * epochs of known length, not rounded; 0: it is given as a number of updates, TWS_ZENFLOW_SELECT_UPDATES. */
+int64_t tws_zenflow_select_steps(const tws_config *config);
+enum {
+  TWS_ZENFLOW_SELECT_UPDATES = 4, /* select_interval "auto" without epochs: updates per selection */
+  TWS_ZENFLOW_LONGEST = 16        /* largest number of steps in an interval of measured length */
+};
 
 /* Returns the number of ranks along an axis that has a key, or 1 for other axes, such as "data". */
 int tws_config_axis_ranks(const tws_config *config, tws_axis axis);

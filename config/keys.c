@@ -17,7 +17,6 @@
 #define FAST "swap files are made in full, and zero, at once"
 #define CARRIER "the ranks choose themselves: NCCL on GPUs, shared memory and MPI on hosts"
 #define GRANULARITY "parameters are gathered by the modules of the plan"
-#define INTERVALS "the plan is static: the host updates every update_interval steps"
 #define SPECULATIVE                                                                                                \
   "SuperOffload updates on the host during backward and takes updates back where the norm or an overflow demands " \
   "it, with equal results: here the host updates after the last gradient, or as twinspeed.delayed_update and "     \

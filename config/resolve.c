@@ -394,7 +394,7 @@ static tws_code check_zenflow_intervals(const rules *r) {
   const int64_t updates = tws_zenflow_update_interval(r->config), chosen = zen->select_interval;
   const int in_steps =
       zen->strategy == TWS_ZENFLOW_STEP || (zen->strategy == TWS_ZENFLOW_AUTO && !zen->steps_per_epoch);
-  if (!in_steps || chosen % updates == 0) return TWS_OK;
+  if (!in_steps || tws_zenflow_measures(r->config) || chosen % updates == 0) return TWS_OK;
   char hint[96];
   snprintf(hint, sizeof hint, "use %lld, or another multiple of update_interval",
            (long long)((chosen + updates - 1) / updates * updates));

@@ -1,5 +1,6 @@
 #include "job/assumed.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -100,6 +101,14 @@ static void add_products(const tws_job *job, tws_assumption *list, int *count) {
            tws_profile_name(job->profile));
 }
 
+/* Adds the assumption about ZenFlow's interval between updates on the host, if a training determines it. */
+static void add_interval(const tws_job *job, tws_assumption *list, int *count) {
+  if (!tws_zenflow_measures(job->config)) return;
+  tws_assumption *one = add(list, count, "update interval", "--set zero_optimization.zenflow.update_interval=STEPS",
+                            "%" PRId64 " steps", tws_zenflow_update_interval(job->config));
+  snprintf(one->reason, sizeof one->reason, "as only a training compares gradients");
+}
+
 int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]) {
   int count = 0;
   if (job->assumed_runtime && job->backend != TWS_BACKEND_HOST)
@@ -111,6 +120,7 @@ int tws_job_assumed(const tws_job *job, tws_assumption list[TWS_ASSUMPTIONS]) {
   add_nics(job, list, &count);
   add_host(job, list, &count);
   add_products(job, list, &count);
+  add_interval(job, list, &count);
   return count;
 }
 

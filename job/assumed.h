@@ -7,14 +7,14 @@
 #include "models/hardware/runtime.h"
 
 typedef struct tws_assumption {
-  /* the setting: "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "host" or
-   * "product rate" */
+  /* the setting: "runtime", "type", "sequence length", "expert capacity factor", "memory margin", "NICs", "host",
+   * "product rate" or "update interval" */
   const char *what;
   char value[64];   /* the assumed value: "bf16", "131,072 tokens" */
   char reason[128]; /* why this value is assumed: "as the model's file has it"; "": no reason is given */
   const char *give; /* the flag or key that states the setting instead */
 } tws_assumption;
-enum { TWS_ASSUMPTIONS = 8 };
+enum { TWS_ASSUMPTIONS = 9 };
 
 /* Writes the assumptions of a job to `list`, in the order of the names above, and returns their number. For an open
  * job, it omits the assumptions that depend on the number of ranks. */

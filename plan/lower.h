@@ -263,8 +263,8 @@ typedef struct tws_columns_segment {
       /* number of rows that the part touches; column of its first element; number of its elements, 0: none */
       count;
   uint64_t at, kept; /* index of its first element: in the flat order, and among the elements that the rank updates */
-  /* offset of the segment, in elements, in the lists of columns, in the norms, and in the device's compact states */
-  uint64_t list, norms, compact;
+  /* offset of the segment, in elements, in the lists of columns, norms, the device's compact states, and the sizes */
+  uint64_t list, norms, compact, sizes;
 } tws_columns_segment;
 
 /* All columns that the device updates. */
@@ -272,13 +272,13 @@ typedef struct tws_columns {
   int on;
   tws_columns_segment *segments; /* one for each trained parameter that has selected columns, ordered by ZeRO class */
   uint32_t count;
-  uint64_t listed, normed, compact_elements;
+  uint64_t listed, normed, compact_elements, sized; /* numbers of elements of the lists, norms, states and sizes */
   uint32_t chosen, held; /* buffers in the state: lists of selected columns, of columns with states on the device */
   uint32_t accumulated;  /* buffer of the gradients that are accumulated for the host's next update */
   uint32_t staged, staged_metrics; /* buffers of the last step's gradients, not accumulated yet, and its metrics */
   /* buffers of the master weights and the states of the device's columns; TWS_NONE: this rank has none */
   uint32_t compact[1 + TWS_OPTIMIZER_STATES];
-  uint32_t late_norms; /* host buffer of the column norms of the previous interval; TWS_NONE: none are needed */
+  uint32_t late_norms, sizes; /* buffers: norms of the previous interval, on the host; sizes; TWS_NONE: not needed */
 } tws_columns;
 
 /* A tensor that ranks average by its signs: a parameter's momentum, gradient or changes (plan/compressed.c), or the

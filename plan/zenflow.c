@@ -27,13 +27,17 @@
  *            updated. So the weights of the other columns are one step late. The hyperparameters and the coefficient of
  *            the late update are entries of the state, as in delayed.c; a coefficient of 0 updates nothing.
  *
+ * With update_interval "auto" the length of an interval is measured: every step adds up the absolute gradients of each
+ * matrix, over all columns and over the selected ones, on the device and over all ranks. These sizes are entries of the
+ * state, which the engine reads after the step to decide whether the interval ends (real/late_updates.c).
+ *
  * The host's master weights and states of the device's columns are stale. The host updates them too, without effect,
  * since SYNC overwrites them before any operation reads them.
  *
  * Differences from DeepSpeed 0.19, on purpose: selected columns keep their float32 master weights and states (DeepSpeed
  * updates 16-bit weights and begins with states of 0); the optimizer may be any of config/optimizers.def; columns are
  * selected by the gradients of the whole matrix (DeepSpeed: of each owner's part) over a whole interval; a step has
- * gradient_accumulation_steps micro-batches; intervals have a fixed length. */
+ * gradient_accumulation_steps micro-batches. */
 #include "plan/zenflow.h"
 
 #include "plan/offload.h"
@@ -49,6 +53,14 @@ static void place_piece(const tws_lower *l, tws_columns_segment *p) {
   p->count = (int64_t)part.count;
   p->first = (int64_t)(part.first % (uint64_t)p->columns);
   p->rows = (p->first + p->count + p->columns - 1) / p->columns;
+}
+
+/* The sizes of a matrix: its sums of |gradient| over all columns, and over the selected ones. */
+enum { SIZES = 2 };
+
+/* Returns 1 for a matrix with selected and other columns, whose gradients can be compared. */
+static int is_measured(const tws_columns_segment *p) {
+  return p->chosen < p->columns;
 }
 
 static void list_pieces(tws_lower *l) {
@@ -68,8 +80,10 @@ static void list_pieces(tws_lower *l) {
                                  .chosen = chosen,
                                  .list = z->listed,
                                  .norms = z->normed,
-                                 .compact = z->compact_elements};
+                                 .compact = z->compact_elements,
+                                 .sizes = z->sized};
       place_piece(l, p);
+      if (is_measured(p)) z->sized += SIZES;
       z->listed += (uint64_t)chosen;
       z->normed += (uint64_t)columns;
       z->compact_elements += (uint64_t)(p->rows * chosen);
@@ -91,6 +105,23 @@ static uint32_t add_list(tws_lower *l, const char *name, int checkpointed) {
   return tws_builder_state(&l->b, &entry);
 }
 
+/* Adds the entries for intervals of measured length: the sizes of the last step's gradients, and what the engine keeps
+ * about the interval. */
+static void add_sizes(tws_lower *l) {
+  tws_columns *z = &l->columns;
+  z->sizes = TWS_NONE;
+  if (!tws_zenflow_measures(l->config) || z->sized == 0) return;
+  const tws_state_entry entry = {.name = TWS_ZENFLOW_SIZES,
+                                 .dtype = TWS_F32,
+                                 .category = TWS_CATEGORY_INPUT,
+                                 .role = TWS_ELEMENTS_NONE,
+                                 .initial = TWS_INITIAL_ZERO,
+                                 .everywhere = 1,
+                                 .elements = z->sized};
+  z->sizes = tws_builder_state(&l->b, &entry);
+  tws_delayed_scalar(l, TWS_ZENFLOW_INTERVAL, TWS_F64, TWS_INTERVAL_VALUES + z->sized);
+}
+
 void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   static const char *const names[1 + TWS_OPTIMIZER_STATES] = {
       "masters of columns", "state 1 of columns", "state 2 of columns", "state 3 of columns", "state 4 of columns"};
@@ -103,6 +134,7 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
   z->staged_metrics = tws_delayed_scalar(l, TWS_ZENFLOW_STAGED_METRICS, TWS_F64, TWS_METRIC_COUNT);
   z->late_norms = TWS_NONE;
   if (l->config->zenflow.overlap_step) tws_delayed_scalars(l, TWS_OVERLAPPED_HYPER, TWS_OVERLAPPED_METRICS);
+  add_sizes(l);
   if (z->listed == 0) return;
   z->chosen = add_list(l, "chosen columns", 1);
   z->held = add_list(l, "columns on the device", 0);
@@ -115,6 +147,31 @@ void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
                                    .elements = z->compact_elements};
     z->compact[kind] = tws_builder_state(&l->b, &entry);
   }
+}
+
+/* ---- operations on all columns ---- */
+
+static void clear(tws_lower *l, tws_stream stream, uint32_t buffer, uint64_t count) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
+  const tws_operand all = tws_write(buffer, 0, count);
+  work.d[0] = (int64_t)count;
+  if (count > 0 && l->b.failed == TWS_OK) tws_builder_compute(&l->b, stream, &work, &all, 1);
+}
+
+/* Returns the index of the first segment of the next ZeRO class. */
+static uint32_t end_of_class(const tws_columns *z, uint32_t i) {
+  uint32_t next = i + 1;
+  while (next < z->count && z->segments[next].zero_class == z->segments[i].zero_class) next++;
+  return next;
+}
+
+/* Emits the sum of the elements [first, end) of a float32 buffer over the ranks that share segment i's ZeRO class. */
+static void add_over_ranks(tws_lower *l, uint32_t i, uint32_t buffer, uint64_t first, uint64_t end) {
+  const tws_zero_class *c = &l->zero.classes[l->columns.segments[i].zero_class];
+  const tws_operand all = tws_update(buffer, first, end - first);
+  if (c->ranks > 1 && end > first && l->b.failed == TWS_OK)
+    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, c->group, TWS_F32,
+                           all.count * sizeof(float), 1, 0, &all, 1);
 }
 
 /* ---- copies of columns ---- */
@@ -197,6 +254,53 @@ static void update_columns(tws_lower *l) {
   put_weights(l, weights);
 }
 
+/* ---- sizes of gradients ---- */
+
+/* Emits the sum of `count` norms, which becomes one element of the sizes. */
+static void add_up(tws_lower *l, tws_operand norms, uint64_t size) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, TWS_F32, 0);
+  work.d[0] = (int64_t)norms.count;
+  work.d[1] = 1;
+  const tws_operand operands[2] = {norms, tws_write(l->columns.sizes, size, 1)};
+  if (l->b.failed == TWS_OK)
+    tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{0}}, operands, 2);
+}
+
+/* Emits the sizes of a matrix's gradients, over the rows that this rank updates: first the norms of its columns, from
+ * these the norms of the selected ones, and of both the sums. */
+static void measure_matrix(tws_lower *l, const tws_columns_segment *p, uint32_t norms, uint32_t selected) {
+  const tws_columns *z = &l->columns;
+  const uint64_t columns = (uint64_t)p->columns, chosen = (uint64_t)p->chosen;
+  if (l->b.failed != TWS_OK) return;
+  tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, l->config->accumulation_dtype, 0);
+  work.d[0] = p->count;
+  work.d[1] = p->columns;
+  const tws_operand all[2] = {gradients_of(l, p->at, p->kept, (uint64_t)p->count), tws_write(norms, p->norms, columns)};
+  tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{(double)p->first}}, all, 2);
+  add_up(l, tws_read(norms, p->norms, columns), p->sizes);
+  const tws_columns_segment row = {
+      .columns = p->columns, .chosen = p->chosen, .rows = 1, .count = p->columns, .list = p->list, .compact = p->list};
+  move(l, &row, tws_read(norms, p->norms, columns), z->held, selected, 0);
+  add_up(l, tws_read(selected, p->list, chosen), p->sizes + 1);
+}
+
+/* Emits the sizes of the gradients of all measured matrices, over all ranks, for the engine. */
+static void measure(tws_lower *l) {
+  const tws_columns *z = &l->columns;
+  if (z->sizes == TWS_NONE || l->b.failed != TWS_OK) return;
+  const uint32_t norms =
+      tws_builder_buffer(&l->b, "norms of gradients", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
+  const uint32_t selected = tws_builder_buffer(&l->b, "norms of selected columns", TWS_CATEGORY_WORKSPACE, TWS_F32,
+                                               z->listed, TWS_LIFETIME_OPS);
+  clear(l, TWS_STREAM_COMPUTE, z->sizes, z->sized); /* the sizes of matrices of which this rank updates nothing are 0 */
+  for (uint32_t i = 0; i < z->count; i++)
+    if (is_measured(&z->segments[i]) && z->segments[i].count > 0) measure_matrix(l, &z->segments[i], norms, selected);
+  for (uint32_t i = 0, next; i < z->count; i = next) {
+    next = end_of_class(z, i);
+    add_over_ranks(l, i, z->sizes, z->segments[i].sizes, next < z->count ? z->segments[next].sizes : z->sized);
+  }
+}
+
 /* Calls `emit` for ranges of all gradients that this rank updates, the last ones first. at: index of the range's first
  * element in the flat order; kept: its index among the elements that the rank updates. */
 static void each_range(tws_lower *l, void (*emit)(tws_lower *l, uint64_t at, uint64_t kept, uint64_t count)) {
@@ -242,6 +346,7 @@ static void bring_up_to_date(tws_lower *l);
 
 void tws_zenflow_step(tws_lower *l) {
   if (tws_program_overlaps(l->b.plan->program)) tws_offload_store(l);
+  measure(l);
   update_columns(l);
   if (l->columns.late_norms != TWS_NONE) {
     choose(l, l->columns.late_norms);
@@ -267,16 +372,9 @@ static void update_on_host(tws_lower *l) {
   if (l->columns.compact_elements > 0 && l->b.failed == TWS_OK) put_weights(l, cast_weights(l));
 }
 
-static void clear_on_host(tws_lower *l, uint32_t buffer, uint64_t count) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_FILL, TWS_F32, 0);
-  const tws_operand all = tws_write(buffer, 0, count);
-  work.d[0] = (int64_t)count;
-  if (count > 0 && l->b.failed == TWS_OK) tws_builder_compute(&l->b, TWS_STREAM_HOST, &work, &all, 1);
-}
-
 static void begin_anew(tws_lower *l) {
   if (l->b.failed == TWS_OK)
-    clear_on_host(l, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
+    clear(l, TWS_STREAM_HOST, l->columns.accumulated, l->b.plan->buffers[l->columns.accumulated].elements);
 }
 
 /* Emits host kernels that compute the norms of all columns of all matrices, over the rows that this rank updates.
@@ -284,7 +382,7 @@ static void begin_anew(tws_lower *l) {
 static uint32_t find_norms(tws_lower *l) {
   const tws_columns *z = &l->columns;
   const uint32_t here = tws_offload_buffer(l, "norms on the host", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed);
-  clear_on_host(l, here, z->normed); /* the norms of columns of which this rank updates nothing are 0 */
+  clear(l, TWS_STREAM_HOST, here, z->normed); /* the norms of columns of which this rank updates nothing are 0 */
   for (uint32_t i = 0; i < z->count; i++) {
     const tws_columns_segment *p = &z->segments[i];
     if (p->count == 0) continue;
@@ -305,14 +403,8 @@ static uint32_t share_norms(tws_lower *l, uint32_t here) {
       tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
   tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, z->normed), tws_write(norms, 0, z->normed));
   for (uint32_t i = 0, next; i < z->count; i = next) {
-    const tws_columns_segment *p = &z->segments[i];
-    const tws_zero_class *c = &l->zero.classes[p->zero_class];
-    for (next = i + 1; next < z->count && z->segments[next].zero_class == p->zero_class;) next++;
-    const uint64_t end = next < z->count ? z->segments[next].norms : z->normed;
-    const tws_operand all = tws_update(norms, p->norms, end - p->norms);
-    if (c->ranks > 1)
-      tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, c->group, TWS_F32,
-                             all.count * sizeof(float), 1, 0, &all, 1);
+    next = end_of_class(z, i);
+    add_over_ranks(l, i, norms, z->segments[i].norms, next < z->count ? z->segments[next].norms : z->normed);
   }
   return norms;
 }

@@ -478,7 +478,7 @@ tws_code tws_training_end_step(tws_training *t, const double metrics[TWS_METRIC_
   TWS_TRY(check_finite(report, err));
   warn_of_vanished(t, report);
   t->counters->steps = report->step;
-  return tws_training_defer(t, err);
+  return tws_training_defer(t, metrics, err);
 }
 
 static tws_code apply(tws_training *t, tws_program program, int64_t step, tws_error *err) {

@@ -14,6 +14,13 @@
 #include "real/objective.h"
 #include "real/watchdog.h"
 
+/* The interval between ZenFlow's updates on the host that ended with the last step. */
+typedef struct tws_interval {
+  int64_t steps;  /* number of its steps; 0: no interval has ended */
+  int64_t update; /* number of the host's update after it, counted from 1 */
+  int selects;    /* 1: columns are selected anew after it */
+} tws_interval;
+
 typedef struct tws_training {
   const tws_train_options *options;
   const tws_config *config;
@@ -33,6 +40,7 @@ typedef struct tws_training {
   tws_step_kind kind; /* the current step's program */
   const tws_plan *programs[TWS_PROGRAM_COUNT];
   tws_program pending; /* the program of the next step: TRAIN, or an OVERLAP with the update of the last interval */
+  tws_interval interval;
   tws_ledger ledger; /* memory of the whole job: the state plus the largest of its programs */
   const tws_backend_ops *ops;
   tws_backend *backend;
@@ -185,9 +193,9 @@ tws_code tws_training_begin_apply(tws_training *t, tws_program program, tws_erro
 void tws_training_use_set_lr(const tws_training *t, double *lr, float *hyper);
 /* Sets t->pending at the start of a run, from the state: a resumed checkpoint may contain a pending update. */
 tws_code tws_training_find_pending(tws_training *t, tws_error *err);
-/* Called when a step has ended: if an interval ended and the host's update is to overlap with the next step, leaves the
- * update's scalars in the state and sets t->pending. */
-tws_code tws_training_defer(tws_training *t, tws_error *err);
+/* Called when a step has ended, with its metrics: determines whether an interval ended with it. If one did and the
+ * host's update is to overlap with the next step, leaves the update's scalars in the state and sets t->pending. */
+tws_code tws_training_defer(tws_training *t, const double ended[TWS_METRIC_COUNT], tws_error *err);
 /* Sets the total seconds of a step in its report. */
 void tws_training_set_step_seconds(const tws_training *t, double seconds, tws_step_report *report);
 

@@ -9,6 +9,14 @@
 #include "checkpoint/read.h"
 #include "tests/reference.h"
 
+/* The interval that ends with a step. */
+typedef struct columns_interval {
+  int64_t steps; /* 0: none ends */
+  int64_t own;   /* number of the host's update */
+  int applies;   /* 0: the only step of the interval was skipped */
+  int selects;
+} columns_interval;
+
 typedef struct columns_reference {
   tws_training t;
   const tws_config *config; /* with the section zenflow */
@@ -17,8 +25,12 @@ typedef struct columns_reference {
   double *weight, *m, *v, *gradient, *sum, clip;
   uint8_t *fast; /* the device updates it */
   void *raw;
-  int64_t late, late_update; /* the step and the number of updates whose host update runs only in the next step; late 0:
-                              * there is none */
+  columns_interval late; /* the interval whose host update runs only in the next step; late.steps 0: there is none */
+  int64_t late_update;   /* the number of updates at its end */
+  /* with intervals of measured length: for each matrix the sums of |gradient| over other columns since the host's last
+   * update, and over selected ones since their selection; steps and updates since then, and measured steps */
+  double (*sizes)[2];
+  int64_t waiting, updates, selected_steps, selected_updates, measured;
 } columns_reference;
 
 /* Applies AdamW to the elements that the device updates (fast 1), or to all others (fast 0). */
@@ -64,13 +76,77 @@ static inline tws_code columns_probe(void *user, uint32_t op, tws_error *err) {
   return tws_executor_get(r->t.executor, 0, p->metrics, TWS_METRIC_CLIP, &r->clip, 1, err);
 }
 
-/* Applies the host's update after the interval that ended with `step`. */
-static inline void columns_apply(columns_reference *r, int64_t step, int64_t update) {
-  const int64_t warm_up = tws_zenflow_warm_up(r->config), interval = tws_zenflow_update_interval(r->config);
-  const int64_t behind = step - warm_up, steps = behind <= 0 ? 1 : interval;
-  if (steps > 1 || r->clip != 0)
-    columns_adamw(r, 0, r->sum, 1.0 / (double)steps, update, behind <= 0 ? step : warm_up + behind / interval);
-  if (behind >= 0 && behind % tws_zenflow_select_interval(r->config) == 0) columns_choose(r);
+/* ---- intervals of measured length ---- */
+
+/* Returns 1 for a matrix with selected and other columns. */
+static inline int columns_compares(const columns_reference *r, uint32_t shard) {
+  const tws_param *p = &r->t.plan->network->params[r->t.plan->state->shards[shard].param];
+  const int64_t chosen = (int64_t)(r->config->zenflow.topk_ratio * (double)p->columns);
+  return p->rows > 1 && chosen > 0 && chosen < p->columns;
+}
+
+static inline void columns_measure(columns_reference *r) {
+  const tws_state *state = r->t.plan->state;
+  for (uint32_t s = 0; s < state->shard_count; s++)
+    for (uint64_t i = 0; columns_compares(r, s) && i < state->shards[s].count; i++) {
+      const uint64_t at = state->shards[s].storage_offset + i;
+      r->sizes[s][r->fast[at]] += r->clip * fabs(r->gradient[at]);
+    }
+  r->measured++;
+}
+
+/* Returns 1 if in enough matrices an average other column waits with as much gradient as a selected one has in a
+ * step. */
+static inline int columns_wait_long(const columns_reference *r) {
+  const double k = r->config->zenflow.topk_ratio;
+  int large = 0, matrices = 0;
+  for (uint32_t s = 0; s < r->t.plan->state->shard_count; s++) {
+    if (!columns_compares(r, s)) continue;
+    matrices++;
+    large += r->sizes[s][0] / (1 - k) >= r->sizes[s][1] / k / (double)r->measured;
+  }
+  return large >= r->config->zenflow.auto_ratio * matrices;
+}
+
+/* Returns the interval that ends with this step of a training whose gradients decide. */
+static inline columns_interval columns_measured(columns_reference *r, int64_t behind) {
+  const int64_t steps = tws_zenflow_select_steps(r->config);
+  columns_interval ended = {.steps = ++r->waiting, .applies = r->waiting > 1 || r->clip != 0};
+  r->selected_steps++;
+  if (behind > 0 && r->clip != 0) columns_measure(r);
+  const int selects = steps > 0 && r->selected_steps >= steps;
+  if (behind > 0 && !selects && r->waiting < 16 && !(r->clip != 0 && columns_wait_long(r)))
+    return (columns_interval){0};
+  r->waiting = 0;
+  ended.own = ++r->updates;
+  r->selected_updates++;
+  ended.selects = behind <= 0 ? behind == 0 : steps > 0 ? selects : r->selected_updates == 4;
+  for (uint32_t s = 0; s < r->t.plan->state->shard_count; s++) {
+    r->sizes[s][0] = 0;
+    if (ended.selects) r->sizes[s][1] = 0;
+  }
+  if (ended.selects) r->selected_steps = r->selected_updates = r->measured = 0;
+  return ended;
+}
+
+/* ---- steps ---- */
+
+static inline columns_interval columns_end(columns_reference *r, int64_t step) {
+  const int64_t warm_up = tws_zenflow_warm_up(r->config), length = tws_zenflow_update_interval(r->config);
+  const int64_t behind = step - warm_up;
+  if (tws_zenflow_measures(r->config)) return columns_measured(r, behind);
+  if (behind > 0 && behind % length != 0) return (columns_interval){0};
+  const int64_t steps = behind <= 0 ? 1 : length;
+  return (columns_interval){.steps = steps,
+                            .own = behind <= 0 ? step : warm_up + behind / length,
+                            .applies = steps > 1 || r->clip != 0,
+                            .selects = behind >= 0 && behind % tws_zenflow_select_interval(r->config) == 0};
+}
+
+/* Applies the host's update after an interval. */
+static inline void columns_apply(columns_reference *r, const columns_interval *ended, int64_t update) {
+  if (ended->applies) columns_adamw(r, 0, r->sum, 1.0 / (double)ended->steps, update, ended->own);
+  if (ended->selects) columns_choose(r);
   memset(r->sum, 0, r->count * sizeof *r->sum);
 }
 
@@ -78,16 +154,17 @@ static inline void columns_apply(columns_reference *r, int64_t step, int64_t upd
  * choice of columns. With overlap_step the last two run after the device's update of the next step. */
 static inline void columns_update(columns_reference *r, int64_t step) {
   const int64_t update = step - r->t.counters->skipped, behind = step - tws_zenflow_warm_up(r->config);
+  const columns_interval ended = columns_end(r, step);
   if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
-  if (r->late) columns_apply(r, r->late, r->late_update);
-  r->late = 0;
+  if (r->late.steps > 0) columns_apply(r, &r->late, r->late_update);
+  r->late.steps = 0;
   for (uint64_t i = 0; r->clip != 0 && i < r->count; i++) r->sum[i] += r->clip * r->gradient[i];
-  if (behind > 0 && behind % tws_zenflow_update_interval(r->config) != 0) return;
+  if (ended.steps == 0) return;
   if (r->config->zenflow.overlap_step && behind > 0 && step != r->t.options->steps) {
-    r->late = step;
+    r->late = ended;
     r->late_update = update;
   } else {
-    columns_apply(r, step, update);
+    columns_apply(r, &ended, update);
   }
 }
 
@@ -115,6 +192,7 @@ static inline tws_code columns_begin(columns_reference *r, tws_error *err) {
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) *arrays[i] = calloc(r->count, sizeof(double));
   r->fast = calloc(r->count, 1);
   r->raw = calloc(r->count, sizeof(double));
+  r->sizes = calloc(p->state->shard_count, sizeof *r->sizes);
   TWS_TRY(tws_executor_get(t->executor, 0, masters, 0, r->raw, r->count, err));
   tws_convert_elements(TWS_F32, r->raw, TWS_F64, r->weight, r->count);
   return TWS_OK;
@@ -140,6 +218,7 @@ static inline tws_code columns_train(const tws_train_options *options, tws_error
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
   free(r.fast);
   free(r.raw);
+  free(r.sizes);
   tws_training_release(&r.t);
   tws_config_destroy(config);
   return TWS_OK;

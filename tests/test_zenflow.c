@@ -74,6 +74,7 @@ START_TEST(plans_at_random) {
       ",\"bf16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}"};
   static const char *const rules[] = {"AdamW", "Lion", "Adagrad", "Adam"};
   static const char *const models[] = {"tiny-gpt2", "tiny-llama", "tiny-mixtral"};
+  static const char *const intervals[] = {"\"auto\"", "1", "2", "3", "4", "5"};
   enum { CASES = TWS_SANITIZED ? 20 : 60 };
   for (uint64_t seed = 0; seed < CASES; seed++) {
     char text[1024];
@@ -85,12 +86,13 @@ START_TEST(plans_at_random) {
         "\"optimizer\":{\"type\":\"%s\"},\"zero_optimization\":{\"stage\":%d,\"overlap_comm\":%s,"
         "\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"round_robin_gradients\":%s,"
         "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":%s},"
-        "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%d,\"overlap_step\":%s}},\"sequence_parallel_size\":%d%s,"
+        "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%s,\"overlap_step\":%s}},\"sequence_parallel_size\":%d%s,"
         "\"twinspeed\":{\"sequence_length\":16}}",
         draw(seed, 4, 1, 3), draw(seed, 5, 0, 1), rules[draw(seed, 6, 0, 3)], draw(seed, 7, 1, 3),
         draw(seed, 8, 0, 1) ? "true" : "false", draw(seed, 9, 1, 60000), draw(seed, 10, 1, 60000),
-        draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio, draw(seed, 13, 1, 5),
-        draw(seed, 16, 0, 1) ? "true" : "false", sequence, precision[draw(seed, 14, 0, 3)]);
+        draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio,
+        intervals[draw(seed, 13, 0, 5)], draw(seed, 16, 0, 1) ? "true" : "false", sequence,
+        precision[draw(seed, 14, 0, 3)]);
     tws_network *network;
     ck_assert(tws_network_load(models[draw(seed, 15, 0, 2)], 1, &network, &err) == TWS_OK);
     tws_config *config = config_of(text, ranks, network);
@@ -101,7 +103,8 @@ START_TEST(plans_at_random) {
       request.program = (tws_program)program;
       const int overlapped = tws_program_overlaps(request.program) && config->zenflow.overlap_step;
       ck_assert_int_eq(tws_plan_has_program(config, request.program), program <= TWS_PROGRAM_SYNC || overlapped);
-      if (!tws_plan_has_program(config, request.program)) continue; /* skips the programs of optimizers with phases, and
+      if (!tws_plan_has_program(config, request.program))
+        continue; /* skips the programs of optimizers with phases, and
                                                                      * of inference */
       for (request.rank = 0; request.rank < ranks; request.rank++) {
         tws_plan **plan = &plans[request.rank];
@@ -233,6 +236,42 @@ START_TEST(waits_of_the_device) {
 }
 END_TEST
 
+/* A configuration with intervals of measured length is accepted without a warning; predictions assume the usual interval
+ * and say so, and cost what that interval and the measuring cost. */
+START_TEST(measured_intervals) {
+  static const char *const intervals[] = {"\"auto\"", "4"};
+  double step_s[2];
+  for (int i = 0; i < 2; i++) {
+    const char *path = in_folder("ds_config.json");
+    FILE *file = fopen(path, "w");
+    fprintf(file,
+            "{\"train_micro_batch_size_per_gpu\": 8, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {"
+            "\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true}, \"zenflow\": "
+            "{\"topk_ratio\": 0.05, \"select_strategy\": \"auto\", \"select_interval\": \"auto\", "
+            "\"update_interval\": %s, \"auto_ratio\": 0.9, \"full_warm_up_rounds\": 0}}}",
+            intervals[i]);
+    fclose(file);
+    command_result r = twinspeed("check --strict -c %s", path);
+    ck_assert_msg(r.status == 0 && !strstr(r.err, "warning"), "status %d: %s%s", r.status, r.out, r.err);
+    command_free(&r);
+    r = twinspeed("simulate -m gpt2 -n 2 --cluster dgx-h100:2 --seq 1024 -c %s --json", path);
+    cJSON *json = cJSON_Parse(r.out), *one;
+    ck_assert_msg(r.status == 0 && json, "status %d: %s", r.status, r.err);
+    step_s[i] = cJSON_GetObjectItem(json, "step_s")->valuedouble;
+    const char *assumed = "";
+    cJSON_ArrayForEach(one, cJSON_GetObjectItem(json, "assumptions")) {
+      if (strcmp(cJSON_GetObjectItem(one, "what")->valuestring, "update interval") == 0)
+        assumed = cJSON_GetObjectItem(one, "value")->valuestring;
+    }
+    ck_assert_str_eq(assumed, i == 0 ? "4 steps" : "");
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  printf("measured intervals: %.6f s a step, %.6f s with a given one of 4 steps\n", step_s[0], step_s[1]);
+  ck_assert(step_s[0] > step_s[1] && step_s[0] < 1.05 * step_s[1]);
+}
+END_TEST
+
 /* ---- training ---- */
 
 static const struct {
@@ -252,10 +291,14 @@ static const struct {
             {"all", "{\"topk_ratio\":1,\"update_interval\":2}"},
             {"overlapped",
              "{\"topk_ratio\":0.2,\"update_interval\":2,\"select_strategy\":\"step\",\"select_interval\":4,"
+             "\"overlap_step\":true}"},
+            {"measured",
+             "{\"topk_ratio\":0.3,\"auto_ratio\":0.5,\"select_strategy\":\"step\",\"select_interval\":5,"
              "\"overlap_step\":true}"}};
 enum {
   WAYS = sizeof ways / sizeof *ways,
-  OVERLAPPED = WAYS - 1,
+  OVERLAPPED = WAYS - 2,
+  MEASURED = WAYS - 1,
   COMPARED = 10
 }; /* compared steps: with more, float32 drifts away from float64 */
 
@@ -322,13 +365,14 @@ END_TEST
  * numbers of ranks and at other stages, too. */
 START_TEST(checkpoints) {
   enum { ALL = 14 };
-  for (int p = 0; p < 3; p++) {
-    const int way = p == 2 ? OVERLAPPED : 2;
+  static const int trained[] = {2, 2, OVERLAPPED, MEASURED}, types[] = {0, 1, 0, 0};
+  for (int p = 0; p < 4; p++) {
+    const int way = trained[p], type = types[p];
     const char *jobs = in_folder("jobs");
     char save[128];
     snprintf(save, sizeof save, "%s/zen-%d", folder, p);
     FILE *file = fopen(jobs, "w");
-    add_job(file, "whole", way, p % 2, 2, 2, ALL);
+    add_job(file, "whole", way, type, 2, 2, ALL);
     fprintf(file, "\t%s\n", save);
     fclose(file);
     run_jobs(1, jobs);
@@ -336,14 +380,14 @@ START_TEST(checkpoints) {
     for (int tag = 5; tag <= 10; tag += 5)
       for (int k = 0; k < 2; k++) {
         file = fopen(jobs, "w");
-        add_job(file, "again", way, p % 2, k ? 2 : 3, 1 << k, ALL);
+        add_job(file, "again", way, type, k ? 2 : 3, 1 << k, ALL);
         fprintf(file, "\t-\t%s\tglobal_step%d\n", save, tag);
         fclose(file);
         run_jobs(k, jobs);
-        const double tolerance = k ? 0 : p % 2 ? 2e-3 : 1e-6; /* on as many ranks to the bit */
+        const double tolerance = k ? 0 : type ? 2e-3 : 1e-6; /* on as many ranks to the bit */
         for (int s = tag; s < ALL; s++)
           ck_assert_msg(fabs(curves[k][0].loss[s] / whole.loss[s] - 1) <= tolerance,
-                        "%s %s on %d ranks, step %d after %d: %.9g, not %.9g", precisions[p % 2].name, ways[way].name,
+                        "%s %s on %d ranks, step %d after %d: %.9g, not %.9g", precisions[type].name, ways[way].name,
                         1 << k, s + 1, tag, curves[k][0].loss[s], whole.loss[s]);
       }
   }
@@ -357,6 +401,7 @@ int main(void) {
   tcase_add_test(tests, plans_at_random);
   tcase_add_test(tests, costs);
   tcase_add_test(tests, waits_of_the_device);
+  tcase_add_test(tests, measured_intervals);
   tcase_add_test(tests, losses);
   tcase_add_test(tests, checkpoints);
   suite_add_tcase(suite, tests);
