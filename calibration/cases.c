@@ -79,8 +79,8 @@ static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, 
 
 /* Adds the matrix products of small and middle-sized models on processors. */
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
-                           coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
+  static const linear_grid whole = {{16, 64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
+                           coarse = {{16, 64, 256, 1024}, {96, 384, 1536}, 0.7e9};
   TWS_TRY(few_rows_cases(dtype, quick, list, err));
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
