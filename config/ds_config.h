@@ -246,6 +246,9 @@ typedef struct tws_config {
   /* no keys, set by plan/serving.c: rows of the cache of keys and values for each sequence, 0: no cache; and the
    * positions that a decoded token is expected to see, on which costs depend */
   int64_t cache_length, cache_seen;
+  /* no keys, as above: rows of a block of a cache in blocks, 0: a sequence's rows lie together; and the blocks of a
+   * micro-batch's sequences, 0: as many as if each had cache_length rows */
+  int64_t cache_block, cache_blocks;
   int cache_bits; /* no key, as above: 8: keys and values are cached in 8 bits, for predictions; 0: as activations */
   int64_t document_end_token; /* twinspeed.document_end_token: id that ends a document; -1: no packing */
   int64_t document_length;    /* twinspeed.document_length: expected tokens per packed document; 0: unknown */

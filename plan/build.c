@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/cache.h"
 #include "plan/attention_parts.h"
 #include "plan/checkpoints.h"
 #include "plan/compressed.h"

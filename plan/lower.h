@@ -764,11 +764,6 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 double tws_running_share(const tws_lower *l);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
-/* cache.c: the first adds the cache to the state, for a program of inference; the second lowers a module ATTENTION with
- * it; the third lowers the head's loss to a copy of the scores. */
-tws_code tws_cache_begin(tws_lower *l);
-void tws_cache_attention(tws_lower *l, const tws_module *m);
-void tws_cache_scores(tws_lower *l, const tws_module *m);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
