@@ -473,8 +473,8 @@ START_TEST(weights_that_caches_hold) {
   static const struct {
     double bytes, rate;
   } expected[] = {{0, 10e9},        {MIB, 40e9},
-                  {MIB / 2.0, 40e9}, {4 * MIB, 40e9 / sqrt(2)},
-                  {16 * MIB, 20e9}, {16 * M_SQRT2 * MIB, 20e9 / sqrt(2)},
+                  {MIB / 2.0, 40e9}, {4 * MIB, 40e9 / M_SQRT2},
+                  {16 * MIB, 20e9}, {16 * M_SQRT2 * MIB, 20e9 / M_SQRT2},
                   {32 * MIB, 10e9}, {1e12, 10e9}};
   for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
     const double s = tws_kernel_seconds_rereading(p, &work, 1, 1, expected[i].bytes);
