@@ -79,8 +79,8 @@ static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, 
 
 /* Adds the matrix products of small and medium-sized models on CPUs. */
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const linear_grid whole = {{64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
-                           coarse = {{64, 256, 1024}, {96, 384, 1536}, 0.7e9};
+  static const linear_grid whole = {{16, 64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
+                           coarse = {{16, 64, 256, 1024}, {96, 384, 1536}, 0.7e9};
   TWS_TRY(few_rows_cases(dtype, quick, list, err));
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
@@ -323,8 +323,9 @@ static tws_code latent_cases(tws_dtype dtype, const model_scale *scale, int64_t 
   return TWS_OK;
 }
 
-/* Adds the kernels of inference: writing the key-value cache for `tokens` tokens of one sequence, attention of one more
- * token to this cache, and a product of this token with 8-bit weights. */
+/* Adds the kernels of inference: of a cache of keys and values, and of one of compressed rows, for `tokens` tokens of
+ * one sequence, of which attention reads all for one more token, and a product with weights of 8 bits for that token.
+ * */
 static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
                                 tws_case_list *list, tws_error *err) {
   const int64_t head = width < scale->head ? width : scale->head, heads = width / head;
@@ -337,6 +338,15 @@ static tws_code inference_cases(tws_dtype dtype, const model_scale *scale, int64
   memcpy(read.d, token, sizeof token);
   read.dtype2 = (uint8_t)dtype;
   TWS_TRY(tws_case_add(list, &read, err));
+  tws_work rows = start_case(TWS_KERNEL_LATENT_WRITE, dtype), latent = start_case(TWS_KERNEL_LATENT_ATTENTION, dtype);
+  const int64_t half = head / 2, compressed[] = {1, tokens, width / 2, half, tokens},
+                absorbed[] = {1, 1, heads, half, half, half, width / 2, tokens};
+  memcpy(rows.d, compressed, sizeof compressed);
+  memcpy(latent.d, absorbed, sizeof absorbed);
+  tws_work_set_parameter(&rows, "theta", 10000);
+  tws_work_set_parameter(&latent, "theta", 10000);
+  TWS_TRY(tws_case_add(list, &rows, err));
+  TWS_TRY(tws_case_add(list, &latent, err));
   tws_work coded = start_case(TWS_KERNEL_CODED_LINEAR, dtype);
   const int64_t product[] = {1, width, width, 64, 8};
   memcpy(coded.d, product, sizeof product);

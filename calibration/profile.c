@@ -107,8 +107,9 @@ static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builde
     tws_kernel_sample sample = m->kernels[i];
     if (!(sample.seconds > 0)) continue;
     sample.seconds = under_load(&sample, &load);
-    TWS_TRY(tws_profile_builder_kernel(builder, &sample.work, sample.threads, sample.busy, sample.seconds, err));
-    note_limits(&sample, limits);
+    TWS_TRY(tws_profile_builder_rereading(builder, &sample.work, sample.threads, sample.busy, sample.reread_bytes,
+                                          sample.seconds, err));
+    if (!(sample.reread_bytes > 0)) note_limits(&sample, limits); /* limits are those of kernels that read memory */
     limits->spreads[limits->spread_count++] = sample.spread;
   }
   for (size_t i = 0; i < m->collective_count; i++) {

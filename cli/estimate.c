@@ -32,7 +32,7 @@ typedef struct options {
   const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
   int serve;
-  int64_t prompt_tokens, output_tokens;
+  int64_t prompt_tokens, output_tokens, cache_block;
   const char *software, *weights, *cache;
   tws_option_lists sweep;
 } options;
@@ -407,6 +407,7 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
     return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
                     o->cache);
   request.cache_bits = o->cache ? 8 : 0;
+  request.cache_block = o->cache_block;
   request.weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
   tws_job *job;
   tws_job_spec spec = o->job;
@@ -451,10 +452,11 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
   if (o->serve) return run_serve(cli, o, err);
-  if (o->software || o->weights || o->cache || o->prompt_tokens != defaults_of_texts ||
+  if (o->software || o->weights || o->cache || o->cache_block || o->prompt_tokens != defaults_of_texts ||
       o->output_tokens != defaults_of_texts)
     return tws_fail(err, TWS_USAGE, "add --serve",
-                    "--software, --weights, --cache, --prompt-tokens and --output-tokens concern inference");
+                    "--software, --weights, --cache, --cache-block, --prompt-tokens and --output-tokens concern "
+                    "inference");
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -492,6 +494,8 @@ static const tws_option table[] = {
     TWS_STRING("weights", 0, "TYPE", options, weights,
                "--serve: " TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_STRING("cache", 0, "TYPE", options, cache, "--serve: fp8: keys and values in 8 bits"),
+    TWS_INTEGER("cache-block", 0, "N", options, cache_block, 1, 16777216,
+                "--serve: keys and values in blocks of N positions"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),

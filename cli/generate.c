@@ -6,9 +6,10 @@
 #include "base/failure.h"
 #include "base/json.h"
 #include "base/number.h"
+#include "cli/forward.h"
 #include "cli/job_options.h"
+#include "job/fit.h"
 #include "job/inference.h"
-#include "job/modules.h"
 #include "launch/launch.h"
 #include "models/quantized.h"
 #include "tokens/tokenizer.h"
@@ -16,12 +17,13 @@
 
 typedef struct options {
   tws_job_spec job;
-  const char *resume, *tag, *init_from, *prompt, *prompt_file, *prompt_ids, *prompts, *tokenizer;
+  tws_weights_options weights;
+  const char *prompt, *prompt_file, *prompt_ids, *prompts, *tokenizer;
   tws_strings stop;
-  int64_t tokens, top_k, batch;
+  int64_t tokens, top_k, batch, cache_block;
   double temperature, top_p, min_p, repetition, deadline_s;
   int no_cache, score;         /* score: the prompts' tokens are scored, and none are generated */
-  const char *weights, *cache; /* cache: "fp8", or NULL */
+  const char *codes, *cache;   /* codes: type of the weights' codes; cache: "fp8"; NULL: none */
 } options;
 
 typedef tws_token_list tokens;
@@ -234,6 +236,17 @@ static tws_code start_text(printer *p, const options *o, tws_error *err) {
   return TWS_OK;
 }
 
+/* Ends the prompts of an encoder-decoder with the model's end token, as its training ends sources. */
+static tws_code end_sources(const tws_job *job, texts *all, tws_error *err) {
+  const tws_network *network = job->network;
+  for (size_t i = 0; i < all->count && network->objective == TWS_OBJECTIVE_PAIRS; i++) {
+    tokens *prompt = &all->items[i].prompt;
+    if (prompt->count > 0 && prompt->id[prompt->count - 1] != network->end_token)
+      TWS_TRY(tws_token_add(prompt, network->end_token, err));
+  }
+  return TWS_OK;
+}
+
 static cJSON *id_list(const tokens *list) {
   cJSON *array = cJSON_CreateArray();
   for (size_t i = 0; i < list->count; i++) cJSON_AddItemToArray(array, cJSON_CreateNumber(list->id[i]));
@@ -353,13 +366,12 @@ static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *e
   return TWS_OK;
 }
 
-/* Generates on this rank, with the engine that is loaded. */
-static tws_code generate_here(const tws_real_api *api, printer *p, const tws_generate_options *request,
-                              tws_error *err) {
-  char *arguments[] = {(char *)(uintptr_t)p->cli->program, NULL}, **argv = arguments;
-  int argc = 1, rank = 0, world = 1;
+/* Generates on this rank. */
+static tws_code generate_here(const tws_job *job, printer *p, const tws_generate_options *request, tws_error *err) {
+  const tws_real_api *api;
+  int rank = 0;
   tws_generate_result result;
-  TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
+  TWS_TRY(tws_forward_load(p->cli, job, &p->options->job, &api, &rank, err));
   TWS_TRY(api->generate(request, &result, err)); /* after an error, other ranks may wait for this one: no stop() */
   api->stop();
   return rank == 0 ? print_end(p, &result, err) : TWS_OK;
@@ -367,21 +379,21 @@ static tws_code generate_here(const tws_real_api *api, printer *p, const tws_gen
 
 static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws_tokenizer *tokenizer, texts *all,
                          tws_error *err) {
-  const tws_real_api *api;
   printer p = {.cli = cli,
                .options = o,
                .texts = all,
                .ids = o->prompt_ids != NULL,
                .prompt = cli->json || o->score ? NULL : o->prompt,
                .tokenizer = tokenizer};
+  TWS_TRY(end_sources(job, all, err));
   tws_prompt *prompts = tws_calloc(all->count, sizeof *prompts);
   if (!prompts) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (size_t i = 0; i < all->count; i++)
     prompts[i] = (tws_prompt){all->items[i].prompt.id, (int64_t)all->items[i].prompt.count};
   tws_generate_options request = {.plan = tws_job_request(job, tws_worker_rank()),
-                                  .resume = o->resume,
-                                  .tag = o->tag,
-                                  .init_from = o->init_from,
+                                  .resume = o->weights.resume,
+                                  .tag = o->weights.tag,
+                                  .init_from = o->weights.init_from,
                                   .prompts = prompts,
                                   .prompt_count = (int64_t)all->count,
                                   .count = o->tokens,
@@ -389,7 +401,8 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                   .cache = !o->no_cache,
                                   .scores = o->score,
                                   .cache_bits = o->cache ? 8 : 0,
-                                  .weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE,
+                                  .cache_block = o->cache_block,
+                                  .weight_codes = o->codes ? tws_code_type_named(o->codes) : TWS_CODES_NONE,
                                   .sampling = {.temperature = o->temperature,
                                                .top_k = o->top_k,
                                                .top_p = o->top_p,
@@ -400,11 +413,9 @@ static tws_code generate(tws_cli *cli, const options *o, const tws_job *job, tws
                                   .user = &p,
                                   .log = &cli->log};
   request.activity = tws_worker_activity(&request.activity_bytes);
-  tws_launch_set_threads(job->threads);
   tws_code code = check_vocabulary(job, tokenizer, err);
   if (code == TWS_OK && tws_worker_rank() == 0) code = start_text(&p, o, err);
-  if (code == TWS_OK) code = tws_real_load(&api, err);
-  if (code == TWS_OK) code = generate_here(api, &p, &request, err);
+  if (code == TWS_OK) code = generate_here(job, &p, &request, err);
   tws_token_free(&p.all);
   tws_free(prompts);
   return code;
@@ -425,16 +436,13 @@ static tws_code check_job(const options *o, tws_error *err) {
         "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
         "ranks",
         (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
-  if (!o->resume && !o->init_from)
-    return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
-                    "generate: no weights were given");
+  TWS_TRY(tws_weights_check(&o->weights, "generate", err));
   for (int i = 0; i < o->stop.count; i++)
     if (!o->stop.item[i][0])
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");
-  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
-    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "generate: no type of weights is \"%.40s\"",
-                    o->weights);
-  if (o->weights && o->resume)
+  if (o->codes && tws_code_type_named(o->codes) == TWS_CODES_NONE)
+    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "generate: no type of weights is \"%.40s\"", o->codes);
+  if (o->codes && o->weights.resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
   if (o->cache && strcmp(o->cache, "fp8") != 0)
@@ -442,10 +450,10 @@ static tws_code check_job(const options *o, tws_error *err) {
                     o->cache);
   if (o->cache && o->no_cache)
     return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --cache with --no-cache");
+  if (o->cache_block && o->no_cache)
+    return tws_fail(err, TWS_USAGE, "leave out one of them", "generate: --cache-block with --no-cache");
   if (o->score && o->no_cache)
     return tws_fail(err, TWS_USAGE, "leave out --no-cache", "generate: --score needs a cache of keys and values");
-  if (o->tag && !o->resume)
-    return tws_fail(err, TWS_USAGE, "give --resume DIR too", "generate: --tag without --resume");
   return TWS_OK;
 }
 
@@ -453,7 +461,7 @@ static tws_code check_job(const options *o, tws_error *err) {
 static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
   tws_inference inference;
   tws_code code = tws_inference_read(&o->job, &inference, err);
-  if (code == TWS_OK && inference.weight_codes && !o->weights) o->weights = tws_code_type_name(inference.weight_codes);
+  if (code == TWS_OK && inference.weight_codes && !o->codes) o->codes = tws_code_type_name(inference.weight_codes);
   if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
   if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
   tws_text_free(&inference.notes);
@@ -469,22 +477,24 @@ static tws_code launch(const tws_cli *cli, const options *o, const tws_job_spec 
   tws_job_spec spec = *asked;
   spec.threads = job->threads;
   TWS_TRY(tws_job_spec_check_shared(asked, err));
+  TWS_TRY(tws_job_check_engine(job, asked->cluster != NULL, asked->profile != NULL, err));
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   arguments[count++] = "generate";
   tws_code code = tws_job_spec_arguments(&spec, arena, arguments, MOST - OWN, &count, err);
   const struct {
     const char *name, *value;
-  } given[] = {{"--resume", o->resume},         {"--tag", o->tag},
-               {"--init-from", o->init_from},   {"--prompt", o->prompt},
-               {"--prompts", o->prompts},       {"--prompt-file", o->prompt_file},
-               {"--prompt-ids", o->prompt_ids}, {"--weights", o->weights},
-               {"--tokenizer", o->tokenizer},   {"--cache", o->cache}};
+  } given[] = {{"--resume", o->weights.resume},       {"--tag", o->weights.tag},
+               {"--init-from", o->weights.init_from}, {"--prompt", o->prompt},
+               {"--prompts", o->prompts},             {"--prompt-file", o->prompt_file},
+               {"--prompt-ids", o->prompt_ids},       {"--weights", o->codes},
+               {"--tokenizer", o->tokenizer},         {"--cache", o->cache}};
   for (size_t i = 0; i < sizeof given / sizeof *given; i++)
     if (given[i].value) arguments[count++] = tws_arena_printf(arena, "%s=%s", given[i].name, given[i].value);
   for (int i = 0; i < o->stop.count; i++) arguments[count++] = tws_arena_printf(arena, "--stop=%s", o->stop.item[i]);
   arguments[count++] = tws_arena_printf(arena, "--tokens=%lld", (long long)o->tokens);
   if (o->batch) arguments[count++] = tws_arena_printf(arena, "--batch=%lld", (long long)o->batch);
+  if (o->cache_block) arguments[count++] = tws_arena_printf(arena, "--cache-block=%lld", (long long)o->cache_block);
   if (o->top_k) arguments[count++] = tws_arena_printf(arena, "--top-k=%lld", (long long)o->top_k);
   arguments[count++] = tws_arena_printf(arena, "--temperature=%.17g", o->temperature);
   arguments[count++] = tws_arena_printf(arena, "--top-p=%.17g", o->top_p);
@@ -536,9 +546,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
-    TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint of any number of ranks"),
-    TWS_STRING("tag", 0, "TAG", options, tag, "its name (default: the one that DIR/latest names)"),
-    TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
+    TWS_WEIGHTS_OPTIONS(options, weights),
     TWS_STRING("prompt", 'p', "TEXT", options, prompt,
                "text to continue; without --tokenizer its bytes are the tokens"),
     TWS_STRING("prompt-file", 0, "FILE", options, prompt_file, "likewise, from a file (\"-\": standard input)"),
@@ -557,9 +565,11 @@ static const tws_option table[] = {
     TWS_NUMBER("repetition-penalty", 0, "X", options, repetition, 0.01, 100,
                "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),
-    TWS_STRING("weights", 0, "TYPE", options, weights,
+    TWS_STRING("weights", 0, "TYPE", options, codes,
                TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
     TWS_STRING("cache", 0, "TYPE", options, cache, "fp8: keys and values in 8 bits"),
+    TWS_INTEGER("cache-block", 0, "N", options, cache_block, 1, 16777216,
+                "keys and values in blocks of N positions, of which a text has as many as it needs"),
     TWS_FLAG("no-cache", 0, options, no_cache, "compute each token from the whole text again"),
     TWS_NUMBER("deadline", 0, "SECONDS", options, deadline_s, 0, 1e9,
                "several ranks: end after SECONDS without progress (default 1800; 0: never)"),

@@ -6,15 +6,15 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/output_file.h"
+#include "cli/forward.h"
 #include "cli/job_options.h"
 #include "cli/outputs.h"
-#include "job/modules.h"
-#include "launch/launch.h"
 #include "tokens/answer_score.h"
 
 typedef struct options {
   tws_job_spec job;
-  const char *resume, *tag, *init_from, *data, *out;
+  tws_weights_options weights;
+  const char *data, *out;
   int64_t longest; /* most tokens of an answer */
   int force;
 } options;
@@ -153,13 +153,11 @@ static tws_code print_end(const tws_cli *cli, predictions *p, const tws_predict_
 
 /* ---- the run ---- */
 
-static tws_code predict_here(const tws_cli *cli, const tws_predict_options *request, tws_predict_result *result,
-                             tws_error *err) {
+static tws_code predict_here(const tws_cli *cli, const options *o, const tws_job *job,
+                             const tws_predict_options *request, tws_predict_result *result, tws_error *err) {
   const tws_real_api *api;
-  char *arguments[] = {(char *)(uintptr_t)cli->program, NULL}, **argv = arguments;
-  int argc = 1, rank = 0, world = 1;
-  TWS_TRY(tws_real_load(&api, err));
-  TWS_TRY(api->start(&argc, &argv, &rank, &world, err));
+  int rank = 0;
+  TWS_TRY(tws_forward_load(cli, job, &o->job, &api, &rank, err));
   const tws_code code = api->predict(request, result, err);
   api->stop();
   return code;
@@ -173,15 +171,14 @@ static tws_code predict(const tws_cli *cli, const options *o, const tws_job *job
   if (questions->count > 0) p.questions = questions;
   p.list = p.questions ? cJSON_CreateObject() : cJSON_CreateArray();
   const tws_predict_options request = {.plan = tws_job_request(job, 0),
-                                       .resume = o->resume,
-                                       .tag = o->tag,
-                                       .init_from = o->init_from,
+                                       .resume = o->weights.resume,
+                                       .tag = o->weights.tag,
+                                       .init_from = o->weights.init_from,
                                        .data = o->data,
                                        .on_scores = on_scores,
                                        .user = &p,
                                        .log = &cli->log};
-  tws_launch_set_threads(job->threads);
-  tws_code code = predict_here(cli, &request, &result, err);
+  tws_code code = predict_here(cli, o, job, &request, &result, err);
   if (code == TWS_OK) code = print_end(cli, &p, &result, err);
   cJSON_Delete(p.list);
   return code;
@@ -192,10 +189,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   if (s->ranks > 1 || s->tensor_ranks > 1 || s->pipeline_stages > 1 || s->sequence_ranks > 1 || s->expert_ranks > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave these options out; checkpoints of any number of ranks can be read",
                     "predict: predictions are made by one rank");
-  if (!o->resume && !o->init_from)
-    return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
-                    "predict: no weights were given");
-  if (o->tag && !o->resume) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "predict: --tag without --resume");
+  TWS_TRY(tws_weights_check(&o->weights, "predict", err));
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "docs/encoders.md says what a line of FILE.jsonl has",
                     "predict: no --data was given");
@@ -211,7 +205,7 @@ static tws_code run_predict(tws_cli *cli, void *raw, int argc, char **argv, tws_
   const tws_output output = {.flag = "--out", .path = o.out};
   tws_inputs inputs = tws_inputs_of_job(&o.job);
   tws_inputs_add(&inputs, o.data);
-  tws_inputs_add(&inputs, o.init_from);
+  tws_inputs_add(&inputs, o.weights.init_from);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o.force, err));
   tws_job_spec_generate(&o.job);
   tws_code code = tws_job_load(&o.job, &job, err);
@@ -223,9 +217,7 @@ static tws_code run_predict(tws_cli *cli, void *raw, int argc, char **argv, tws_
 
 static const tws_option table[] = {
     TWS_JOB_OPTIONS(options, job),
-    TWS_STRING("resume", 0, "DIR", options, resume, "weights of a checkpoint of any number of ranks"),
-    TWS_STRING("tag", 0, "TAG", options, tag, "its name (default: the one that DIR/latest names)"),
-    TWS_STRING("init-from", 0, "FILE", options, init_from, "weights of a Hugging Face model"),
+    TWS_WEIGHTS_OPTIONS(options, weights),
     TWS_STRING("data", 0, "FILE", options, data, "samples: lines with labels (.jsonl), or pictures"),
     TWS_STRING("out", 'o', "FILE", options, out, "write the predictions there (default: standard output)"),
     TWS_INTEGER("longest-answer", 0, "N", options, longest, 1, 1000000, "most tokens of an answer (default 30)"),

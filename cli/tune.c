@@ -377,9 +377,11 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   options *o = raw;
   const tws_tune_serve_options *serving = &o->serving;
   if (serving->serve) return tws_tune_serve(cli, &o->job, serving, err);
-  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights || serving->cache)
+  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights ||
+      serving->cache || serving->cache_block)
     return tws_fail(err, TWS_USAGE, "add --serve",
-                    "--first-token-within, --token-within, --software, --weights and --cache concern inference");
+                    "--first-token-within, --token-within, --software, --weights, --cache and --cache-block concern "
+                    "inference");
   TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};

@@ -13,6 +13,7 @@ static tws_code read_request(const tws_tune_serve_options *o, tws_serve_request 
                     o->cache);
   request->weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
   request->cache_bits = o->cache ? 8 : 0;
+  request->cache_block = o->cache_block;
   return tws_server_parse(o->software, &request->server, err);
 }
 

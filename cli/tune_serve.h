@@ -8,7 +8,7 @@
 
 typedef struct tws_tune_serve_options {
   int serve;
-  int64_t prompt, output;
+  int64_t prompt, output, cache_block;
   double first_token_s, token_s;
   const char *software, *weights, *cache;
 } tws_tune_serve_options;
@@ -25,7 +25,9 @@ typedef struct tws_tune_serve_options {
                  "--serve: limit of the time between two tokens"),                                         \
       TWS_STRING("software", 0, "NAME", type, field.software, "--serve: as that of estimate --serve"),     \
       TWS_STRING("weights", 0, "TYPE", type, field.weights, "--serve: " TWS_CODE_TYPES),                   \
-      TWS_STRING("cache", 0, "TYPE", type, field.cache, "--serve: fp8")
+      TWS_STRING("cache", 0, "TYPE", type, field.cache, "--serve: fp8"),                                   \
+      TWS_INTEGER("cache-block", 0, "N", type, field.cache_block, 1, 16777216,                             \
+                  "--serve: keys and values in blocks of N positions")
 
 tws_code tws_tune_serve(tws_cli *cli, const tws_job_spec *spec, const tws_tune_serve_options *o, tws_error *err);
 

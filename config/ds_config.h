@@ -249,7 +249,10 @@ typedef struct tws_config {
   /* set by plan/serving.c, without keys: cache_length: rows of the cache of keys and values per sequence, 0: no cache;
    * cache_seen: number of positions that a decoded token is expected to see, on which costs depend */
   int64_t cache_length, cache_seen;
-  int cache_bits; /* no key, set as above: 8: keys and values are cached in 8 bits; 0: in the activations' type */
+  /* no keys, as above: rows of a block of a cache in blocks, 0: a sequence's rows lie together; and the blocks of a
+   * micro-batch's sequences, 0: as many as if each had cache_length rows */
+  int64_t cache_block, cache_blocks;
+  int cache_bits; /* no key, as above: 8: keys and values are cached in 8 bits, for predictions; 0: as activations */
   int64_t document_end_token; /* twinspeed.document_end_token: id that ends a document; -1: no packing */
   int64_t document_length;    /* twinspeed.document_length: expected tokens per packed document; 0: unknown */
   int bind_threads;           /* twinspeed.bind_threads: tws_bind_threads */

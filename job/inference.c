@@ -17,9 +17,10 @@ static const struct {
     {"injection_policy", "tensor parallelism follows from the model's graph, so that no layer has to be named"},
     {"injection_policy_tuple", "tensor parallelism follows from the model's graph, so that no layer has to be named"},
     {"enable_cuda_graph",
-     "texts are generated on the host; a prediction's --software says whether passes are recorded"},
-    {"use_triton", "texts are generated on the host, without Triton"},
-    {"triton_autotune", "texts are generated on the host, without Triton"},
+     "on a GPU the pass over one token of each text is always recorded; a prediction's --software says whether its "
+     "passes are"},
+    {"use_triton", "the engine has kernels of its own, without Triton"},
+    {"triton_autotune", "the engine has kernels of its own, without Triton"},
     {"triangular_masking", "the model's architecture says whether tokens see later ones"},
     {"moe_experts", "the model's file says how many experts a layer has"},
     {"moe_type", "the model's file says what its experts are"},

@@ -39,10 +39,16 @@ static void find_causes(const tws_job *job, const tws_plan *plan, const tws_esti
     const double seconds = tws_plan_work_seconds(plan, plan->ops[i].work, &job->machine, 1);
     const double bytes = tws_work_bytes(work), flops = tws_work_flops(work);
     int cause = TWS_SERVE_OTHER;
-    if (work->code == TWS_KERNEL_CACHED_ATTENTION) cause = TWS_SERVE_CACHE;
+    if (work->code == TWS_KERNEL_CACHED_ATTENTION || work->code == TWS_KERNEL_LATENT_ATTENTION) cause = TWS_SERVE_CACHE;
     if (is_product(work)) cause = peak > 0 && bytes / bandwidth < flops / peak ? TWS_SERVE_COMPUTE : TWS_SERVE_WEIGHTS;
     if (is_product(work)) out->weight_bytes += bytes;
-    if (cause == TWS_SERVE_CACHE) out->cache_bytes += bytes;
+    /* latent attention also reads the weight that it multiplies queries by */
+    const double absorbed = work->code == TWS_KERNEL_LATENT_ATTENTION
+                                ? (double)(work->d[2] * (work->d[3] + work->d[5]) * work->d[6]) *
+                                      (double)tws_dtype_bytes((tws_dtype)work->dtype)
+                                : 0;
+    if (cause == TWS_SERVE_CACHE) out->cache_bytes += bytes - absorbed;
+    out->weight_bytes += absorbed;
     out->flops += flops;
     by[cause] += seconds;
     sum += seconds;
@@ -87,7 +93,8 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
                            (tws_serving_sizes){.prompt = request->prompt,
                                                .text = request->prompt + request->output,
                                                .weight_codes = request->weight_codes,
-                                               .cache_bits = request->cache_bits},
+                                               .cache_bits = request->cache_bits,
+                                               .cache_block = request->cache_block},
                            &serving, err));
   const double software_s = request->server->pass_s + request->server->text_s * (double)each;
   tws_code code = TWS_OK;

@@ -11,6 +11,7 @@ typedef struct tws_serve_request {
   int64_t prompt, output;   /* tokens of each prompt, and generated ones */
   int weight_codes;         /* type of codes of linear layers' weights (tws_code_type); 0: they are of the job's type */
   int cache_bits;           /* 8: keys and values are cached in 8 bits; 0: in the job's type */
+  int64_t cache_block;      /* positions of a block of the cache; 0: the cache has no blocks */
   const tws_server *server; /* the software; its figures are in the job's profile already */
   int finds_batch;          /* 1: also search the largest batch */
 } tws_serve_request;

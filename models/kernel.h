@@ -52,6 +52,7 @@ enum {
   TWS_RELATIVE = 2097152,   /* ATTENTION and ATTENTION_GRAD: an operand is a table of biases by head and distance */
   TWS_PLAIN = 8388608,      /* NORM, NORM_GRAD: there is no weight and no bias */
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the log-sum-exp of the logits */
+  TWS_PAGED = TWS_Z_LOSS,   /* CACHE_WRITE, CACHED_ATTENTION: an operand says in which blocks a sequence's rows are */
   TWS_COUNTED = TWS_Z_LOSS, /* losses: an operand has the number of ignored targets */
   TWS_FP8 = 16777216,       /* LINEAR and its gradients: operands have 8 bits and a scale each */
   /* Flags of QUANTIZE, which reuse the bits of flags of ATTENTION: */

@@ -214,6 +214,11 @@ static inline double cached_keys(double rows, double keys_, double window) {
   return window > 0 && window < seen ? window : seen;
 }
 
+/* Returns the number of blocks of a sequence's rows in a cache of keys and values. */
+static inline double blocks_of(double rows, double block) {
+  return block > 0 ? ceil(rows / block) : 1;
+}
+
 /* Returns the number of products that are summed for one output element of a convolution. */
 static inline double taps(double side, double in, double groups) {
   return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);

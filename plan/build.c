@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/cache.h"
 #include "plan/attention_parts.h"
 #include "plan/checkpoints.h"
 #include "plan/compressed.h"
@@ -242,6 +243,17 @@ static int lower_between(tws_lower *l) {
   }
 }
 
+/* Counts the bytes that the kernels of a micro-batch of a program of inference read and write. */
+static void count_reread(tws_lower *l) {
+  tws_plan *plan = l->b.plan;
+  double sum = 0, *bytes = tws_lower_memory(l, plan->work_count + 1u, sizeof *bytes);
+  if (!tws_program_serves(plan->program)) return;
+  for (uint32_t w = 0; bytes && w < plan->work_count; w++)
+    bytes[w] = plan->works[w].kind == TWS_OP_COMPUTE ? tws_work_bytes(&plan->works[w]) : 0;
+  for (uint32_t i = 0; bytes && i < plan->op_count; i++) sum += bytes[plan->ops[i].work];
+  plan->reread_bytes = sum / (double)(l->extent.accumulation > 0 ? l->extent.accumulation : 1);
+}
+
 typedef enum completeness { LOWERED, DEPENDENT, FINISHED } completeness;
 
 /* Derives the dependencies of the plan's operations and the offsets of its buffers, as far as `wanted` requests
@@ -267,6 +279,7 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
     tws_lower_step(l);
   else if (!tws_program_serves(l->b.plan->program))
     tws_lower_score(l);
+  count_reread(l);
   return complete(l, wanted);
 }
 

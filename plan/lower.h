@@ -760,13 +760,8 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
 double tws_running_share(const tws_lower *l);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
-/* cache.c: tws_cache_begin() adds the cache to the state, for a program of inference; tws_cache_attention() lowers a
- * module ATTENTION with it; tws_cache_scores() lowers the head's loss to a copy of the scores. */
-tws_code tws_cache_begin(tws_lower *l);
-void tws_cache_attention(tws_lower *l, const tws_module *m);
-void tws_cache_scores(tws_lower *l, const tws_module *m);
-/* dropout.c: tws_first_sample() returns the index in the step's samples of this micro-batch's first sample;
- * tws_dropout_arguments() returns the arguments of a dropout kernel. */
+/* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
+ * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
 /* optimizer.c: the first lowers the optimizer phase of a training step. */

@@ -6,6 +6,7 @@
 #include "models/operator.h"
 #include "models/quantized.h"
 #include "models/zigzag.h"
+#include "plan/cache.h"
 #include "plan/attention_parts.h"
 #include "plan/lower.h"
 #include "plan/zero.h"
@@ -271,7 +272,8 @@ static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *
 static void forward(tws_lower *l, const tws_module *m) {
   const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
   const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
-  if (m->type == TWS_MODULE_ATTENTION && l->cache.buffer != TWS_NONE)
+  if (tws_cache_skips(l, m)) return;
+  if (tws_cache_has(l, m))
     tws_cache_attention(l, m);
   else if (m->type == TWS_MODULE_LOSS && tws_program_serves(l->b.plan->program))
     tws_cache_scores(l, m);

@@ -276,6 +276,9 @@ typedef struct tws_plan {
   /* the type that cost models assume for matrix products whose work states no type; AUTO in engines */
   tws_matmul_dtype matmul_dtype;
   int64_t micro_batch_size, sequence_length, accumulation_steps;
+  /* bytes that the kernels of one micro-batch of a program of inference read and write, so that a pass reads each
+   * weight again after as many bytes; 0: another program */
+  double reread_bytes;
   /* 1: micro-batches are separated by barriers, as in ZeRO 2 and 3 with overlap or offloading. Within a micro-batch,
    * gathers, reductions and copies from the host wait for the computation that was issued before them. The next
    * micro-batch and the optimizer phase begin when all gradients are reduced and, on several ranks, copied to the host.

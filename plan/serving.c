@@ -15,6 +15,10 @@ static tws_code check_sizes(const tws_plan_request *base, tws_serving_sizes size
                     "a text of %lld tokens exceeds the model's %lld positions", (long long)sizes.text,
                     (long long)n->positions);
   const tws_position position = tws_topology_position(&base->topology, base->rank);
+  if (n->objective == TWS_OBJECTIVE_PAIRS && position.ranks[TWS_AXIS_PIPE] > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "divide it by tensor ranks and data",
+                    "pipeline stages do not divide the inference of an encoder-decoder, whose decoder reads the "
+                    "encoder's output once");
   if (position.ranks[TWS_AXIS_SEQUENCE] > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "divide it by tensor ranks, pipeline stages and data",
                     "sequence parallelism does not divide a cache of keys and values");
@@ -26,18 +30,22 @@ void tws_serving_drop_nothing(tws_config *config) {
   config->expert_bound = 1e6; /* large enough that a rank has slots for all routes that it can receive */
 }
 
-/* Returns the configuration of an inference program: a copy of `base` without the settings that only a training
- * needs. */
-static tws_config config_of(const tws_config *base, tws_program program, tws_serving_sizes sizes) {
+/* Returns the configuration of a program: that of the base without what concerns training alone. pairs: the network is
+ * an encoder-decoder, whose prompts are sources: the decoder has one token in either program, and its cache those that
+ * are generated. */
+static tws_config config_of(const tws_config *base, tws_program program, tws_serving_sizes sizes, int pairs) {
   tws_config c = *base;
-  c.cache_length = sizes.text;
-  c.cache_seen = (sizes.prompt + sizes.text) / 2;
-  c.sequence_length = program == TWS_PROGRAM_DECODE ? 1 : sizes.prompt;
+  c.cache_length = pairs ? sizes.text - sizes.prompt : sizes.text;
+  c.cache_seen = ((pairs ? 1 : sizes.prompt) + c.cache_length) / 2;
+  c.sequence_length = program == TWS_PROGRAM_DECODE && !pairs ? 1 : sizes.prompt;
+  if (pairs) c.target_length = 1;
   c.tensor_sequence_parallel = 0; /* divides the tokens of long sequences between split layers */
   c.recompute = TWS_RECOMPUTE_NONE;
   c.loss_tiles = c.mlp_tiles = c.attention_chunks = 1;
   c.dropout = 0;
   c.cache_bits = sizes.cache_bits;
+  c.cache_block = sizes.cache_block;
+  c.cache_blocks = sizes.cache_blocks;
   if (sizes.weight_codes != TWS_CODES_NONE) {
     c.quantization.block = sizes.block > 0 ? sizes.block : 64;
     c.quantization.scale_block = 0;
@@ -53,12 +61,15 @@ tws_code tws_serving_make(const tws_plan_request *base, tws_serving_sizes sizes,
   TWS_TRY(check_sizes(base, sizes, err));
   for (int i = 0; i < TWS_SERVING_PROGRAMS; i++) {
     const tws_serving_part part = programs[i] == TWS_PROGRAM_DECODE ? TWS_SERVING_TOKENS : TWS_SERVING_PROMPTS;
-    const tws_code code = tws_network_serve(base->network, part, sizes.weight_codes, &out->network[i], err);
+    const int64_t positions = base->network->objective == TWS_OBJECTIVE_PAIRS ? sizes.text - sizes.prompt : sizes.text;
+    const tws_code code =
+        tws_network_serve(base->network, part, sizes.weight_codes, tws_cache_blocks_of(positions, sizes.cache_block),
+                          &out->network[i], err);
     if (code != TWS_OK) {
       tws_serving_close(out);
       return code;
     }
-    out->config[i] = config_of(base->config, programs[i], sizes);
+    out->config[i] = config_of(base->config, programs[i], sizes, base->network->objective == TWS_OBJECTIVE_PAIRS);
     out->request[i] = *base;
     out->request[i].network = out->network[i];
     out->request[i].config = &out->config[i];

@@ -11,10 +11,14 @@
 /* Sizes of a batch of texts. */
 typedef struct tws_serving_sizes {
   int64_t prompt; /* tokens of the longest prompt */
-  int weight_codes; /* type of the codes of linear weights; `block` codes of a row share a scale; 0: not quantized */
-  int cache_bits; /* 8: keys and values are cached in 8 bits (e4m3; host engine only); 0: in the activations' type */
+  int weight_codes; /* type of codes of linear layers' weights, of which `block` of a row share a scale; 0: none */
+  int cache_bits; /* 8: keys and values are cached in 8 bits (e4m3); 0: in the activations' type */
   int64_t block; /* 0: 64 */
-  int64_t text;  /* number of tokens of a whole text, generated ones included: the number of positions of the cache */
+  int64_t text;  /* tokens of a whole text, with those that are generated: positions of the cache */
+  /* positions of a block of a cache in blocks, of which texts have as many as they need (models/operators_cache.def),
+   * and the number of blocks of a micro-batch. 0 positions: a text's lie together; 0 blocks: as if all texts had `text`
+   * tokens. Layers with a smaller window, those of latent attention and the keys of sources have no blocks */
+  int64_t cache_block, cache_blocks;
 } tws_serving_sizes;
 
 enum { TWS_SERVING_PROGRAMS = 2 }; /* PREFILL, then DECODE */
@@ -33,8 +37,13 @@ typedef struct tws_serving {
 tws_code tws_serving_make(const tws_plan_request *base, tws_serving_sizes sizes, tws_serving *out, tws_error *err);
 void tws_serving_close(tws_serving *serving);
 
-/* Changes a configuration so that experts process every token. If slots were limited, the tokens that an expert drops
- * would depend on the other texts of the batch, but the result for a text must not depend on them. */
+/* Returns the number of blocks of a cache that `positions` positions of a text need; block 0: 0. */
+static inline int64_t tws_cache_blocks_of(int64_t positions, int64_t block) {
+  return block > 0 ? (positions + block - 1) / block : 0;
+}
+
+/* Lets the experts of a configuration process every token: which tokens an expert would have no slot for depends on the
+ * other texts of a batch, on which a text must not depend. */
 void tws_serving_drop_nothing(tws_config *config);
 
 /* Builds the plans of both programs of a rank over one state, which the first plan owns: destroy the second one

@@ -17,6 +17,7 @@
 #include "base/host_memory.h"
 #include "base/number.h"
 #include "models/collective.h"
+#include "models/few_rows.h"
 #include "real/calibrate_device.h"
 #include "real/case_operands.h"
 #include "real/cuda_loader.h"
@@ -43,6 +44,8 @@ typedef struct bench_case {
   int set;             /* index into sets */
   int inner;           /* number of executions between two readings of the clock */
   uint64_t near_bytes; /* size of the pool through which recently touched operands rotate, bytes */
+  /* size of the pool through which weights rotate that caches may hold, and of the weight; 0: the whole pool */
+  uint64_t reread_bytes, weight_bytes;
   int seconds_count;
   float seconds[MAX_PASSES];
 } bench_case;
@@ -134,6 +137,7 @@ static tws_code run_once(bench *b, bench_case *c, tws_error *err) {
     uint64_t bytes = o->elements * tws_dtype_bytes(o->dtype);
     dtype[i] = o->dtype;
     uint64_t span = o->far || c->near_bytes > b->pool_bytes ? b->pool_bytes : c->near_bytes;
+    if (o->far && c->reread_bytes > 0) span = c->reread_bytes;
     if (o->below > 0)
       operand[i] = (int32_t *)b->ids_pool + first_id(c, i);
     else
@@ -215,6 +219,8 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
   double seconds;
   if (c->declined) return TWS_OK;
   TWS_TRY(set_ids(b, c, err));
+  /* the weights of a pool that caches may hold are read once before they are read again */
+  for (uint64_t read = 0; read < c->reread_bytes; read += padded(c->weight_bytes)) TWS_TRY(run_once(b, c, err));
   TWS_TRY(run_block(b, c, c->inner, &seconds, err));
   if (b->world > 1) {
     double longest = seconds;
@@ -329,9 +335,47 @@ static uint64_t largest_case(const bench *b) {
   return bytes;
 }
 
+static uint64_t cache_bytes(const bench *b) {
+  if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
+  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
+}
+
+/* Sizes of pools through which the weights of products of few rows rotate, in addition to the pool that exceeds the
+ * caches: the second-level cache holds the first one, and the last-level cache the others. Small models decode so: a
+ * token reads the same weights again as the token before it. */
+enum { REREADS = 4 };
+static int rereads_of(const bench *b, uint64_t bytes[REREADS]) {
+  const long second = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  const uint64_t l2 = second > 0 ? (uint64_t)second : 512u << 10, l3 = cache_bytes(b);
+  const uint64_t sizes[REREADS] = {l2 / 2, l3 / 8, l3 / 2, l3};
+  int count = 0;
+  if (b->cuda) return 0;
+  for (int i = 0; i < REREADS; i++)
+    if ((!b->options->quick || i % 2 == 0) && (count == 0 || sizes[i] > bytes[count - 1])) bytes[count++] = sizes[i];
+  return count;
+}
+
+/* Adds a case again for each pool that holds its weight at least twice. */
+static void add_rereads(bench *b) {
+  uint64_t bytes[REREADS], weight = 0;
+  const bench_case first = b->cases[b->case_count - 1];
+  if (first.work.code != TWS_KERNEL_LINEAR || first.work.d[0] > TWS_FEW_ROWS) return;
+  for (int i = 0; i < first.operand_count; i++)
+    if (first.operand[i].far) weight += first.operand[i].elements * tws_dtype_bytes(first.operand[i].dtype);
+  const int count = rereads_of(b, bytes);
+  for (int i = 0; i < count; i++) {
+    if (2 * weight > bytes[i]) continue;
+    bench_case *again = &b->cases[b->case_count++];
+    *again = first;
+    again->reread_bytes = bytes[i];
+    again->weight_bytes = weight;
+  }
+}
+
 static tws_code add_cases(bench *b, tws_error *err) {
   const tws_calibrate_options *o = b->options;
-  b->cases = tws_calloc((size_t)o->work_count * (size_t)b->set_count + 1, sizeof *b->cases);
+  b->cases = tws_calloc((size_t)o->work_count * (size_t)b->set_count * (1 + REREADS) + 1, sizeof *b->cases);
   if (!b->cases) return tws_fail(err, TWS_MEMORY, 0, "no memory for %u cases", o->work_count);
   const uint64_t largest = largest_case(b);
   for (uint32_t i = 0; i < o->work_count; i++) {
@@ -350,15 +394,10 @@ static tws_code add_cases(bench *b, tws_error *err) {
       if (c->bytes > b->pool_bytes) b->pool_bytes = c->bytes;
       c->near_bytes = NEAR_TIMES * near;
       b->case_count++;
+      add_rereads(b);
     }
   }
   return TWS_OK;
-}
-
-static uint64_t cache_bytes(const bench *b) {
-  if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
-  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
 }
 
 static tws_code add_transfers(bench *b, tws_error *err) {
@@ -576,7 +615,8 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   for (size_t i = 0; i < b->case_count; i++) {
     const bench_case *c = &b->cases[i];
     if (c->seconds_count == 0) continue; /* declined, or not measured yet */
-    tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world};
+    tws_kernel_sample sample = {.work = c->work, .threads = b->sets[c->set].threads, .busy = b->world,
+                                .reread_bytes = (double)c->reread_bytes};
     summarize(b, c->seconds, c->seconds_count, &sample.seconds, &sample.spread);
     TWS_TRY(tws_measurements_add_kernel(m, &sample, err));
   }

@@ -61,7 +61,7 @@ struct tws_executor {
   program *programs;
   _Atomic(const step_op *) doing; /* the operation that is running; NULL: between steps */
   size_t prefix;                  /* length of the activity line's beginning, which names the step */
-  int replays;                    /* 1: the backend can record the first program and launch it as a whole */
+  int replays;                    /* 1: the backend can record a program and launch it as a whole */
   char not_recorded[256];         /* the reason for a failed recording; empty: it succeeded, or was not attempted */
   tws_disk *on_disk;              /* the disk that was used last */
 };
@@ -734,7 +734,7 @@ tws_code tws_executor_start(tws_executor *x, int index, int64_t step, double *ti
                             void *user, tws_error *err) {
   program *p = &x->programs[index];
   x->prefix = begin_line(x, step);
-  if (x->replays && index == 0 && p->ran && !times && !probe) return replay(x, p, x->prefix, err);
+  if (x->replays && index == x->setup.recorded && p->ran && !times && !probe) return replay(x, p, x->prefix, err);
   return run_ops(x, p, x->prefix, times, probe, user, err);
 }
 

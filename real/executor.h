@@ -1,18 +1,16 @@
-/* The plan executor runs one rank's programs over a table of kernels and a communicator, as often as asked.
- *
- * Memory: each tier has one allocation with exactly the bytes of the state, and one with those of the largest program,
- * which all programs share: only state survives from one program to the next. Every operand's address and every
- * collective's segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend
- * with wait() runs the plan's streams concurrently: an operation that another stream waits for signals an event when it
- * has ended, and each operation first waits for exactly the events of its dependencies. A backend without wait() runs
- * each operation to its end at once, and issue order suffices. Copies from and to a disk overlap with either, in the
- * order of their stream (real/disk.h); operations that depend on one wait for it. On a backend with streams, operations
- * on the host's cores and on a disk are functions that the streams call in their order (real/host_work.h).
- * A backend that can record a step (CUDA graph) runs the first step of programs[0] operation by operation, records the
+/* The plan executor runs one rank's programs over a table of kernels and a communicator, as often as asked. Memory:
+ * each tier has one allocation with exactly the bytes of the state, and one with those of the largest program, which
+ * all programs share: only state survives from one program to the next. Every operand's address and every collective's
+ * segments are resolved once, so a step is a loop over calls. Operations start in issue order. A backend with wait()
+ * runs the plan's streams concurrently: an operation that another stream waits for signals an event when it has ended,
+ * and each operation first waits for exactly the events of its dependencies. A backend without wait() runs each
+ * operation to its end at once, and issue order suffices. Copies from and to a disk overlap with either, in the order
+ * of their stream (real/disk.h); operations that depend on one wait for it. On a backend with streams, operations on
+ * the host's cores and on a disk are functions that the streams call in their order (real/host_work.h). A backend that
+ * can record a step (CUDA graph) runs the first step of one program (`recorded`) operation by operation, records the
  * second, and launches it and all later ones as a whole. Other programs, steps that are timed or probed, and all steps
- * after a failed recording run operation by operation.
- *
- * Running in issue order cannot deadlock if tws_plans_verify() finds no fault: the verifier tries that order. */
+ * after a failed recording run operation by operation. Running in issue order cannot deadlock if tws_plans_verify()
+ * finds no fault: the verifier tries that order. */
 #ifndef TWS_REAL_EXECUTOR_H
 #define TWS_REAL_EXECUTOR_H
 
@@ -27,6 +25,7 @@ typedef struct tws_executor_setup {
   const tws_plan *const *programs; /* programs of one rank, with equal groups; the array and the plans must outlive the
                                     * executor */
   int program_count;
+  int recorded; /* index of the program whose steps a backend that can record them launches as a whole */
   const tws_backend_ops *ops;
   tws_backend *backend;
   tws_host_work

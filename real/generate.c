@@ -1,6 +1,8 @@
 /* Token generation. With a cache of keys and values: real/serve.c. Without one, for each token the whole sequence goes
  * through the evaluation's forward pass, and the scores of its last token are read before the loss reuses their memory:
- * texts may be longer than the model's context, of which the last tokens are the context. One rank. */
+ * texts may be longer than the model's context, of which the last tokens are the context. Of an encoder-decoder the
+ * prompt is the text for the encoder, and the sequence is that of the decoder, which begins with the model's start
+ * token. One rank. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,23 +20,32 @@ typedef struct generator {
   tws_generate_result *result;
   tws_config config;    /* the configuration of the options, with experts that drop no tokens */
   int64_t padded, last; /* padded: number of scores of a token; last: the token whose scores are wanted */
+  int64_t length;       /* most tokens of the sequence whose next token is predicted */
+  int32_t *source;      /* [sequence_length] an encoder-decoder's text for the encoder; NULL for other models */
   tws_candidate *room;
-  int32_t *window, *targets, *positions; /* [sequence_length] inputs of the network */
-  int32_t *documents;                    /* [sequence_length][2], as tws_documents_find() fills it */
+  int32_t *window, *targets, *positions; /* [length] inputs of the network */
+  int32_t *documents;                    /* [length][2], as tws_documents_find() fills it */
   uint8_t *seen;                         /* [vocabulary] 1 for tokens of the text; NULL without a repetition penalty */
 } generator;
+
+/* Returns the most tokens of the decoder of an encoder-decoder. */
+static int64_t decoded_tokens(const tws_config *c) {
+  return c->target_length > 0 ? c->target_length : c->sequence_length;
+}
 
 static tws_code open_pass(generator *g, tws_error *err) {
   const tws_generate_options *o = g->options;
   tws_plan_request request = o->plan;
-  if (request.network->objective != TWS_OBJECTIVE_NEXT_TOKEN)
+  if (request.network->objective != TWS_OBJECTIVE_NEXT_TOKEN && request.network->objective != TWS_OBJECTIVE_PAIRS)
     return tws_fail(err, TWS_UNSUPPORTED, "generate takes a model that predicts the next token",
                     "%s sees all tokens of a text at once", request.network->name);
   g->config = *request.config;
   tws_serving_drop_nothing(&g->config);
   request.config = &g->config;
   TWS_TRY(tws_scored_pass_open(&g->pass, &request, o->resume, o->tag, o->init_from, o->log, err));
-  g->padded = (int64_t)(g->pass.count / (uint64_t)g->pass.t.plan->sequence_length);
+  const int pairs = request.network->objective == TWS_OBJECTIVE_PAIRS;
+  g->length = pairs ? decoded_tokens(&g->config) : g->pass.t.plan->sequence_length;
+  g->padded = (int64_t)(g->pass.count / (uint64_t)g->length);
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) {
     g->result->predicted_bytes += tws_plan_bytes(g->pass.t.plan, (tws_tier)tier);
     g->result->allocated_bytes += tws_executor_allocated(g->pass.t.executor, (tws_tier)tier);
@@ -43,7 +54,7 @@ static tws_code open_pass(generator *g, tws_error *err) {
 }
 
 static tws_code make_room(generator *g, tws_error *err) {
-  const size_t length = (size_t)g->pass.t.plan->sequence_length, padded = (size_t)g->padded;
+  const size_t length = (size_t)g->length, padded = (size_t)g->padded;
   TWS_TRY(tws_scored_pass_room(&g->pass, (uint64_t)g->padded, err));
   g->room = tws_calloc(padded, sizeof *g->room);
   g->window = tws_calloc(length, sizeof *g->window);
@@ -54,6 +65,9 @@ static tws_code make_room(generator *g, tws_error *err) {
   const int penalizes = penalty > 0 && penalty != 1;
   if (penalizes) g->seen = tws_calloc(padded, 1);
   if (penalizes && !g->seen) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
+  const int pairs = g->pass.t.plan->network->objective == TWS_OBJECTIVE_PAIRS;
+  if (pairs) g->source = tws_calloc((size_t)g->pass.t.plan->sequence_length, sizeof *g->source);
+  if (pairs && !g->source) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   if (g->room && g->window && g->targets && g->positions && g->documents) return TWS_OK;
   return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
 }
@@ -64,7 +78,7 @@ static tws_code put_documents(generator *g, tws_error *err) {
   tws_training *t = &g->pass.t;
   const uint32_t documents = tws_plan_input(t->plan, TWS_INPUT_DOCUMENTS),
                  positions = tws_plan_input(t->plan, TWS_INPUT_POSITIONS);
-  const int64_t length = t->plan->sequence_length;
+  const int64_t length = g->length;
   tws_documents_find(g->window, length, t->config->document_end_token, g->documents);
   for (int64_t i = 0; i < length; i++) g->positions[i] = (int32_t)i - g->documents[2 * i];
   if (documents != TWS_NONE)
@@ -76,22 +90,42 @@ static tws_code put_documents(generator *g, tws_error *err) {
 static tws_code score_window(generator *g, int64_t number, tws_error *err) {
   tws_training *t = &g->pass.t;
   const tws_plan *plan = t->plan;
-  const uint64_t length = (uint64_t)plan->sequence_length;
+  const uint64_t length = (uint64_t)g->length;
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TOKENS), 0, g->window, length, err));
   TWS_TRY(tws_executor_put(t->executor, 0, tws_plan_input(plan, TWS_INPUT_TARGETS), 0, g->targets, length, err));
   TWS_TRY(put_documents(g, err));
   return tws_scored_pass_run(&g->pass, number, (uint64_t)(g->last * g->padded), err);
 }
 
+/* Gives the prompt to the encoder. */
+static tws_code put_source(generator *g, const tws_prompt *prompt, tws_error *err) {
+  tws_training *t = &g->pass.t;
+  const int64_t most = t->plan->sequence_length;
+  const int32_t count = (int32_t)prompt->count;
+  if (prompt->count > most)
+    return tws_fail(err, TWS_UNSUPPORTED, "give a shorter prompt, or a larger --seq",
+                    "a prompt of %lld tokens exceeds the %lld that the encoder reads", (long long)prompt->count,
+                    (long long)most);
+  memset(g->source, 0, (size_t)most * sizeof *g->source);
+  memcpy(g->source, prompt->token, (size_t)count * sizeof *g->source);
+  const uint32_t source = tws_plan_input(t->plan, TWS_INPUT_SOURCE);
+  TWS_TRY(tws_executor_put(t->executor, 0, source, 0, g->source, (uint64_t)most, err));
+  return tws_executor_put(t->executor, 0, tws_plan_input(t->plan, TWS_INPUT_LENGTHS), 0, &count, 1, err);
+}
+
 /* Generates the tokens of one text. A sequence longer than the model's context is truncated to its last tokens. */
 static tws_code generate_tokens(generator *g, int64_t number, tws_error *err) {
   const tws_generate_options *o = g->options;
   const tws_prompt *prompt = &o->prompts[number];
-  const int64_t length = g->pass.t.plan->sequence_length;
+  const int64_t length = g->length;
   const int32_t vocabulary = (int32_t)g->pass.t.plan->network->vocabulary;
   int64_t held = 0;
   memset(g->window, 0, (size_t)length * sizeof *g->window);
-  for (int64_t i = prompt->count > length ? prompt->count - length : 0; i < prompt->count; i++)
+  if (g->source) {
+    TWS_TRY(put_source(g, prompt, err));
+    g->window[held++] = (int32_t)g->pass.t.plan->network->start_token;
+  }
+  for (int64_t i = prompt->count > length ? prompt->count - length : 0; i < prompt->count && !g->source; i++)
     g->window[held++] = prompt->token[i];
   if (g->seen) memset(g->seen, 0, (size_t)g->padded);
   for (int64_t i = 0; g->seen && i < prompt->count; i++) g->seen[prompt->token[i]] = 1;
@@ -154,6 +188,15 @@ static int keeps_cache(const tws_generate_options *o) {
     tws_log_write(o->log, TWS_LOG_INFO, "without a cache of keys and values: %s: %s", module, reason);
     return 0;
   }
+  if (o->plan.network->objective == TWS_OBJECTIVE_PAIRS) {
+    if (longest <= o->plan.config->sequence_length && o->count <= decoded_tokens(o->plan.config)) return 1;
+    tws_log_write(o->log, TWS_LOG_INFO,
+                  "without a cache of keys and values: prompts of up to %lld tokens exceed the encoder's %lld (--seq), "
+                  "or %lld tokens the decoder's %lld (twinspeed.target_length)",
+                  (long long)longest, (long long)o->plan.config->sequence_length, (long long)o->count,
+                  (long long)decoded_tokens(o->plan.config));
+    return 0;
+  }
   if (longest + (o->scores ? 0 : o->count) <= o->plan.config->sequence_length) return 1;
   tws_log_write(o->log, TWS_LOG_INFO,
                 "without a cache of keys and values: texts of up to %lld tokens exceed the context of %lld (--seq)",
@@ -173,6 +216,9 @@ static tws_code check_options(const tws_generate_options *o, tws_error *err) {
 tws_code tws_real_generate(const tws_generate_options *options, tws_generate_result *result, tws_error *err) {
   *result = (tws_generate_result){0};
   TWS_TRY(check_options(options, err));
+  if (options->scores && options->plan.network->objective == TWS_OBJECTIVE_PAIRS)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --score; `twinspeed train --eval-data` has the loss of pairs",
+                    "the tokens of a prompt are read by the encoder and have no probabilities");
   const int keeps = keeps_cache(options);
   if (options->weight_codes > 0 && !keeps)
     return tws_fail(err, TWS_UNSUPPORTED,
@@ -194,5 +240,6 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
   tws_free(g.positions);
   tws_free(g.documents);
   tws_free(g.seen);
+  tws_free(g.source);
   return code;
 }

@@ -64,7 +64,8 @@ int tws_operands_supported(const tws_work *work) {
   if (work->code == TWS_KERNEL_TRANSPOSE && work->dtype == TWS_I32) return 1;
   if (work->code == TWS_KERNEL_QUANTIZE)
     return is_computable(work->dtype) && (work->dtype2 == TWS_E4M3 || work->dtype2 == TWS_E5M2);
-  const int caches = work->code == TWS_KERNEL_CACHE_WRITE || work->code == TWS_KERNEL_CACHED_ATTENTION;
+  const int caches = work->code == TWS_KERNEL_CACHE_WRITE || work->code == TWS_KERNEL_CACHED_ATTENTION ||
+                     work->code == TWS_KERNEL_LATENT_WRITE || work->code == TWS_KERNEL_LATENT_ATTENTION;
   if (caches && work->dtype2 == TWS_E4M3) return is_computable(work->dtype);
   if (work->flags & TWS_HALF_WEIGHTS && work->dtype == TWS_F16)
     return work->dtype2 == TWS_F16 && !(work->flags & (TWS_HALF_MOMENTS | TWS_STOCHASTIC));

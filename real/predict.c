@@ -87,6 +87,8 @@ tws_code tws_real_predict(const tws_predict_options *options, tws_predict_result
   *result = (tws_predict_result){0};
   if (tws_mpi_world(NULL) != 1 || tws_topology_world(&options->plan.topology) != 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out -n", "predictions are made by one rank");
+  if (options->plan.backend != TWS_BACKEND_HOST)
+    return tws_fail(err, TWS_UNSUPPORTED, "leave out --cluster and --profile", "predictions are made on the host");
   const tws_code code = predict(&p, result, err);
   tws_scored_pass_close(&p.pass);
   tws_free(p.batch_of);

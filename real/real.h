@@ -190,6 +190,7 @@ typedef struct tws_generate_options {
   int weight_codes; /* with a cache: type of codes of linear layers' weights (tws_code_type); 0: weights are not
                      * quantized */
   int cache_bits;   /* 8: keys and values are cached in 8 bits (e4m3); 0: in the type of activations */
+  int64_t cache_block; /* positions of a block of the cache (plan/serving.h); 0: the cache has no blocks */
   /* 1: no tokens are generated: those of the prompts are passed to on_token with their log probabilities, from the
    * second one on. Only with a cache; `count` and `sampling` have no effect */
   int scores;

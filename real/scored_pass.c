@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "checkpoint/read.h"
 #include "plan/hyper.h"
+#include "real/forward_engine.h"
 
 static tws_code find_scores(tws_scored_pass *pass, tws_error *err) {
   const tws_plan *plan = pass->t.plan;
@@ -32,32 +33,13 @@ static tws_code build_program(tws_scored_pass *pass, const tws_plan_request *ask
   return find_scores(pass, err);
 }
 
-static tws_code make_engine(tws_training *t, tws_error *err) {
-  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
-  TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, 0, &t->comm, err));
-  const tws_executor_setup setup = {.programs = t->programs,
-                                    .program_count = 1,
-                                    .ops = t->ops,
-                                    .backend = t->backend,
-                                    .comm_ops = tws_mpi_comm_ops(),
-                                    .comm = t->comm};
-  return tws_executor_create(&setup, &t->executor, err);
-}
-
 tws_code tws_scored_pass_open(tws_scored_pass *pass, const tws_plan_request *request, const char *resume,
                               const char *tag, const char *init_from, const tws_log *log, tws_error *err) {
-  *pass =
-      (tws_scored_pass){.options = {.plan = *request, .resume = resume, .tag = tag, .init_from = init_from, .log = log},
-                        .t = {.config = request->config,
-                              .world = 1,
-                              .threads = request->threads > 0 ? request->threads : 1,
-                              .weights_only = 1,
-                              .ops = tws_real_backend("host")}};
-  pass->t.options = &pass->options;
+  *pass = (tws_scored_pass){
+      .options = {.plan = *request, .resume = resume, .tag = tag, .init_from = init_from, .log = log}};
+  TWS_TRY(tws_forward_begin(&pass->t, &pass->options, err));
   TWS_TRY(build_program(pass, request, err));
-  TWS_TRY(tws_resume_open(&pass->t, err));
-  TWS_TRY(make_engine(&pass->t, err));
-  return tws_training_weights(&pass->t, err);
+  return tws_forward_start(&pass->t, 1, 0, err);
 }
 
 tws_code tws_scored_pass_room(tws_scored_pass *pass, uint64_t wanted, tws_error *err) {

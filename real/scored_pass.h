@@ -1,5 +1,5 @@
-/* A forward pass of the program EVALUATE on one rank on the host, of which the scores are wanted, not the loss: they
- * are read before the loss, which overwrites them. The program must have one loss. */
+/* A forward pass of the program EVALUATE on one rank, on the host or a GPU, of which the scores are wanted, not the
+ * loss: they are read before the loss, which overwrites them. The program must have one loss. */
 #ifndef TWS_REAL_SCORED_PASS_H
 #define TWS_REAL_SCORED_PASS_H
 

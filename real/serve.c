@@ -2,17 +2,19 @@
  * texts of the batch that have not ended (plan/serving.h). Tensor ranks and pipeline stages run their parts of both
  * programs, and each replica has texts of its own; rank 0 receives the scores of the last stages of all replicas,
  * chooses the tokens and sends them to all. All ranks run the same number of programs, as experts and partitioned
- * weights are exchanged between replicas. */
+ * weights are exchanged between replicas. Ranks compute on the host or on GPUs, on which the decode is recorded when it
+ * runs for the second time and then started as a whole; tokens are chosen on the host. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include "base/memory.h"
 #include "base/random.h"
 #include "plan/serving.h"
+#include "real/forward_engine.h"
 #include "real/sample.h"
-#include "real/train_internal.h"
+
+enum { PREFILL, DECODE }; /* indices of the programs */
 
 /* A text of the current batch. */
 typedef struct text {
@@ -23,6 +25,8 @@ typedef struct text {
   int32_t last; /* the token that was generated last */
   int ended;
   uint8_t *seen; /* [vocabulary] 1 for tokens of the text; NULL without a repetition penalty */
+  int32_t *blocks; /* blocks of the cache that the text has, in order; NULL: the cache has no blocks */
+  int64_t block_count;
 } text;
 
 typedef struct server {
@@ -42,6 +46,8 @@ typedef struct server {
   tws_candidate *room;
   int32_t *input; /* room for any input of a program */
   int64_t passes; /* number of programs that were run, which the launcher sees as steps */
+  int32_t *unused; /* blocks of the cache that no text has */
+  int64_t unused_count, pool, most_blocks; /* pool: blocks of the cache; most_blocks: those of the longest text */
 } server;
 
 /* Returns the number of texts of a batch of all replicas. */
@@ -49,10 +55,36 @@ static int64_t text_count(const server *s) {
   return s->batch * s->replicas;
 }
 
-/* Returns the number of a prompt's tokens that the prefill processes: all of them or, if the text's tokens are scored,
- * only the first. */
+/* Returns 1 if the model is an encoder-decoder: prompts are texts for the encoder, and the decoder begins with the
+ * model's start token. */
+static int has_sources(const tws_generate_options *o) {
+  return o->plan.network->objective == TWS_OBJECTIVE_PAIRS;
+}
+
+/* Returns the number of tokens of a text that the prefill writes to the cache: all of the prompt or, if the text's
+ * tokens are scored, only the first; of an encoder-decoder the start token. */
 static int64_t prefilled(const tws_generate_options *o, int64_t prompt) {
-  return o->scores ? 1 : o->prompts[prompt].count;
+  return o->scores || has_sources(o) ? 1 : o->prompts[prompt].count;
+}
+
+/* Returns the number of positions of a text in the cache: those of the prompt and of the generated tokens. */
+static int64_t positions_of(const tws_generate_options *o, int64_t prompt) {
+  const int64_t count = o->prompts[prompt].count;
+  return o->scores ? count : has_sources(o) ? o->count : count + o->count;
+}
+
+/* Finds the number of blocks of the cache: the most that the texts of a batch of a replica need together. */
+static void size_pool(server *s) {
+  const tws_generate_options *o = s->options;
+  for (int64_t first = 0; first < o->prompt_count; first += s->batch) {
+    int64_t blocks = 0;
+    for (int64_t i = first; i < first + s->batch && i < o->prompt_count; i++) {
+      const int64_t each = tws_cache_blocks_of(positions_of(o, i), o->cache_block);
+      blocks += each;
+      if (each > s->most_blocks) s->most_blocks = each;
+    }
+    if (blocks > s->pool) s->pool = blocks;
+  }
 }
 
 static tws_code build_programs(server *s, tws_error *err) {
@@ -66,7 +98,9 @@ static tws_code build_programs(server *s, tws_error *err) {
   const tws_serving_sizes sizes = {.prompt = prompt,
                                    .text = s->longest + (o->scores ? 0 : o->count),
                                    .weight_codes = o->weight_codes,
-                                   .cache_bits = o->cache_bits};
+                                   .cache_bits = o->cache_bits,
+                                   .cache_block = o->cache_block,
+                                   .cache_blocks = s->pool};
   TWS_TRY(tws_serving_make(&request, sizes, &s->serving, err));
   TWS_TRY(tws_serving_plans(&s->serving, s->t.rank, s->plan, err));
   s->t.plan = s->plan[0];
@@ -90,39 +124,43 @@ static tws_code make_room(server *s, tws_error *err) {
   s->scores = tws_calloc(texts * padded, sizeof *s->scores);
   s->one = tws_calloc(padded, sizeof *s->one);
   s->room = tws_calloc(padded, sizeof *s->room);
-  s->input = tws_calloc(2 * (size_t)s->batch * (size_t)s->longest, sizeof *s->input);
+  const size_t each = (size_t)(2 * s->longest > s->most_blocks ? 2 * s->longest : s->most_blocks);
+  s->input = tws_calloc((size_t)s->batch * each, sizeof *s->input);
   s->texts = tws_calloc(texts, sizeof *s->texts);
   int failed = !s->scores || !s->one || !s->room || !s->input || !s->texts;
+  if (s->pool > 0) failed |= (s->unused = tws_calloc((size_t)s->pool, sizeof *s->unused)) == NULL;
+  for (size_t i = 0; i < texts && !failed && s->pool > 0; i++)
+    failed = (s->texts[i].blocks = tws_calloc((size_t)s->most_blocks, sizeof *s->texts[i].blocks)) == NULL;
   const double penalty = s->options->sampling.repetition;
   for (size_t i = 0; i < texts && !failed && penalty > 0 && penalty != 1; i++)
     failed = (s->texts[i].seen = tws_calloc(vocabulary, 1)) == NULL;
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }
 
-static tws_code make_engine(server *s, tws_error *err) {
-  tws_training *t = &s->t;
-  TWS_TRY(t->ops->create(0, t->threads, &t->backend, err));
-  const int busy = (long)t->world * t->threads > sysconf(_SC_NPROCESSORS_ONLN);
-  TWS_TRY(tws_comm_create(NULL, t->plan->groups, t->plan->group_count, TWS_TRANSPORT_AUTO, busy, &t->comm, err));
-  TWS_TRY(tws_share_cores(t, err));
-  tws_executor_setup setup = {.programs = t->programs,
-                              .program_count = TWS_SERVING_PROGRAMS,
-                              .ops = t->ops,
-                              .backend = t->backend,
-                              .comm_ops = tws_mpi_comm_ops(),
-                              .comm = t->comm,
-                              .activity = s->options->activity,
-                              .activity_bytes = s->options->activity_bytes};
-  TWS_TRY(tws_training_disk(t, &setup.disk, err));
-  TWS_TRY(tws_executor_create(&setup, &t->executor, err));
-  for (int tier = 0; tier < TWS_TIER_COUNT; tier++)
-    s->result->allocated_bytes += tws_executor_allocated(t->executor, (tws_tier)tier);
+/* Gives the texts of this replica the blocks of the cache that they need for the tokens of the next program, and takes
+ * those of texts that have ended. */
+static tws_code place_texts(server *s, tws_error *err) {
+  for (int64_t b = 0; b < s->batch && s->pool > 0; b++) {
+    text *x = &s->texts[s->replica * s->batch + b];
+    const int64_t count = x->ended ? 0 : x->generated > 0 ? 1 : prefilled(s->options, x->prompt);
+    const int64_t wanted = x->ended ? 0 : tws_cache_blocks_of(x->processed + count, s->options->cache_block);
+    while (x->block_count > wanted) s->unused[s->unused_count++] = x->blocks[--x->block_count];
+    while (x->block_count < wanted && s->unused_count > 0) x->blocks[x->block_count++] = s->unused[--s->unused_count];
+    if (x->block_count < wanted) return tws_fail(err, TWS_INTERNAL, NULL, "the cache has too few blocks");
+  }
   return TWS_OK;
+}
+
+/* Takes all blocks of the cache from their texts. Texts get blocks of low numbers first. */
+static void take_blocks(server *s) {
+  s->unused_count = s->pool;
+  for (int64_t i = 0; i < s->pool; i++) s->unused[i] = (int32_t)(s->pool - 1 - i);
 }
 
 /* Fills s->input with an input of a program; `rows`: tokens of each text. */
 static void fill_input(const server *s, tws_input_content content, int64_t rows) {
-  memset(s->input, 0, (size_t)(2 * s->batch * rows) * sizeof *s->input);
+  const int64_t each = 2 * rows > s->most_blocks ? 2 * rows : s->most_blocks;
+  memset(s->input, 0, (size_t)(s->batch * each) * sizeof *s->input);
   for (int64_t b = 0; b < s->batch; b++) {
     const text *x = &s->texts[s->replica * s->batch + b];
     const tws_prompt *prompt = x->prompt < 0 ? NULL : &s->options->prompts[x->prompt];
@@ -134,14 +172,28 @@ static void fill_input(const server *s, tws_input_content content, int64_t rows)
       case TWS_INPUT_TOKENS:
         if (x->generated > 0)
           s->input[b] = x->last;
+        else if (has_sources(s->options))
+          s->input[b] = (int32_t)s->plan[0]->network->start_token;
         else if (count > 0)
           memcpy(s->input + b * rows, prompt->token, (size_t)count * sizeof *s->input);
+        break;
+      case TWS_INPUT_SOURCE:
+        if (prompt) memcpy(s->input + b * rows, prompt->token, (size_t)prompt->count * sizeof *s->input);
         break;
       case TWS_INPUT_STARTS:
         s->input[b] = (int32_t)start;
         break;
-      case TWS_INPUT_LENGTHS:
+      case TWS_INPUT_LENGTHS: /* of an encoder-decoder those of the sources */
+        s->input[b] = (int32_t)(!has_sources(s->options) ? count : prompt ? prompt->count : 0);
+        break;
+      case TWS_INPUT_BLOCKS:
+        memcpy(s->input + b * s->most_blocks, x->blocks, (size_t)x->block_count * sizeof *s->input);
+        break;
+      case TWS_INPUT_COUNTS:
         s->input[b] = (int32_t)count;
+        break;
+      case TWS_INPUT_ENDS:
+        s->input[b] = prompt ? (int32_t)prompt->count - 1 : 0;
         break;
       case TWS_INPUT_ROWS:
         s->input[b] = count > 0 ? (int32_t)(b * rows + count - 1) : -1;
@@ -190,6 +242,7 @@ static tws_code run_program(server *s, int program, tws_error *err) {
   const tws_plan *plan = s->plan[program];
   const float hyper[TWS_HYPER_COUNT] = {0};
   const double began = tws_clock_s(), began_cpu = cpu_s();
+  TWS_TRY(place_texts(s, err));
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     fill_input(s, plan->network->input[i].content, plan->sequence_length);
     TWS_TRY(tws_executor_put(t->executor, program, plan->input[i], 0, s->input, plan->buffers[plan->input[i]].elements,
@@ -204,10 +257,12 @@ static tws_code run_program(server *s, int program, tws_error *err) {
     const int64_t count = x->generated > 0 ? 1 : prefilled(s->options, x->prompt);
     x->processed += count;
     s->result->forward_tokens += count;
+    if (program == PREFILL && has_sources(s->options))
+      s->result->forward_tokens += s->options->prompts[x->prompt].count;
   }
   TWS_TRY(read_scores(s, program, err));
-  *(program == 0 ? &s->result->prefill_s : &s->result->decode_s) += tws_clock_s() - began;
-  *(program == 0 ? &s->result->prefill_cpu_s : &s->result->decode_cpu_s) += cpu_s() - began_cpu;
+  *(program == PREFILL ? &s->result->prefill_s : &s->result->decode_s) += tws_clock_s() - began;
+  *(program == PREFILL ? &s->result->prefill_cpu_s : &s->result->decode_cpu_s) += cpu_s() - began_cpu;
   return TWS_OK;
 }
 
@@ -285,11 +340,12 @@ static tws_code next_tokens(server *s, int64_t *open, tws_error *err) {
 /* Begins the texts of prompts from `first` on. */
 static void begin_batch(server *s, int64_t first) {
   const size_t vocabulary = (size_t)s->plan[0]->network->vocabulary;
+  if (s->pool > 0) take_blocks(s);
   for (int64_t b = 0; b < text_count(s); b++) {
     text *x = &s->texts[b];
     uint8_t *seen = x->seen;
     const int there = first + b < s->options->prompt_count;
-    *x = (text){.prompt = there ? first + b : -1, .ended = !there, .seen = seen};
+    *x = (text){.prompt = there ? first + b : -1, .ended = !there, .seen = seen, .blocks = x->blocks};
     if (seen) memset(seen, 0, vocabulary);
     for (int64_t i = 0; seen && there && i < s->options->prompts[x->prompt].count; i++)
       seen[s->options->prompts[x->prompt].token[i]] = 1;
@@ -300,21 +356,15 @@ static tws_code generate_batches(server *s, tws_error *err) {
   for (int64_t first = 0; first < s->options->prompt_count; first += text_count(s)) {
     int64_t open = 0;
     begin_batch(s, first);
-    TWS_TRY(run_program(s, 0, err));
+    TWS_TRY(run_program(s, PREFILL, err));
     TWS_TRY(next_tokens(s, &open, err));
     while (open > 0) {
-      TWS_TRY(run_program(s, 1, err));
+      TWS_TRY(run_program(s, DECODE, err));
       TWS_TRY(next_tokens(s, &open, err));
     }
     s->result->batches++;
   }
   return TWS_OK;
-}
-
-/* Reports to the launcher what this rank does outside of programs: the launcher ends a job in which no report changes
- * for its deadline. */
-static void begin_phase(const server *s, const char *what) {
-  if (s->options->activity) snprintf(s->options->activity, s->options->activity_bytes, "%s", what);
 }
 
 static tws_code serve(server *s, tws_error *err) {
@@ -325,15 +375,12 @@ static tws_code serve(server *s, tws_error *err) {
   s->batch = (together + s->replicas - 1) / s->replicas;
   for (int64_t i = 0; i < o->prompt_count; i++)
     if (o->prompts[i].count > s->longest) s->longest = o->prompts[i].count;
-  begin_phase(s, "planning");
+  if (o->cache_block > 0) size_pool(s);
+  if (o->activity) snprintf(o->activity, o->activity_bytes, "planning");
   TWS_TRY(build_programs(s, err));
-  begin_phase(s, "opening the weights");
-  TWS_TRY(tws_resume_open(&s->t, err));
   TWS_TRY(make_room(s, err));
-  begin_phase(s, "allocating memory");
-  TWS_TRY(make_engine(s, err));
-  begin_phase(s, "reading the weights");
-  TWS_TRY(tws_training_weights(&s->t, err));
+  TWS_TRY(tws_forward_start(&s->t, TWS_SERVING_PROGRAMS, DECODE, err));
+  s->result->allocated_bytes = tws_forward_allocated(&s->t);
   return generate_batches(s, err);
 }
 
@@ -342,22 +389,20 @@ tws_code tws_real_serve(const tws_generate_options *options, tws_generate_result
                                      .resume = options->resume,
                                      .tag = options->tag,
                                      .init_from = options->init_from,
+                                     .activity = options->activity,
+                                     .activity_bytes = options->activity_bytes,
                                      .log = options->log};
-  server s = {.options = options,
-              .result = result,
-              .t = {.options = &weights,
-                    .config = options->plan.config,
-                    .rank = tws_mpi_rank(NULL),
-                    .world = tws_mpi_world(NULL),
-                    .threads = options->plan.threads > 0 ? options->plan.threads : 1,
-                    .weights_only = 1,
-                    .ops = tws_real_backend("host")}};
-  const tws_code code = serve(&s, err);
-  tws_plan_destroy(s.plan[1]); /* the second plan is destroyed before the first one, because the first one owns the
-                                * state */
+  server s = {.options = options, .result = result};
+  tws_code code = tws_forward_begin(&s.t, &weights, err);
+  if (code == TWS_OK) code = serve(&s, err);
+  tws_plan_destroy(s.plan[1]); /* before the first one, which owns the state, is released */
   tws_training_release(&s.t);
   tws_serving_close(&s.serving);
-  for (int64_t b = 0; s.texts && b < text_count(&s); b++) tws_free(s.texts[b].seen);
+  for (int64_t b = 0; s.texts && b < text_count(&s); b++) {
+    tws_free(s.texts[b].seen);
+    tws_free(s.texts[b].blocks);
+  }
+  tws_free(s.unused);
   tws_free(s.texts);
   tws_free(s.scores);
   tws_free(s.one);

@@ -108,9 +108,20 @@ static const test_case table[] = {
     CASE(CACHE_WRITE, {5, 1, 4, 1, 17, 40}, {0}, 0, B),
     CASE(CACHE_WRITE, {3, 30, 6, 6, 64, 7}, {0}, 0, H), /* fewer rows than tokens */
     CASE(CACHED_ATTENTION, {4, 1, 4, 2, 24, 16}, {0}, 0, F),
-    CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* more heads in a group than fit at once */
-    CASE(CACHED_ATTENTION, {3, 3, 6, 6, 33, 90}, {0.2, 15, 0, 6, 12}, TWS_ALIBI, F),
+    CASE(CACHED_ATTENTION, {5, 1, 24, 2, 64, 300, 100, 70}, {0}, 0, B), /* groups of more heads than fit at once */
+    CASE(CACHED_ATTENTION, {3, 3, 6, 6, 33, 90}, {0.2, 15, 0, 0, 0, 6, 12}, TWS_ALIBI, F),
     CASE(CACHED_ATTENTION, {2, 1, 8, 8, 128, 700, 0, 600}, {0, 20}, 0, H),
+    CASE(CACHE_WRITE, {2, 9, 4, 3, 24, 16}, {0}, TWS_Q_KV, F),
+    CASE(CACHED_ATTENTION, {4, 1, 4, 2, 24, 40}, {1, 0, 0, 8, 20}, TWS_RELATIVE, F),
+    CASE(CACHED_ATTENTION, {3, 1, 6, 6, 16, 90}, {1}, TWS_Q_KV, B),
+    CASE(CACHE_WRITE, {2, 9, 4, 3, 24, 16, 8, 7}, {0}, TWS_PAGED, F),
+    CASE(CACHED_ATTENTION, {4, 1, 4, 2, 24, 40, 0, 30}, {0, 0, 0, 0, 0, 16}, TWS_PAGED, F),
+    CASE(LATENT_WRITE, {2, 5, 24, 8, 16}, {10000}, 0, F),
+    CASE(LATENT_WRITE, {5, 1, 17, 2, 40}, {10000, 4, 0, 1}, 0, B),
+    CASE(LATENT_WRITE, {3, 6, 512, 64, 7}, {10000}, 0, H),
+    CASE(LATENT_ATTENTION, {4, 1, 4, 16, 8, 12, 24, 16}, {10000, 0, 0, 0, 0.2}, 0, F),
+    CASE(LATENT_ATTENTION, {3, 1, 3, 128, 64, 128, 512, 300}, {10000, 4, 3, 20, 0.07, 100}, 0, B),
+    CASE(LATENT_ATTENTION, {2, 3, 6, 7, 2, 9, 33, 90}, {100, 0, 0, 0, 0.4}, 0, H),
     CASE(CODED_LINEAR, {1, 96, 128, 64, 8}, {0}, 0, F),
     CASE(CODED_LINEAR, {40, 33, 192, 64, 4}, {0}, TWS_BIAS, F), /* more tokens than the kernel computes at once */
     CASE(CODED_LINEAR, {3, 70, 1400, 140, 4}, {0}, 0, B),

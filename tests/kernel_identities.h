@@ -31,6 +31,7 @@ START_TEST(not_finite) {
         w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_SIGN_AVERAGE || w.code == TWS_KERNEL_SIGN_UNPACK ||
         w.code == TWS_KERNEL_DISENTANGLED || w.code == TWS_KERNEL_DISENTANGLED_GRAD || w.code == TWS_KERNEL_PART ||
         w.code == TWS_KERNEL_CACHE_WRITE || w.code == TWS_KERNEL_CACHED_ATTENTION ||
+        w.code == TWS_KERNEL_LATENT_WRITE || w.code == TWS_KERNEL_LATENT_ATTENTION ||
         (w.code >= TWS_KERNEL_TOKEN_UNFOLD && w.code <= TWS_KERNEL_SPANS_GRAD) || operand_named(&x, "chosen") >= 0 ||
         operand_named(&x, "slots") >= 0 || operand_named(&x, "dslots") >= 0;
     const int64_t many = every ? x.info[poisoned].count : 1;

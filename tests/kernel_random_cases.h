@@ -205,10 +205,29 @@ static test_case random_case(int number) {
       c.flags = 0, c.dtype2 = c.dtype;
       memset(c.f, 0, sizeof c.f);
       c.d[6] = c.d[7] = 0;
+      c.flags = (uint32_t)draw(s, 30, 0, 1) * TWS_Q_KV;
+      if (c.kernel == TWS_KERNEL_CACHE_WRITE && draw(s, 33, 0, 1)) { /* the first few blocks of a table differ */
+        c.d[0] = draw(s, 34, 1, 2), c.d[6] = (c.d[5] + 1) / 2, c.d[7] = draw(s, 35, 4, 9), c.flags |= TWS_PAGED;
+      }
       if (c.kernel == TWS_KERNEL_CACHE_WRITE) break;
       c.d[7] = draw(s, 26, 0, 1) * draw(s, 27, 1, 150);
-      c.flags = (uint32_t)draw(s, 28, 0, 1) * TWS_ALIBI, c.f[1] = (double)draw(s, 29, 0, 1) * 12;
+      c.flags |= (uint32_t)draw(s, 28, 0, 1) * TWS_ALIBI, c.f[1] = (double)draw(s, 29, 0, 1) * 12;
+      if (draw(s, 31, 0, 1)) c.flags |= TWS_RELATIVE, c.f[3] = 8 * (double)draw(s, 32, 1, 4), c.f[4] = 100;
+      if (draw(s, 33, 0, 1)) c.flags |= TWS_PAGED, c.f[5] = (double)draw(s, 34, 1, 40), c.d[7] = draw(s, 35, 1, 300);
       break;
+    case TWS_KERNEL_LATENT_WRITE:
+    case TWS_KERNEL_LATENT_ATTENTION: {
+      const int64_t rope = 2 * draw(s, 20, 1, 9), rank = draw(s, 21, 1, 90), nope = draw(s, 22, 1, 40);
+      const int64_t seq = draw(s, 23, 1, 3), rows = draw(s, 24, seq, 150), texts = draw(s, 25, 1, 4);
+      const int64_t written[8] = {texts, seq, rank, rope, rows};
+      const int64_t read[8] = {texts, seq, draw(s, 26, 1, 5), nope, rope, draw(s, 27, 1, nope + rope), rank, rows};
+      memcpy(c.d, c.kernel == TWS_KERNEL_LATENT_WRITE ? written : read, sizeof c.d);
+      c.flags = 0, c.dtype2 = c.dtype;
+      memset(c.f, 0, sizeof c.f);
+      c.f[0] = 10000, c.f[1] = (double)draw(s, 28, 0, 3), c.f[2] = 1, c.f[3] = (double)draw(s, 29, 1, 5);
+      if (c.kernel == TWS_KERNEL_LATENT_ATTENTION) c.f[4] = 0.3;
+      break;
+    }
     case TWS_KERNEL_DEQUANTIZE:
       c.d[1] = 2 * draw(s, 20, 1, 40), c.d[0] = c.d[1] * (1 + c.d[0] % 90), c.d[2] = code_types[draw(s, 21, 0, 4)];
       break;

@@ -513,6 +513,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_CACHED_ATTENTION:
       oracle_cached_attention(w, a, o);
       break;
+    case TWS_KERNEL_LATENT_WRITE:
+      oracle_latent_write(w, o);
+      break;
+    case TWS_KERNEL_LATENT_ATTENTION:
+      oracle_latent_attention(w, o);
+      break;
     case TWS_KERNEL_DISENTANGLED:
     case TWS_KERNEL_DISENTANGLED_GRAD:
       oracle_disentangled(w, a, o, w->code == TWS_KERNEL_DISENTANGLED_GRAD);

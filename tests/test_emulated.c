@@ -301,6 +301,108 @@ START_TEST(described) {
 }
 END_TEST
 
+/* ---- generating ---- */
+
+/* Generates greedy tokens after two prompts of different lengths, on the device or on the host. */
+static cJSON *generated(int on_device, const char *model, const char *how) {
+  char weights[160];
+  snprintf(weights, sizeof weights, strstr(how, "--weights") ? "--init-from %s/%s.safetensors" : "--resume %s/run-%s",
+           folder, model);
+  setenv("TWINSPEED_MODULES", on_device ? modules : TWS_BUILD_DIR, 1);
+  command_result r = twinspeed("generate --quiet --json --temperature 0 -m %s/%s.json --prompts %s/prompts --seq 32 %s "
+                               "%s %s",
+                               folder, model, folder, on_device ? "--cluster dgx-h200" : "", weights, how);
+  ck_assert_msg(r.status == 0, "%s: %s", how, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_ptr_nonnull(json);
+  command_free(&r);
+  return json;
+}
+
+/* Trains a model and leaves its weights as a checkpoint and as a file. */
+static void learn(const char *model) {
+  double loss[MOST_STEPS];
+  char flags[512];
+  snprintf(flags, sizeof flags, "-m %s/%s.json --micro-batch 2 --steps 8 --save %s/run-%s", folder, model, folder,
+           model);
+  train(0, 1, flags, loss);
+  command_result r =
+      twinspeed("convert checkpoint --quiet %s/run-%s %s/%s.safetensors", folder, model, folder, model);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+}
+
+static void same_texts(const cJSON *a, const cJSON *b, double limit, const char *how) {
+  for (int t = 0; t < 2; t++) {
+    const cJSON *one = cJSON_GetArrayItem(member(a, "texts"), t), *other = cJSON_GetArrayItem(member(b, "texts"), t);
+    const int count = cJSON_GetArraySize(member(one, "tokens"));
+    ck_assert_int_eq(cJSON_GetArraySize(member(other, "tokens")), count);
+    for (int i = 0; i < count; i++) {
+      ck_assert_msg(cJSON_GetArrayItem(member(one, "tokens"), i)->valueint ==
+                        cJSON_GetArrayItem(member(other, "tokens"), i)->valueint,
+                    "%s: token %d of text %d", how, i, t);
+      const double x = cJSON_GetArrayItem(member(one, "log_probabilities"), i)->valuedouble;
+      const double y = cJSON_GetArrayItem(member(other, "log_probabilities"), i)->valuedouble;
+      ck_assert_msg(fabs(x - y) <= limit, "%s: token %d of text %d: %.9g, not %.9g", how, i, t, x, y);
+    }
+  }
+}
+
+/* The device generates the host's greedy tokens, its decode recorded as a graph or started kernel by kernel, with the
+ * cache in its arena, which has the predicted bytes. */
+START_TEST(generates) {
+  static const struct {
+    const char *model, *how;
+    double limit;
+  } cases[] = {{"gpt", "--tokens 12", 1e-4},
+               {"llama", "--tokens 12", 1e-4},
+               {"llama", "--tokens 8 --tp 2", 1e-4},
+               {"gpt", "--tokens 6 --pp 2 --batch 1", 1e-4},
+               {"llama", "--tokens 6 -n 2 --stage 3", 1e-4},
+               {"llama", "--tokens 8 --dtype bf16", 2e-2},
+               {"wide", "--tokens 8 --weights int4", 1e-4},
+               {"llama", "--tokens 8 --cache fp8", 1e-3},
+               {"gpt", "--tokens 8 --cache-block 4", 1e-4},
+               {"t5", "--tokens 6 --cache-block 4", 1e-4},
+               {"t5", "--tokens 6", 1e-4},
+               {"deepseek", "--tokens 6", 1e-4},
+               {"deepseek", "--tokens 4 --cache fp8", 1e-3},
+               {"gpt", "--tokens 3 --no-cache", 1e-4}};
+  static const char *const models[] = {"gpt", "llama", "wide", "t5", "deepseek"};
+  char path[96];
+  snprintf(path, sizeof path, "%s/prompts", folder);
+  write_text(path, "\"sea ship\"\n\"over the white night\"\n");
+  /* codes of weights share a scale by 64 of a row */
+  write_text(in_folder("wide.json"), "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_embd\":64,"
+                                     "\"n_layer\":1,\"n_head\":4}");
+  write_text(in_folder("t5.json"),
+             "{\"model_type\":\"t5\",\"vocab_size\":259,\"num_layers\":2,\"d_model\":32,\"d_kv\":12,"
+             "\"d_ff\":48,\"num_heads\":4,\"feed_forward_proj\":\"gated-gelu\"}");
+  write_text(in_folder("deepseek.json"),
+             "{\"model_type\":\"deepseek_v2\",\"vocab_size\":259,\"hidden_size\":32,\"intermediate_size\":48,"
+             "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"kv_lora_rank\":16,\"q_lora_rank\":null,"
+             "\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":8,\"v_head_dim\":8,\"n_routed_experts\":4,"
+             "\"num_experts_per_tok\":2,\"n_shared_experts\":1,\"moe_intermediate_size\":16,"
+             "\"first_k_dense_replace\":1,\"max_position_embeddings\":64}");
+  for (size_t i = 0; i < sizeof models / sizeof *models; i++) learn(models[i]);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    cJSON *host = generated(0, cases[i].model, cases[i].how), *device = generated(1, cases[i].model, cases[i].how);
+    same_texts(host, device, cases[i].limit, cases[i].how);
+    ck_assert_double_eq(number(device, "cache_bytes"), number(host, "cache_bytes"));
+    ck_assert_double_eq(number(device, "predicted_bytes"), number(device, "allocated_bytes"));
+    ck_assert_double_eq(number(device, "forward_tokens"), number(host, "forward_tokens"));
+    if (i < 3) {
+      setenv("TWINSPEED_CUDA_EAGER", "1", 1);
+      cJSON *eager = generated(1, cases[i].model, cases[i].how);
+      unsetenv("TWINSPEED_CUDA_EAGER");
+      same_texts(eager, device, 0, cases[i].how);
+      cJSON_Delete(eager);
+    }
+    cJSON_Delete(host), cJSON_Delete(device);
+  }
+}
+END_TEST
+
 int main(void) {
   if (access(TWS_BUILD_DIR "/emulated/twinspeed_cuda.so", R_OK) != 0) {
     fprintf(stderr, "the emulated device was not built: nothing to test\n");
@@ -319,7 +421,11 @@ int main(void) {
   tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
   tcase_add_loop_test(tests, described, 0, 9);
+  TCase *texts = tcase_create("generating");
+  tcase_set_timeout(texts, 300);
+  tcase_add_test(texts, generates);
   suite_add_tcase(suite, tests);
+  suite_add_tcase(suite, texts);
   SRunner *runner = srunner_create(suite);
   srunner_set_fork_status(runner, CK_NOFORK);
   srunner_run_all(runner, CK_NORMAL);

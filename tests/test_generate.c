@@ -132,6 +132,21 @@ static cJSON *answer(const char *rest) {
   return json;
 }
 
+/* Returns the answer of a command. */
+static cJSON *told_json(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static cJSON *told_json(const char *format, ...) {
+  char line[1024];
+  va_list list;
+  va_start(list, format);
+  vsnprintf(line, sizeof line, format, list);
+  va_end(list);
+  command_result r = twinspeed_to(command_scratch(), line);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-generation-1");
+  command_free(&r);
+  return json;
+}
+
 static void same_tokens(const cJSON *a, const cJSON *b) {
   const cJSON *one = member(a, "tokens"), *other = member(b, "tokens");
   ck_assert_int_eq(cJSON_GetArraySize(one), cJSON_GetArraySize(other));
@@ -169,6 +184,24 @@ START_TEST(prompts_of_a_file) {
     same_tokens(text, cJSON_GetArrayItem(member(batches, "texts"), i));
     cJSON_Delete(alone);
   }
+  /* in blocks of 8 positions each text has as many as it needs, in place of those of the longest one; also in batches
+   * */
+  snprintf(line, sizeof line, "--prompts %s --tokens 12 --seq 32 --cache-block 8", path);
+  cJSON *paged = answer(line);
+  const double position = number(all, "cache_bytes") / (4 * 28);
+  ck_assert_double_eq(number(paged, "cache_bytes"), 8 * (2 + 4 + 2 + 4) * position);
+  ck_assert_double_eq(number(paged, "predicted_bytes"), number(paged, "allocated_bytes"));
+  snprintf(line, sizeof line, "--prompts %s --tokens 12 --seq 32 --cache-block 8 --batch 3", path);
+  cJSON *apart = answer(line);
+  ck_assert_double_eq(number(apart, "cache_bytes"), 8 * (2 + 4 + 2) * position);
+  snprintf(line, sizeof line, "--prompts %s --tokens 12 --seq 32 --cache-block 5 --tp 2 -n 4", path);
+  cJSON *ranks = answer(line);
+  for (int i = 0; i < 4; i++) {
+    same_tokens(cJSON_GetArrayItem(member(all, "texts"), i), cJSON_GetArrayItem(member(paged, "texts"), i));
+    same_tokens(cJSON_GetArrayItem(member(all, "texts"), i), cJSON_GetArrayItem(member(apart, "texts"), i));
+    same_tokens(cJSON_GetArrayItem(member(all, "texts"), i), cJSON_GetArrayItem(member(ranks, "texts"), i));
+  }
+  cJSON_Delete(paged), cJSON_Delete(apart), cJSON_Delete(ranks);
   /* a text ends with the token that completes a stop text */
   const int stop = cJSON_GetArrayItem(member(cJSON_GetArrayItem(member(all, "texts"), 0), "tokens"), 4)->valueint;
   snprintf(line, sizeof line, "--prompt 'the ' --tokens 12 --seq 32 --stop '%c'", stop);
@@ -304,6 +337,50 @@ START_TEST(perplexity_of_few_bits) {
 }
 END_TEST
 
+/* An encoder-decoder reads the prompt once: its tokens are those of the path without a cache, for texts alone and in a
+ * batch, and for every division. Its cache has, for each layer of the decoder, the decoder's tokens and the source. */
+START_TEST(encoder_decoder) {
+  enum { LAYERS = 2, HEADS = 4, SIZE = 12, TOKENS = 7, LONGEST = 16 };
+  static const char *const how[] = {"--tp 2", "-n 2 --tp 1", "-n 2 --stage 3", "-n 1 --dtype bf16"};
+  static const char *const prompts[] = {"the ", "and the evening"};
+  char base[400], path[64], line[256];
+  snprintf(path, sizeof path, "%s/t5.json", folder);
+  write_text(path,
+             "{\"model_type\":\"t5\",\"vocab_size\":259,\"num_layers\":2,\"d_model\":32,\"d_kv\":12,\"d_ff\":48,"
+             "\"num_heads\":4,\"feed_forward_proj\":\"gated-gelu\"}");
+  command_result r = twinspeed(
+      "train -m %s --quiet --seq 32 --micro-batch 2 --accumulation 1 -n 1 --threads 1 --steps 20 --data %s --save "
+      "%s/t5",
+      path, text_path, folder);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  command_free(&r);
+  snprintf(base, sizeof base, "generate -m %s --quiet --threads 1 --resume %s/t5 --json --temperature 0 --seq 32", path,
+           folder);
+  snprintf(path, sizeof path, "%s/sources", folder);
+  write_text(path, "\"the \"\n\"and the evening\"\n");
+  cJSON *all = told_json("%s --tokens %d --prompts %s", base, TOKENS, path);
+  ck_assert(cJSON_IsTrue(member(all, "cache")));
+  ck_assert_int_eq(member(all, "forward_tokens")->valueint, 5 + LONGEST + 2 * TOKENS); /* sources have an end token */
+  ck_assert_double_eq(number(all, "predicted_bytes"), number(all, "allocated_bytes"));
+  ck_assert_double_eq(number(all, "cache_bytes"), 4.0 * 2 * LAYERS * 2 * HEADS * SIZE * (TOKENS + LONGEST));
+  for (int t = 0; t < 2; t++) {
+    snprintf(line, sizeof line, "--no-cache --prompt '%s'", prompts[t]);
+    cJSON *alone = told_json("%s --tokens %d %s", base, TOKENS, line);
+    ck_assert(cJSON_IsFalse(member(alone, "cache")));
+    same_tokens(cJSON_GetArrayItem(member(all, "texts"), t), alone);
+    cJSON_Delete(alone);
+  }
+  for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+    cJSON *divided = told_json("%s --tokens %d --prompts %s %s", base, TOKENS, path, how[i]);
+    ck_assert_double_eq(number(divided, "predicted_bytes"), number(divided, "allocated_bytes"));
+    for (int t = 0; t < 2 && i < 3; t++)
+      same_tokens(cJSON_GetArrayItem(member(all, "texts"), t), cJSON_GetArrayItem(member(divided, "texts"), t));
+    cJSON_Delete(divided);
+  }
+  cJSON_Delete(all);
+}
+END_TEST
+
 static void refused(int status, const char *words, const char *rest) {
   command_result r = twinspeed("generate -m tiny-gpt2 --quiet %s", rest);
   assert_one_error(&r, status, rest);
@@ -326,6 +403,7 @@ START_TEST(refusals) {
   refused(3, "--weights with --resume", "--resume x --prompt a --weights int8");
   refused(2, "no type of a cache is \"int8\"", "--init-from x --prompt a --cache int8");
   refused(2, "--cache with --no-cache", "--init-from x --prompt a --cache fp8 --no-cache");
+  refused(2, "--cache-block with --no-cache", "--init-from x --prompt a --cache-block 8 --no-cache");
   refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
   refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
@@ -355,6 +433,7 @@ int main(void) {
   tcase_add_test(tests, weights_of_few_bits);
   tcase_add_test(tests, perplexity_of_few_bits);
   tcase_add_test(tests, ranks_agree);
+  tcase_add_test(tests, encoder_decoder);
   tcase_add_test(tests, refusals);
   tcase_set_timeout(tests, 120);
   suite_add_tcase(suite, tests);

@@ -224,12 +224,15 @@ START_TEST(rows_hold_together) {
     const uint32_t step = (TWS_SANITIZED ? 7 : 1) * (takes_all() ? 1 : OF);
     for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 1229 * step)
       for (int types = 0; types < 9; ++types) {
+        /* sizes of a cache, and of its blocks and of biases, which are parameters of attention to it */
+        const int caches = strncmp(row->name, "cache", 5) == 0 || k == TWS_KERNEL_LATENT_ATTENTION;
+        const int tables = caches || strncmp(row->name, "attention", 9) == 0;
         const tws_work work = {.code = (uint8_t)k,
                                .dtype = (uint8_t)(types % 3),
                                .dtype2 = (uint8_t)(types / 3),
                                .flags = flags,
-                               .d = {12, 4, 8, 2, 3, strncmp(row->name, "cache", 5) == 0 ? 5 : 0, 0,
-                                     strncmp(row->name, "attention", 9) == 0 ? 4 : 0}};
+                               .d = {12, 4, 8, 2, 3, caches ? 5 : 0, caches ? 6 : 0, tables ? 4 : 0},
+                               .f = {0, 0, 0, caches ? 8 : 0, 0, caches ? 4 : 0}};
         check_work(&work);
       }
   }

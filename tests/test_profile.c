@@ -451,6 +451,45 @@ START_TEST(attention_by_shape) {
 }
 END_TEST
 
+/* Products of one row whose weights are read from memory at 10 GB/s, from one cache at 20 and from another at 40:
+ * between the measured numbers of bytes after which a weight is read again, seconds are interpolated in the logarithm;
+ * with fewer bytes they are those of the smaller cache, and with twice as many as the larger one those of memory.
+ * Products of more rows do not depend on that number. */
+START_TEST(weights_that_caches_hold) {
+  enum { MIB = 1 << 20 };
+  tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up");
+  tws_profile_builder_node(b, 1, 1e9, 0);
+  tws_profile_builder_peak(b, TWS_F32, 1e11);
+  tws_profile_builder_bandwidth(b, 1e10, 0);
+  static const double reread[] = {0, 16 * MIB, MIB}, rate[] = {10e9, 20e9, 40e9};
+  for (int64_t n = 32; n <= 256; n *= 2) {
+    const tws_work work = linear(TWS_KERNEL_LINEAR, 1, n, n), many = linear(TWS_KERNEL_LINEAR, 64, n, n);
+    for (int i = 0; i < 3; i++)
+      ck_assert_int_eq(
+          tws_profile_builder_rereading(b, &work, 1, 1, reread[i], 4.0 * (double)(n * n) / rate[i], NULL), TWS_OK);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &many, 1, 1, 1e-9 * (double)(n * n), NULL), TWS_OK);
+  }
+  const tws_work work = linear(TWS_KERNEL_LINEAR, 1, 128, 128), many = linear(TWS_KERNEL_LINEAR, 64, 128, 128);
+  ck_assert_int_eq(tws_profile_builder_rereading(b, &work, 1, 1, -1, 1, NULL), TWS_INVALID);
+  tws_profile *p = finish(b);
+  static const struct {
+    double bytes, rate;
+  } expected[] = {{0, 10e9},        {MIB, 40e9},
+                  {MIB / 2.0, 40e9}, {4 * MIB, 40e9 / M_SQRT2},
+                  {16 * MIB, 20e9}, {16 * M_SQRT2 * MIB, 20e9 / M_SQRT2},
+                  {32 * MIB, 10e9}, {1e12, 10e9}};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+    const double s = tws_kernel_seconds_rereading(p, &work, 1, 1, expected[i].bytes);
+    ck_assert_double_eq_tol(s * expected[i].rate / (4 * 128 * 128), 1, 1e-6);
+    ck_assert_double_eq(tws_kernel_seconds_rereading(p, &many, 1, 1, expected[i].bytes),
+                        tws_kernel_seconds(p, &many, 1, 1));
+  }
+  ck_assert_double_eq(tws_kernel_seconds_rereading(p, &work, 1, 1, 0), tws_kernel_seconds(p, &work, 1, 1));
+  tws_profile_destroy(p);
+}
+END_TEST
+
 START_TEST(round_trip) {
   tws_profile_builder *b = measured_machine(0.1);
   tws_error err;
@@ -663,6 +702,7 @@ int main(void) {
   tcase_add_test(test, two_in_one);
   tcase_add_test(test, costs_are_not_negative);
   tcase_add_test(test, attention_by_shape);
+  tcase_add_test(test, weights_that_caches_hold);
   tcase_add_test(test, round_trip);
   tcase_add_test(test, rings);
   tcase_add_test(test, measured_collectives);

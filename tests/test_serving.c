@@ -132,7 +132,12 @@ static void check_memory(const served *s, const tws_network *network) {
   for (uint32_t m = 0; m < network->module_count; m++) {
     const tws_module *a = &network->modules[m];
     const int64_t rows = a->window > 0 && a->window < LENGTH ? a->window : LENGTH;
-    if (a->type == TWS_MODULE_ATTENTION) cached += (uint64_t)(4 * TEXTS * 2 * a->kv_heads * a->head_size * rows);
+    if (a->type != TWS_MODULE_ATTENTION) continue;
+    /* of latent attention a token has a compressed row and the key that all heads share */
+    const tws_module *made = &network->modules[network->values[a->in[0]].producer];
+    const int64_t row = made->type == TWS_MODULE_LATENT ? made->latent->rank + made->latent->rope
+                                                        : 2 * (int64_t)a->kv_heads * a->head_size;
+    cached += (uint64_t)(4 * TEXTS * row * rows);
   }
   const tws_ledger_tier *tier = &ledger.tier[TWS_TIER_DEVICE];
   ck_assert_uint_eq(tier->arena_bytes, tws_executor_allocated(s->job.executor, TWS_TIER_DEVICE));

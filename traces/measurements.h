@@ -11,6 +11,7 @@
 typedef struct tws_kernel_sample {
   tws_work work;
   int threads, busy; /* busy: number of ranks that executed the work at the same time */
+  double reread_bytes; /* bytes after which the weight was read again; 0: more than caches hold */
   double seconds;    /* seconds of one execution: the lower quartile of the repetitions, as other load only lengthens
                       * them */
   double spread;     /* interquartile range of the repetitions divided by their median */

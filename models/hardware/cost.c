@@ -202,37 +202,82 @@ static double family_seconds(const tws_profile *profile, const tws_family *famil
   return seconds;
 }
 
-static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
-  tws_work one;
-  const double products = expert_products(profile, work, &one);
-  if (products > 0) { /* all products are one launch */
-    const double seconds = measured_seconds(profile, &one, threads, busy);
-    return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
-  }
-  /* Finds the family that matches best by kernel and variant, then by threads. Among families that match equally, those
-   * with the closest numbers of busy ranks below and above are used. */
-  const int like = tws_operator_of((tws_kernel)work->code)->like;
-  double best = INFINITY;
-  for (size_t i = 0; i < profile->family_count; i++) {
-    const tws_family *family = &profile->families[i];
-    double far = mismatch(family, work, like) + 0.1 * fabs(log((double)family->threads / threads));
-    if (far < best) best = far;
-  }
-  if (best >= INFINITY) return -1;
+/* The families that match a work best, among which seconds are interpolated. */
+typedef struct closest_families {
+  const tws_profile *profile;
+  const tws_work *work;
+  int like, threads, busy;
+  double far; /* smallest mismatch */
+} closest_families;
+
+static double mismatch_of(const closest_families *c, const tws_family *family) {
+  return mismatch(family, c->work, c->like) + 0.1 * fabs(log((double)family->threads / c->threads));
+}
+
+/* Returns the seconds by the families whose weights were read again after `reread_bytes` bytes, between those with the
+ * closest numbers of busy ranks below and above; -1: there is no such family. */
+static double seconds_when_busy(const closest_families *c, double reread_bytes) {
   const tws_family *below = NULL, *above = NULL;
-  for (size_t i = 0; i < profile->family_count; i++) {
-    const tws_family *family = &profile->families[i];
-    if (mismatch(family, work, like) + 0.1 * fabs(log((double)family->threads / threads)) > best + 1e-9) continue;
-    if (family->busy <= busy && (below == NULL || family->busy > below->busy)) below = family;
-    if (family->busy >= busy && (above == NULL || family->busy < above->busy)) above = family;
+  for (size_t i = 0; i < c->profile->family_count; i++) {
+    const tws_family *family = &c->profile->families[i];
+    if (fabs(family->reread_bytes - reread_bytes) > 0.5 || mismatch_of(c, family) > c->far + 1e-9) continue;
+    if (family->busy <= c->busy && (below == NULL || family->busy > below->busy)) below = family;
+    if (family->busy >= c->busy && (above == NULL || family->busy < above->busy)) above = family;
   }
   if (below == NULL) below = above;
   if (above == NULL) above = below;
-  double low = family_seconds(profile, below, work, threads);
+  if (below == NULL) return -1;
+  double low = family_seconds(c->profile, below, c->work, c->threads);
   if (below == above || below->busy == above->busy) return low;
-  double high = family_seconds(profile, above, work, threads);
-  double part = log((double)busy / below->busy) / log((double)above->busy / below->busy);
+  double high = family_seconds(c->profile, above, c->work, c->threads);
+  double part = log((double)c->busy / below->busy) / log((double)above->busy / below->busy);
   return low * pow(high / low, part);
+}
+
+/* Finds the closest measured numbers of bytes after which weights were read again, below and above a number; above is
+ * 0 for measurements in which caches held no weights. */
+static void closest_rereads(const closest_families *c, double bytes, double *below, double *above) {
+  double least = INFINITY;
+  int cold = 0;
+  *below = 0;
+  *above = INFINITY;
+  for (size_t i = 0; i < c->profile->family_count; i++) {
+    const tws_family *family = &c->profile->families[i];
+    if (mismatch_of(c, family) > c->far + 1e-9) continue;
+    if (!(family->reread_bytes > 0)) {
+      cold = 1;
+      continue;
+    }
+    least = fmin(least, family->reread_bytes);
+    if (family->reread_bytes <= bytes) *below = fmax(*below, family->reread_bytes);
+    if (family->reread_bytes >= bytes) *above = fmin(*above, family->reread_bytes);
+  }
+  if (*above >= INFINITY) *above = cold ? 0 : *below;
+  if (!(*below > 0)) *below = least < INFINITY ? least : 0; /* fewer bytes than were measured */
+}
+
+static double measured_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy,
+                               double reread_bytes) {
+  tws_work one;
+  const double products = expert_products(profile, work, &one);
+  if (products > 0) { /* all products are one launch */
+    const double seconds = measured_seconds(profile, &one, threads, busy, reread_bytes);
+    return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
+  }
+  /* Find the best match by kernel and variant, then by threads; of equal ones, those with the closest numbers of bytes
+   * that are read again and of busy ranks below and above. */
+  closest_families c = {profile, work, tws_operator_of((tws_kernel)work->code)->like, threads, busy, INFINITY};
+  for (size_t i = 0; i < profile->family_count; i++) c.far = fmin(c.far, mismatch_of(&c, &profile->families[i]));
+  if (c.far >= INFINITY) return -1;
+  const double cold = reread_bytes > 0 ? -1 : seconds_when_busy(&c, 0);
+  if (cold >= 0) return cold;
+  double below, above;
+  closest_rereads(&c, reread_bytes > 0 ? reread_bytes : INFINITY, &below, &above);
+  const double high_at = above > 0 ? above : profile->cold_bytes;
+  if (!(reread_bytes > 0) || reread_bytes >= high_at) return seconds_when_busy(&c, above);
+  const double low = seconds_when_busy(&c, below);
+  if (reread_bytes <= below || high_at <= below) return low;
+  return low * pow(seconds_when_busy(&c, above) / low, log(reread_bytes / below) / log(high_at / below));
 }
 
 /* ---- from published figures ---- */
@@ -459,7 +504,8 @@ static tws_work without_other(const tws_work *work, tws_work *other) {
   return alone;
 }
 
-static double kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
+static double kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy,
+                             double reread_bytes) {
   if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT) return 0;
   if (threads < 1 || profile->backend == TWS_BACKEND_CUDA) threads = 1;
   if (busy < 1 || profile->backend == TWS_BACKEND_CUDA) busy = 1;
@@ -467,23 +513,29 @@ static double kernel_seconds(const tws_profile *profile, const tws_work *work, i
   for (int i = 0; i < row->dims; i++) {
     if (work->d[i] < row->least[i]) return profile->launch_s; /* an empty work costs only its launch */
   }
-  double measured = profile->unfused && work->flags & FUSED ? -1 : measured_seconds(profile, work, threads, busy);
+  double measured =
+      profile->unfused && work->flags & FUSED ? -1 : measured_seconds(profile, work, threads, busy, reread_bytes);
   if (measured >= 0) return measured;
   double bandwidth = profile->bandwidth;
   if (profile->node_bandwidth > 0) bandwidth = fmin(bandwidth, profile->node_bandwidth / busy);
   bandwidth *= profile->bandwidth_efficiency;
   if (!(work->flags & FUSED)) return published_seconds(profile, work, threads, bandwidth);
   tws_work other, alone = without_other(work, &other);
-  double seconds = kernel_seconds(profile, &alone, threads, busy);
-  /* on a host, fusion saves nothing, since the data between both kernels are in caches; on a GPU it saves the second
-   * kernel's launch and the traffic between both */
+  double seconds = kernel_seconds(profile, &alone, threads, busy, reread_bytes);
+  /* on a GPU, fusion saves the second kernel's launch and the traffic between both kernels; on a host these data are in
+   * caches */
   if (profile->unfused || profile->backend == TWS_BACKEND_HOST)
-    return seconds + kernel_seconds(profile, &other, threads, busy);
+    return seconds + kernel_seconds(profile, &other, threads, busy, reread_bytes);
   return seconds + (tws_work_bytes(work) - tws_work_bytes(&alone)) / bandwidth;
 }
 
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy) {
-  const double seconds = kernel_seconds(profile, work, threads, busy);
+  return tws_kernel_seconds_rereading(profile, work, threads, busy, 0);
+}
+
+double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,
+                                    double reread_bytes) {
+  const double seconds = kernel_seconds(profile, work, threads, busy, reread_bytes);
   if (work->code >= TWS_KERNEL_COUNT) return seconds;
   const double factor = profile->correction.kernel[work->code];
   return seconds * (factor > 0 ? factor : 1) * tws_profile_scale(profile, tws_kernel_scale((tws_kernel)work->code));

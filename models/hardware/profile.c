@@ -124,7 +124,8 @@ static tws_family *find_family(tws_profile *profile, const tws_family *entry) {
     tws_family *f = &profile->families[i];
     if (f->work.code == entry->work.code && f->work.dtype == entry->work.dtype &&
         f->work.dtype2 == entry->work.dtype2 && f->work.flags == entry->work.flags && f->threads == entry->threads &&
-        f->busy == entry->busy && f->few_rows == entry->few_rows) {
+        f->busy == entry->busy && f->few_rows == entry->few_rows &&
+        !(f->reread_bytes < entry->reread_bytes || f->reread_bytes > entry->reread_bytes)) {
       return f;
     }
   }
@@ -182,17 +183,20 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
 }
 
 static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_error *err) {
-  static const char *const known[] = {"kernel", "dtype", "dtype2", "flags", "threads", "busy", "samples", NULL};
+  static const char *const known[] = {"kernel", "dtype",        "dtype2",  "flags", "threads",
+                                      "busy",   "reread_bytes", "samples", NULL};
   if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a kernel's entry must be an object");
   TWS_TRY(tws_json_only(json, item, known, err));
   int code = 0, dtype = 0, dtype2 = 0;
   int64_t threads = 1, busy = 1;
   uint32_t flags = 0;
+  double reread_bytes = 0;
   TWS_TRY(read_word(json, item, "kernel", kernel_word, TWS_KERNEL_COUNT, -1, &code, err));
   TWS_TRY(read_word(json, item, "dtype", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype, err));
   TWS_TRY(read_word(json, item, "dtype2", dtype_word, TWS_DTYPE_COUNT, TWS_F32, &dtype2, err));
   TWS_TRY(tws_json_int(json, item, "threads", 0, 1, 65536, 1, &threads, err));
   TWS_TRY(tws_json_int(json, item, "busy", 0, 1, 65536, 1, &busy, err));
+  TWS_TRY(tws_json_number(json, item, "reread_bytes", 0, 0, 1e18, 0, &reread_bytes, err));
   TWS_TRY(read_flags(json, item, &flags, err));
   const cJSON *list = NULL;
   TWS_TRY(read_child(json, item, "samples", 1, &list, err));
@@ -202,7 +206,9 @@ static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile
   tws_family entry = {
       .work = {.code = (uint8_t)code, .dtype = (uint8_t)dtype, .dtype2 = (uint8_t)dtype2, .flags = flags},
       .threads = (int)threads,
-      .busy = (int)busy};
+      .busy = (int)busy,
+      .reread_bytes = reread_bytes};
+  profile->cold_bytes = fmax(profile->cold_bytes, 2 * reread_bytes);
   tws_shape shape;
   entry.is_surface = tws_shape_of(&entry.work, &shape);
   if (entry.is_surface) entry.work.flags &= TWS_GELU | TWS_FP8;

@@ -74,6 +74,11 @@ int tws_profile_serial_streams(const tws_profile *profile);
 /* Returns the seconds of one compute operation on one device while `busy` devices of its node compute (1 for GPUs). On
  * a host, the rank has `threads` threads; if ranks share cores, the caller accounts for it. */
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy);
+/* As tws_kernel_seconds(), for a kernel that reads its weight again after all kernels together have read and written
+ * `reread_bytes` bytes (0: more than the caches hold). Products of few rows on a host (models/few_rows.h)
+ * are measured for several such numbers, between which seconds are interpolated in the logarithm of the bytes. */
+double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,
+                                    double reread_bytes);
 
 /* Returns the seconds of a collective among `ranks` ranks, `per_node` of them on each node, from the profile's measured
  * table if it has one for this number of ranks, else by the formulas below. bytes: size B of the whole tensor, as in

@@ -7,7 +7,7 @@
 typedef struct kernel_sample {
   tws_work work;
   int threads, busy;
-  double seconds;
+  double reread_bytes, seconds;
 } kernel_sample;
 typedef struct collective_sample {
   tws_collective collective; /* TWS_COLLECTIVE_COUNT: a point-to-point message */
@@ -101,7 +101,13 @@ static int is_usable(double value) {
 
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err) {
-  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT || threads < 1 || busy < 1 || !is_usable(seconds)) {
+  return tws_profile_builder_rereading(builder, work, threads, busy, 0, seconds, err);
+}
+
+tws_code tws_profile_builder_rereading(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
+                                       double reread_bytes, double seconds, tws_error *err) {
+  if (work->kind != 0 || work->code >= TWS_KERNEL_COUNT || threads < 1 || busy < 1 || !is_usable(seconds) ||
+      !(reread_bytes >= 0 && reread_bytes <= 1e18)) {
     return tws_fail(err, TWS_INVALID, NULL, "not a timed kernel: kind %d, code %d, %d threads, %d busy, %g s",
                     work->kind, work->code, threads, busy, seconds);
   }
@@ -115,7 +121,7 @@ tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work
       0) {
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
   }
-  builder->kernels[builder->kernel_count++] = (kernel_sample){*work, threads, busy, seconds};
+  builder->kernels[builder->kernel_count++] = (kernel_sample){*work, threads, busy, reread_bytes, seconds};
   return TWS_OK;
 }
 
@@ -198,7 +204,8 @@ static void add_flags(tws_text *out, uint32_t flags) {
 
 static int same_family(const kernel_sample *a, const kernel_sample *b) {
   return a->work.code == b->work.code && a->work.dtype == b->work.dtype && a->work.dtype2 == b->work.dtype2 &&
-         a->work.flags == b->work.flags && a->threads == b->threads && a->busy == b->busy;
+         a->work.flags == b->work.flags && a->threads == b->threads && a->busy == b->busy &&
+         !(a->reread_bytes < b->reread_bytes || a->reread_bytes > b->reread_bytes);
 }
 
 static void add_kernels(const tws_profile_builder *b, tws_text *out) {
@@ -212,7 +219,9 @@ static void add_kernels(const tws_profile_builder *b, tws_text *out) {
                  tws_kernel_name((tws_kernel)first->work.code), tws_dtype_name((tws_dtype)first->work.dtype),
                  tws_dtype_name((tws_dtype)first->work.dtype2));
     add_flags(out, first->work.flags);
-    tws_text_add(out, "], \"threads\": %d, \"busy\": %d, \"samples\": [", first->threads, first->busy);
+    tws_text_add(out, "], \"threads\": %d, \"busy\": %d, ", first->threads, first->busy);
+    if (first->reread_bytes > 0) tws_text_add(out, "\"reread_bytes\": %.17g, ", first->reread_bytes);
+    tws_text_add(out, "\"samples\": [");
     const char *comma = "";
     for (size_t j = i; j < b->kernel_count; j++) {
       if (!same_family(&b->kernels[j], first)) continue;

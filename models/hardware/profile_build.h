@@ -42,6 +42,10 @@ void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);
  * positive, and with TWS_MEMORY. */
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
                                     double seconds, tws_error *err);
+/* As tws_profile_builder_kernel(), for a kernel that read its weight again after `reread_bytes` bytes; 0: after more
+ * than the caches held. */
+tws_code tws_profile_builder_rereading(tws_profile_builder *builder, const tws_work *work, int threads, int busy,
+                                       double reread_bytes, double seconds, tws_error *err);
 /* Adds one timed collective among `ranks` ranks of one node; `bytes` is the size of the whole tensor, as in
  * tws_work.d[0]. */
 tws_code tws_profile_builder_collective(tws_profile_builder *builder, tws_collective collective, int ranks,

@@ -51,6 +51,7 @@ typedef struct tws_family {
   int threads, busy;
   int is_surface, accumulates; /* accumulates: 1: a kernel of some sample adds to its output */
   int few_rows;                /* 1: tws_has_few_rows() of all samples; 0: of none */
+  double reread_bytes;         /* bytes after which the weights were read again; 0: more than the caches hold */
   tws_curve curve;
   tws_surface surface;
   double (*points)[2]; /* pairs of bytes and seconds; used only while the file is read */
@@ -108,6 +109,7 @@ struct tws_profile {
   double added_bytes[TWS_KERNEL_COUNT];
   tws_family *families;
   size_t family_count;
+  double cold_bytes; /* twice the largest reread_bytes of a family: from there on caches hold no weights */
   tws_collective_table *collectives;
   size_t collective_count;
   tws_curve p2p;                         /* count 0: not measured */

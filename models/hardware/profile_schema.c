@@ -63,7 +63,9 @@ static const char schema[] =
     ",\"kernels\":" LIST(OBJECT("\"kernel\",\"samples\"",
       "\"kernel\":" WORD ",\"dtype\":" WORD ",\"dtype2\":" WORD ",\"flags\":" LIST(WORD)
       ",\"threads\":" INTEGER("1", "65536")
-      ",\"busy\":" INTEGER("1", "65536") ",\"samples\":" SAMPLES))
+      ",\"busy\":" INTEGER("1", "65536")
+    ",\"reread_bytes\":" NUMBER("0", "1e18", "after which weights were read again; 0 or absent: more than caches hold")
+    ",\"samples\":" SAMPLES))
     ",\"collectives\":" LIST(OBJECT("\"collective\",\"ranks\",\"samples\"",
       "\"collective\":" WORD ",\"ranks\":" INTEGER("2", "1048576") ",\"samples\":" SAMPLES))
     ",\"p2p\":" SAMPLES

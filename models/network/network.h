@@ -101,6 +101,9 @@ typedef enum tws_input_content {
   TWS_INPUT_CLASSES,   /* for a second loss the class of each sample, or an ignored one; int32 */
   TWS_INPUT_LENGTHS,   /* number of keys of each sample that are no padding, int32 */
   TWS_INPUT_STARTS,    /* inference: position of each sample's first token, int32 */
+  TWS_INPUT_COUNTS,    /* inference of an encoder-decoder: number of each sample's tokens for the decoder, int32 */
+  TWS_INPUT_ENDS,      /* inference of an encoder-decoder: position of the last token of each source, int32 */
+  TWS_INPUT_BLOCKS,    /* inference: the blocks of the cache that each sample's rows are in, int32 */
   TWS_INPUT_TYPES,     /* the segment of each token, int32 */
   TWS_INPUT_DOCUMENTS, /* for each token positions of the first token of its document and after its last token, int32 */
   TWS_INPUT_POSITIONS, /* the position of each token in its document, int32 */

@@ -5,9 +5,16 @@
 #include "models/kernel.h"
 #include "models/quantized.h"
 
+/* Returns 1 for a module on the rows of the source of an encoder-decoder. */
+static int is_of_source(const tws_network *n, const tws_module *m) {
+  const tws_value *value = &n->values[m->in[0]];
+  return n->objective == TWS_OBJECTIVE_PAIRS && value->row_dims > 1 && value->row[1].kind == TWS_DIM_SEQUENCE;
+}
+
 const char *tws_network_unserved(const tws_network *network, const char **module) {
   *module = network->name;
-  if (network->objective != TWS_OBJECTIVE_NEXT_TOKEN) return "it does not predict the next token";
+  const int pairs = network->objective == TWS_OBJECTIVE_PAIRS;
+  if (network->objective != TWS_OBJECTIVE_NEXT_TOKEN && !pairs) return "it does not predict the next token";
   if (tws_network_losses(network) != 1) return "it has several losses";
   if (tws_network_input_of(network, TWS_INPUT_DOCUMENTS) != TWS_NONE) return "its texts are packed documents";
   for (uint32_t i = 0; i < network->module_count; i++) {
@@ -15,9 +22,9 @@ const char *tws_network_unserved(const tws_network *network, const char **module
     *module = m->name;
     if (m->type == TWS_MODULE_TOKEN_UNFOLD) return "it is a convolution over tokens";
     if (m->type == TWS_MODULE_DISENTANGLED) return "it is disentangled attention";
-    if (m->type == TWS_MODULE_CROSS_ATTENTION) return "it attends to another sequence";
-    if (m->type == TWS_MODULE_ATTENTION && m->flags & TWS_BIDIRECTIONAL) return "tokens attend to later ones";
-    if (m->type == TWS_MODULE_ATTENTION && m->flags & TWS_RELATIVE) return "it has a table of relative positions";
+    if (m->type == TWS_MODULE_CROSS_ATTENTION && !pairs) return "it attends to another sequence";
+    if (m->type == TWS_MODULE_ATTENTION && m->flags & TWS_BIDIRECTIONAL && !is_of_source(network, m))
+      return "tokens attend to later ones";
   }
   return NULL;
 }
@@ -30,7 +37,8 @@ static uint32_t add_input(tws_network *n, const char *name, tws_input_content co
   tws_network_input *input = &n->input[n->input_count];
   *input = (tws_network_input){.name = name, .content = content, .dim = {SAMPLES}, .dims = 1};
   if (per_token) input->dim[input->dims++] = SEQUENCE;
-  if (numbers > 1) input->dim[input->dims++] = (tws_dim){.kind = TWS_DIM_FIXED, .size = numbers};
+  if (numbers > 1 || content == TWS_INPUT_BLOCKS)
+    input->dim[input->dims++] = (tws_dim){.kind = TWS_DIM_FIXED, .size = numbers};
   return n->input_count++;
 }
 
@@ -104,11 +112,19 @@ static tws_code copy_network(const tws_network *from, tws_network **out, tws_err
   return TWS_OK;
 }
 
-/* Marks the weights that only linear layers inside the network's layers use as quantized with this type of codes. */
+/* Returns 1 if a linear layer expands compressed rows of latent attention to keys and values. A decode does not run it:
+ * attention reads its weight. */
+static int expands_latent(const tws_network *n, const tws_module *m) {
+  for (uint32_t i = 0; i < n->module_count; i++)
+    if (n->modules[i].type == TWS_MODULE_LATENT && n->modules[i].in[2] == m->out[0]) return 1;
+  return 0;
+}
+
+/* Gives the weights that only linear layers of the network's layers have codes of this type. */
 static void code_weights(tws_network *n, uint8_t type) {
   for (uint32_t i = 0; i < n->module_count; i++) {
     const tws_module *m = &n->modules[i];
-    if (m->type != TWS_MODULE_LINEAR || m->layer < 0) continue;
+    if (m->type != TWS_MODULE_LINEAR || m->layer < 0 || expands_latent(n, m)) continue;
     n->params[m->param[0]].code_type = type;
     n->params[m->param[0]].frozen = 1;
   }
@@ -119,8 +135,8 @@ static void code_weights(tws_network *n, uint8_t type) {
     }
 }
 
-tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_codes, tws_network **out,
-                           tws_error *err) {
+tws_code tws_network_serve(const tws_network *network, tws_serving_part part, int weight_codes, int64_t blocks,
+                           tws_network **out, tws_error *err) {
   const char *module, *reason = tws_network_unserved(network, &module);
   uint32_t loss = 0;
   *out = NULL;
@@ -138,13 +154,19 @@ tws_code tws_network_serve(const tws_network *network, tws_serving_part part, in
   while (n->modules[loss].type != TWS_MODULE_LOSS) loss++;
   /* inference has no targets, so their input becomes the input of sequence lengths */
   tws_network_input *targets = &n->input[n->modules[loss].input[0]];
-  *targets = (tws_network_input){.name = "lengths", .content = TWS_INPUT_LENGTHS, .dim = {SAMPLES}, .dims = 1};
+  const int pairs = n->objective == TWS_OBJECTIVE_PAIRS; /* which have lengths of sources already */
+  *targets = (tws_network_input){.name = pairs ? "counts" : "lengths",
+                                 .content = pairs ? TWS_INPUT_COUNTS : TWS_INPUT_LENGTHS,
+                                 .dim = {SAMPLES},
+                                 .dims = 1};
   n->modules[loss].input[0] = TWS_NONE;
   add_input(n, "starts", TWS_INPUT_STARTS, 0, 1);
+  if (pairs) add_input(n, "ends of sources", TWS_INPUT_ENDS, 0, 1);
+  if (blocks > 0) add_input(n, "blocks of the cache", TWS_INPUT_BLOCKS, 0, (int)blocks);
   if (weight_codes != TWS_CODES_NONE) code_weights(n, (uint8_t)weight_codes);
   if (part == TWS_SERVING_TOKENS)
     place_tokens(n);
-  else
+  else if (!pairs) /* a prefill has one token of the decoder */
     pick_rows(n, head_input(n, loss));
   return TWS_OK;
 }

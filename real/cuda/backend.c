@@ -558,8 +558,6 @@ static tws_code cuda_run(tws_backend *backend, const tws_work *work, const tws_a
 /* Returns 1 for the works of tws_operands_supported(), except shapes that no kernel of this backend supports. */
 static int cuda_supports(const tws_work *work) {
   if (!tws_operands_supported(work)) return 0;
-  if (work->code == TWS_KERNEL_CACHE_WRITE || work->code == TWS_KERNEL_CACHED_ATTENTION)
-    return work->dtype2 != TWS_E4M3;
   if (work->code == TWS_KERNEL_ATTENTION || work->code == TWS_KERNEL_ATTENTION_GRAD) return work->d[4] <= 256;
   if (work->code == TWS_KERNEL_ROPE || work->code == TWS_KERNEL_ROPE_GRAD) return tws_rope_check(work, NULL) == TWS_OK;
   return 1;

@@ -7,20 +7,37 @@
 
 typedef struct cache_shape {
   int64_t batch, seq, heads, kv_heads, head, rows, window;
+  int64_t row, first;    /* heads of a row of qkv, and the number of the first one that is read */
+  int64_t block;         /* rows of a block of a cache in blocks; others: all rows of a sequence */
+  const int32_t *blocks; /* [sequence][block of its rows] which block of the cache it is; NULL: one for each sequence */
   const int32_t *starts, *lengths;
 } cache_shape;
 
 static cache_shape cache_shape_of(const tws_host_call *call, int starts) {
   const int64_t *d = call->work->d;
-  return (cache_shape){d[0],
-                       d[1],
-                       d[2],
-                       d[3],
-                       d[4],
-                       d[5],
-                       call->work->code == TWS_KERNEL_CACHED_ATTENTION ? d[7] : 0,
-                       call->operand[starts],
-                       call->operand[starts + 1]};
+  const int reads = call->work->code == TWS_KERNEL_CACHED_ATTENTION, alone = (call->work->flags & TWS_Q_KV) != 0;
+  const int paged = (call->work->flags & TWS_PAGED) != 0;
+  return (cache_shape){.batch = d[0],
+                       .seq = d[1],
+                       .heads = d[2],
+                       .kv_heads = d[3],
+                       .head = d[4],
+                       .rows = d[5],
+                       .window = reads && !paged ? d[7] : 0,
+                       .block = !paged ? d[5] : reads ? (int64_t)call->work->f[5] : d[6],
+                       .blocks = paged ? call->operand[call->count - 1] : NULL,
+                       .row = (reads || !alone ? d[2] : 0) + (reads && alone ? 0 : 2 * d[3]),
+                       .first = reads || alone ? 0 : d[2],
+                       .starts = call->operand[starts],
+                       .lengths = call->operand[starts + 1]};
+}
+
+/* Returns the number of the row of a position of a sequence, among rows of all heads of the cache; head: a key head, or
+ * kv_heads plus a value head. */
+static int64_t row_of(const cache_shape *s, int64_t b, int64_t head, int64_t position) {
+  const int64_t row = position % s->rows, each = (s->rows + s->block - 1) / s->block;
+  const int64_t block = s->blocks ? s->blocks[b * each + row / s->block] : b;
+  return (block * 2 * s->kv_heads + head) * s->block + row % s->block;
 }
 
 /* Returns the number of new tokens of a sequence. */
@@ -45,8 +62,8 @@ static void cache_write_task(void *arg, int thread, int threads) {
   for (int64_t i = r.begin; i < r.end; ++i) {
     const int64_t b = i / kv, h = i % kv, count = tokens_of(&s, b), first = count > s.rows ? count - s.rows : 0;
     for (int64_t t = first; t < count; ++t) {
-      const int64_t from = (b * s.seq + t) * (s.heads + kv) + s.heads + h;
-      const int64_t to = i * s.rows + (s.starts[b] + t) % s.rows;
+      const int64_t from = (b * s.seq + t) * s.row + s.first + h;
+      const int64_t to = row_of(&s, b, h, s.starts[b] + t);
       if (call->dtype[3] == TWS_E4M3)
         write_codes(call->dtype[0], call->operand[0], from * s.head, s.head, (uint8_t *)call->operand[3] + to * s.head);
       else
@@ -73,7 +90,8 @@ typedef struct cached_queries {
   int64_t count, width; /* number of query heads; elements of a head, rounded up to whole vectors */
   float query[GROUP][MOST_HEAD], sum[GROUP][MOST_HEAD], score[GROUP][KEYS_AT_ONCE];
   float largest[GROUP], total[GROUP], slope[GROUP];
-  float meaning[256]; /* value of each 8-bit code, for a cache in e4m3 */
+  int64_t first_head; /* number of the first query head */
+  float meaning[256]; /* of a cache in e4m3: the number of each code */
 } cached_queries;
 
 /* Reads a row of a cache in e4m3 or another type. `out` has room for whole vectors. */
@@ -120,13 +138,23 @@ VECTOR_INLINE void add_value(tws_dtype T, const void *cache, int64_t first, int6
   }
 }
 
+/* Adds biases of a table by distance to the scores of `count` keys, the first of which is `distance` before the query.
+ * */
+static void add_biases(const tws_host_call *call, const cache_shape *s, const tws_attention_form *f, cached_queries *q,
+                       int64_t count, int64_t distance) {
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t row = tws_attention_bucket(f, k - distance) * s->heads + q->first_head;
+    for (int64_t h = 0; h < q->count; ++h)
+      FOR_TYPE(call->dtype[5], T, q->score[h][k] += v_get(T, call->operand[5], row + h, 1)[0]);
+  }
+}
+
 /* Turns the scores of `count` keys into exponentials relative to the largest score so far. `distance`: of the first of
  * these keys from the query. */
-static void exponentials(cached_queries *q, int64_t count, int64_t distance, float cap) {
+static void exponentials(cached_queries *q, int64_t count, int64_t distance) {
   for (int64_t h = 0; h < q->count; ++h) {
     float *score = q->score[h], largest = q->largest[h];
     for (int64_t k = 0; k < count; ++k) {
-      if (cap != 0) score[k] = cap * tanhf(score[k] / cap);
       score[k] -= q->slope[h] * (float)(distance - k);
       if (score[k] > largest) largest = score[k];
     }
@@ -141,19 +169,21 @@ static void exponentials(cached_queries *q, int64_t count, int64_t distance, flo
 /* Attends with some query heads of token t of sequence b. */
 static void attend(const tws_host_call *call, const cache_shape *s, const tws_attention_form *f, int64_t b, int64_t t,
                    int64_t kv_head, cached_queries *q) {
-  const int64_t position = s->starts[b] + t, keys = (b * 2 * s->kv_heads + kv_head) * s->rows;
-  const int64_t values = keys + s->kv_heads * s->rows;
+  const int64_t position = s->starts[b] + t, value_head = s->kv_heads + kv_head;
   const int64_t most = s->window > 0 && s->window < s->rows ? s->window : s->rows;
   const int64_t first = position + 1 > most ? position + 1 - most : 0;
   for (int64_t begin = first; begin <= position; begin += KEYS_AT_ONCE) {
     const int64_t count = position + 1 - begin < KEYS_AT_ONCE ? position + 1 - begin : KEYS_AT_ONCE;
     FOR_CACHE_TYPE(call->dtype[1], T,
                    for (int64_t k = 0; k < count; ++k)
-                       score_key(T, call->operand[1], (keys + (begin + k) % s->rows) * s->head, s->head, q, k));
-    exponentials(q, count, position - begin, f->cap);
+                       score_key(T, call->operand[1], row_of(s, b, kv_head, begin + k) * s->head, s->head, q, k));
+    for (int64_t h = 0; f->cap != 0 && h < q->count; ++h)
+      for (int64_t k = 0; k < count; ++k) q->score[h][k] = f->cap * tanhf(q->score[h][k] / f->cap);
+    if (f->buckets > 0) add_biases(call, s, f, q, count, position - begin);
+    exponentials(q, count, position - begin);
     FOR_CACHE_TYPE(call->dtype[1], T,
                    for (int64_t k = 0; k < count; ++k)
-                       add_value(T, call->operand[1], (values + (begin + k) % s->rows) * s->head, s->head, q, k));
+                       add_value(T, call->operand[1], row_of(s, b, value_head, begin + k) * s->head, s->head, q, k));
   }
 }
 
@@ -163,6 +193,8 @@ static tws_attention_form form_of(const tws_host_call *call) {
                               .scale = f[0] != 0 ? (float)f[0] : 1.0F / sqrtf((float)call->work->d[4]),
                               .cap = (float)f[1],
                               .slope = f[2] != 0 ? (float)f[2] : 1,
+                              .buckets = call->work->flags & TWS_RELATIVE ? (int64_t)f[3] : 0,
+                              .max_distance = (int64_t)f[4],
                               .first_head = (int64_t)call->argument[0],
                               .heads = call->argument[1] > 0 ? (int64_t)call->argument[1] : call->work->d[2]};
 }
@@ -171,7 +203,7 @@ static void cached_attention_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   const cache_shape s = cache_shape_of(call, 2);
   const tws_attention_form form = form_of(call);
-  const int64_t group = s.heads / s.kv_heads, row = (s.heads + 2 * s.kv_heads) * s.head;
+  const int64_t group = s.heads / s.kv_heads, row = s.row * s.head;
   const host_range r = share(s.batch * s.kv_heads, 1, thread, threads);
   cached_queries q = {.width = (s.head + LANES - 1) / LANES * LANES};
   for (int code = 0; code < 256 && call->dtype[1] == TWS_E4M3; ++code) q.meaning[code] = tws_from_e4m3((uint8_t)code);
@@ -181,6 +213,7 @@ static void cached_attention_task(void *arg, int thread, int threads) {
         const int64_t b = i / s.kv_heads, h = i % s.kv_heads * group + g;
         const int64_t in = (b * s.seq + t) * row + h * s.head, out = ((b * s.seq + t) * s.heads + h) * s.head;
         q.count = group - g < GROUP ? group - g : GROUP;
+        q.first_head = h;
         for (int64_t k = 0; k < q.count; ++k) {
           memset(q.sum[k], 0, sizeof q.sum[k]);
           memset(q.query[k], 0, sizeof q.query[k]);
