@@ -21,7 +21,7 @@
 namespace {
 
 enum { HOST_PAGE = 4096, DEVICE_PAGE = 2 << 20, CONTEXT = 512 << 20, ALIGNMENT = 256 };
-enum { BEFORE = 0xFF, BEHIND = 0xA5, LARGE = 128 << 10, WORKSPACE = 32 << 20, STEP = 8 << 20, FILLED = 256 << 10 };
+enum { BEFORE = 0xFF, BEHIND = 0xA5, LARGE = 128 << 10, WORKSPACE = 32 << 20, STEP = 64 << 20, FILLED = 256 << 10 };
 const size_t TOTAL = (size_t)80 << 30;
 
 uint32_t random_state = 1;
@@ -143,9 +143,9 @@ void call_host(cudaHostFn_t function, void *user) {
 }
 
 /* Reserves an allocation's addresses, with guards before and after it. From some size on its memory consists of huge
- * pages, since open_memory() takes as long as there are pages; of a workspace few are used. */
+ * pages, since open_memory() takes as long as there are pages. */
 bool reserve(Allocation *a) {
-  const size_t page = a->rounded >= LARGE && a->rounded < WORKSPACE ? DEVICE_PAGE : HOST_PAGE;
+  const size_t page = a->rounded >= LARGE ? DEVICE_PAGE : HOST_PAGE;
   a->inside = (a->rounded + page - 1) / page * page;
   a->mapped = a->inside + page + HOST_PAGE;
   void *map = mmap(nullptr, a->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
