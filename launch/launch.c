@@ -592,8 +592,7 @@ static double finish_s(const job *j) {
   return j->remote ? notice_s : patience_s;
 }
 
-/* Called when all ranks have ended successfully and only mpirun is still running: ends mpirun if it misses its
- * deadline. */
+/* Called when all ranks have ended successfully, but mpirun has not: ends mpirun after its deadline. */
 static void finish(job *j) {
   int done = 0;
   for (int r = 0; r < j->options->ranks; r++) done += j->peers[r].said_end;
