@@ -236,8 +236,8 @@ START_TEST(waits_of_the_device) {
 }
 END_TEST
 
-/* A configuration with intervals of measured length is accepted without a warning; predictions assume the usual interval
- * and say so. The device measures while it would wait for copies of gradients, so the step takes no longer. */
+/* A configuration with intervals of measured length is accepted without a warning; predictions assume the usual
+ * interval and say so. The device measures while it would wait for copies of gradients, so the step takes no longer. */
 START_TEST(measured_intervals) {
   static const char *const intervals[] = {"\"auto\"", "4"};
   double step_s[2], exposed_s[2];
