@@ -44,11 +44,11 @@ enum { TWS_STATE_BLOCK = 256 };
 #define TWS_ZENFLOW_STAGED "staged gradients"
 #define TWS_ZENFLOW_STAGED_METRICS "staged metrics"
 /* The names of the state entries for intervals of measured length (plan/zenflow.c): of each measured matrix the sums of
- * |gradient| over all columns and over selected ones, in the last step; and what the engine keeps about the interval
- * (real/late_updates.c). */
+ * |gradient| over all columns and over selected ones, in the last step, each in as many parts; and what the engine
+ * keeps about the interval (real/late_updates.c). */
 #define TWS_ZENFLOW_SIZES "sizes of gradients"
 #define TWS_ZENFLOW_INTERVAL "measured interval"
-enum { TWS_INTERVAL_VALUES = 6 }; /* elements of the latter before those for the matrices, which are as many as sizes */
+enum { TWS_INTERVAL_VALUES = 6 }; /* elements of the latter before its elements for each sum */
 /* The names of the state entries for the scalars of the host's update that an OVERLAP computes (plan/zenflow.c). */
 #define TWS_OVERLAPPED_HYPER "overlapped hyperparameters"
 #define TWS_OVERLAPPED_METRICS "overlapped metrics"

@@ -55,8 +55,9 @@ static void place_piece(const tws_lower *l, tws_columns_segment *p) {
   p->rows = (p->first + p->count + p->columns - 1) / p->columns;
 }
 
-/* The sizes of a matrix: its sums of |gradient| over all columns, and over the selected ones. */
-enum { SIZES = 2 };
+/* The sizes of a matrix: its sums of |gradient| over all columns, and over the selected ones. Each sum has PARTS parts,
+ * which the engine adds up: a device adds thousands of norms faster to several sums than to one. */
+enum { SIZES = 2, PARTS = 32 };
 
 /* Returns 1 for a matrix with selected and other columns, whose gradients can be compared. */
 static int is_measured(const tws_columns_segment *p) {
@@ -83,7 +84,7 @@ static void list_pieces(tws_lower *l) {
                                  .compact = z->compact_elements,
                                  .sizes = z->sized};
       place_piece(l, p);
-      if (is_measured(p)) z->sized += SIZES;
+      if (is_measured(p)) z->sized += SIZES * PARTS;
       z->listed += (uint64_t)chosen;
       z->normed += (uint64_t)columns;
       z->compact_elements += (uint64_t)(p->rows * chosen);
@@ -119,7 +120,7 @@ static void add_sizes(tws_lower *l) {
                                  .everywhere = 1,
                                  .elements = z->sized};
   z->sizes = tws_builder_state(&l->b, &entry);
-  tws_delayed_scalar(l, TWS_ZENFLOW_INTERVAL, TWS_F64, TWS_INTERVAL_VALUES + z->sized);
+  tws_delayed_scalar(l, TWS_ZENFLOW_INTERVAL, TWS_F64, TWS_INTERVAL_VALUES + z->sized / PARTS);
 }
 
 void tws_zenflow_begin(tws_lower *l, uint64_t kept) {
@@ -256,12 +257,13 @@ static void update_columns(tws_lower *l) {
 
 /* ---- sizes of gradients ---- */
 
-/* Emits the sum of `count` norms, which becomes one element of the sizes. */
+/* Emits the parts of the sum of norms, from element `size` of the sizes on: part i is the sum of every PARTS-th norm
+ * from norm i on, as if the norms were a matrix of PARTS columns. */
 static void add_up(tws_lower *l, tws_operand norms, uint64_t size) {
   tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, TWS_F32, 0);
   work.d[0] = (int64_t)norms.count;
-  work.d[1] = 1;
-  const tws_operand operands[2] = {norms, tws_write(l->columns.sizes, size, 1)};
+  work.d[1] = PARTS;
+  const tws_operand operands[2] = {norms, tws_write(l->columns.sizes, size, PARTS)};
   if (l->b.failed == TWS_OK)
     tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{0}}, operands, 2);
 }
@@ -281,7 +283,7 @@ static void measure_matrix(tws_lower *l, const tws_columns_segment *p, uint32_t 
   const tws_columns_segment row = {
       .columns = p->columns, .chosen = p->chosen, .rows = 1, .count = p->columns, .list = p->list, .compact = p->list};
   move(l, &row, tws_read(norms, p->norms, columns), z->held, selected, 0);
-  add_up(l, tws_read(selected, p->list, chosen), p->sizes + 1);
+  add_up(l, tws_read(selected, p->list, chosen), p->sizes + PARTS);
 }
 
 /* Emits the sizes of the gradients of all measured matrices, over all ranks, for the engine. */

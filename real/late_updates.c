@@ -39,11 +39,25 @@ static tws_interval given_interval(const tws_config *config, int64_t step) {
                         .selects = behind % tws_zenflow_select_interval(config) == 0};
 }
 
+/* The sizes of one step's gradients (TWS_ZENFLOW_SIZES): for each matrix a sum over all columns and one over the
+ * selected ones, each in `parts` parts. count: number of these sums. */
+typedef struct sizes_read {
+  float *values;
+  uint64_t count, parts;
+} sizes_read;
+
+static double size_of(const sizes_read *sizes, uint64_t i) {
+  double sum = 0;
+  for (uint64_t k = 0; k < sizes->parts; k++) sum += (double)sizes->values[i * sizes->parts + k];
+  return sum;
+}
+
 /* Adds the sizes of one step's gradients, multiplied by the clipping coefficient, to the sums of the interval. */
-static void add_sizes(double *kept, const float *sizes, uint64_t count, double clip) {
-  for (uint64_t i = 0; i < count; i += 2) {
-    kept[TWS_INTERVAL_VALUES + i] += clip * ((double)sizes[i] - (double)sizes[i + 1]);
-    kept[TWS_INTERVAL_VALUES + i + 1] += clip * (double)sizes[i + 1];
+static void add_sizes(double *kept, const sizes_read *sizes, double clip) {
+  for (uint64_t i = 0; i < sizes->count; i += 2) {
+    const double all = size_of(sizes, i), selected = size_of(sizes, i + 1);
+    kept[TWS_INTERVAL_VALUES + i] += clip * (all - selected);
+    kept[TWS_INTERVAL_VALUES + i + 1] += clip * selected;
   }
   kept[MEASURED]++;
 }
@@ -81,7 +95,7 @@ static void begin_interval(double *kept, uint64_t count) {
 }
 
 /* Adds a step to the kept values and returns the interval that ends with it. */
-static tws_interval add_step(const tws_training *t, double *kept, const float *sizes, uint64_t count, double clip) {
+static tws_interval add_step(const tws_training *t, double *kept, const sizes_read *sizes, double clip) {
   const int64_t step = t->counters->steps;
   const tws_interval given = given_interval(t->config, step);
   const int warms_up = step <= tws_zenflow_warm_up(t->config);
@@ -89,14 +103,14 @@ static tws_interval add_step(const tws_training *t, double *kept, const float *s
   if (warms_up || kept[UPDATES] == 0) kept[UPDATES] = (double)(given.update - (given.steps > 0));
   kept[STEPS]++;
   kept[SELECTED_STEPS]++;
-  if (!warms_up && !t->skipped) add_sizes(kept, sizes, count, clip);
-  if (!warms_up && !ends_interval(t, kept, count)) return (tws_interval){0};
+  if (!warms_up && !t->skipped) add_sizes(kept, sizes, clip);
+  if (!warms_up && !ends_interval(t, kept, sizes->count)) return (tws_interval){0};
   kept[UPDATES]++;
   kept[SELECTED_UPDATES]++;
   kept[SELECTS] = warms_up ? given.selects : selects_columns(t, kept);
   const tws_interval ended = {
       .steps = (int64_t)kept[STEPS], .update = (int64_t)kept[UPDATES], .selects = kept[SELECTS] != 0};
-  begin_interval(kept, count);
+  begin_interval(kept, sizes->count);
   return ended;
 }
 
@@ -109,20 +123,21 @@ static uint32_t kept_buffer(const tws_training *t) {
 
 /* Sets t->interval from the sizes of the step's gradients, which each rank reads. */
 static tws_code measure_interval(tws_training *t, uint32_t buffer, double clip, tws_error *err) {
-  const uint64_t values = t->plan->buffers[buffer].elements, count = values - TWS_INTERVAL_VALUES;
+  const uint32_t from = tws_training_buffer(t->plan, TWS_ZENFLOW_SIZES);
+  const uint64_t values = t->plan->buffers[buffer].elements, read = t->plan->buffers[from].elements;
   double *kept = tws_calloc(values, sizeof *kept);
-  float *sizes = tws_calloc(count, sizeof *sizes);
-  tws_code code = kept && sizes ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the sizes of gradients");
+  sizes_read sizes = {.values = tws_calloc(read, sizeof *sizes.values), .count = values - TWS_INTERVAL_VALUES};
+  sizes.parts = read / sizes.count;
+  tws_code code =
+      kept && sizes.values ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the sizes of gradients");
   if (code == TWS_OK) code = tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, 0, kept, values, err);
-  if (code == TWS_OK)
-    code = tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, tws_training_buffer(t->plan, TWS_ZENFLOW_SIZES), 0, sizes,
-                            count, err);
+  if (code == TWS_OK) code = tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, from, 0, sizes.values, read, err);
   if (code == TWS_OK) {
-    t->interval = add_step(t, kept, sizes, count, clip);
+    t->interval = add_step(t, kept, &sizes, clip);
     code = tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, 0, kept, values, err);
   }
   tws_free(kept);
-  tws_free(sizes);
+  tws_free(sizes.values);
   if (code == TWS_OK && t->interval.steps > 0 && t->rank == 0)
     tws_log_write(t->options->log, TWS_LOG_DEBUG,
                   "step %" PRId64 ": update %" PRId64 " of the host, of %" PRId64 " step%s%s", t->counters->steps,

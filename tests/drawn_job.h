@@ -80,7 +80,7 @@ static void update_in_two_parts(uint64_t seed, tws_config *c) {
   if (c->tensor_ranks > 1 || c->pipeline_stages > 1 || c->bf16_masters || !c->zero.offload_optimizer) return;
   c->zenflow.on = 1;
   c->zenflow.topk_ratio = 0.1 + (double)draw(seed, 637, 5) / 10;
-  c->zenflow.update_interval = 2;
+  c->zenflow.update_interval = draw(seed, 638, 2) ? 2 : 0; /* 0: measured */
   c->zenflow.select_interval = 4;
   c->zenflow.warm_up = 1;
   c->zero.offload_optimizer = 1;
