@@ -115,7 +115,7 @@ START_TEST(steps_are_those_of_the_program) {
     snprintf(memory, sizeof memory, "%s-memory", jobs[i].name);
     snprintf(program, sizeof program, "%s-program", jobs[i].name);
     command_result r = twinspeed(
-        "train --quiet -m %s -c %s/%s.json --seq 32 -n %d --threads 1 --data %s --steps %d "
+        "train --quiet -m %s -c %s/%s.json --seq 32 -n %d --data %s --steps %d "
         "--save %s/%s",
         jobs[i].model, folder, jobs[i].name, ranks, text_path, TRAINED, folder, program);
     ck_assert_msg(r.status == 0, "%s: %s%s", jobs[i].name, r.out, r.err);

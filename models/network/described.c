@@ -7,19 +7,6 @@
 
 static const char form_hint[] = "docs/networks.md says how a network is written down";
 
-static int find_module(const tws_described *d, const char *name) {
-  for (int i = d->count - 1; i >= 0; i--)
-    if (strcmp(d->modules[i].name, name) == 0) return i;
-  return TWS_DESCRIBED_INPUT;
-}
-
-int tws_described_named(const tws_described *d, const char *prefix, const char *name) {
-  char full[256];
-  snprintf(full, sizeof full, "%s%s", prefix, name);
-  const int own = find_module(d, full);
-  return own >= 0 ? own : find_module(d, name);
-}
-
 /* Finds a name first among the modules of the same block, which have its prefix, and then among all earlier ones. */
 static tws_code resolve(tws_described *d, const char *prefix, const cJSON *reference, int *out, tws_error *err) {
   const tws_json *json = d->b->json;
@@ -66,7 +53,7 @@ static tws_code read_name(tws_described *d, tws_described_module *m, const char 
   if (name && (!*name || strlen(name) > 80 || strcmp(name, "input") == 0))
     return tws_json_fail(d->b->json, m->item, err, "another name", "\"%.40s\" is no name for a module", name);
   m->name = name ? tws_build_name(d->b, "%s%s", prefix, name) : tws_build_name(d->b, "%s%d", prefix, number);
-  if (find_module(d, m->name) < 0) return TWS_OK;
+  if (tws_described_named(d, "", m->name) < 0) return TWS_OK;
   return tws_json_fail(d->b->json, m->item, err, "every module has a name of its own", "two modules have the name %s",
                        m->name);
 }
