@@ -231,12 +231,15 @@ static tws_code plane_cases(tws_dtype dtype, const model_scale *scale, int64_t t
 
 /* Adds the kernels of losses over tokens x (padded) vocabulary, or over a vocabulary-parallel shard of it. */
 static tws_code loss_cases(tws_dtype dtype, int64_t tokens, int64_t width, tws_case_list *list, tws_error *err) {
+  static const tws_kernel kernels[] = {TWS_KERNEL_CROSS_ENTROPY, TWS_KERNEL_VOCABULARY_STATS,
+                                       TWS_KERNEL_VOCABULARY_LOSS, TWS_KERNEL_BINARY_CROSS_ENTROPY,
+                                       TWS_KERNEL_MEAN_SQUARED_ERROR};
   const int64_t ranks = 2;
-  for (int kernel = TWS_KERNEL_CROSS_ENTROPY; kernel <= TWS_KERNEL_VOCABULARY_LOSS; kernel++) {
-    tws_work loss = start_case((tws_kernel)kernel, dtype);
+  for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+    tws_work loss = start_case(kernels[i], dtype);
     loss.d[0] = tokens;
     loss.d[1] = loss.d[2] = width;
-    if (kernel == TWS_KERNEL_VOCABULARY_LOSS) loss.d[3] = ranks;
+    if (kernels[i] == TWS_KERNEL_VOCABULARY_LOSS) loss.d[3] = ranks;
     TWS_TRY(tws_case_add(list, &loss, err));
   }
   return TWS_OK;
