@@ -117,7 +117,8 @@ START_TEST(fp16_trains) {
       worst = fmax(worst, apart);
     }
   }
-  ck_assert(norm_beside_float < 0.02 && worst_norm < 0.02);
+  ck_assert_msg(norm_beside_float < 0.02 && worst_norm < 0.02,
+                "norms differ by %.2g from float32, by %.2g between divisions", norm_beside_float, worst_norm);
   printf("fp16: losses differ by %.2g from float32, by %.2g between divisions; norms by %.2g, %.2g\n", beside_float,
          worst, norm_beside_float, worst_norm);
 }
