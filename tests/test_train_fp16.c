@@ -25,6 +25,13 @@ static const char *const half_modes[HALF_MODES] = {
     "\"fp16\":{\"enabled\":true,\"loss_scale\":512.0},\"data_types\":{\"grad_accum_dtype\":\"fp32\"}",
     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":27,\"hysteresis\":1}"};
 
+/* A learning rate at which the gradient shrinks from step to step. With that of the other suites the norm of GPT-2's
+ * gradient grows twenty times in one step and shrinks again: there, differences of 1e-5 grow to 2e-2 by themselves. */
+static const char steady[] =
+    "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"lr\":0.001,\"weight_decay\":0.1}},\"gradient_clipping\":1.0,"
+    "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup_num_steps\":5,\"warmup_max_lr\":0.001}},"
+    "\"train_batch_size\":8";
+
 static void half_name(const combination *c, int mode, char *name, size_t size) {
   snprintf(name, size, "half%d-mode%d", (int)(c - halves), mode);
 }
@@ -40,10 +47,10 @@ static void run_halves(int k) {
   int count = 0;
   for (int i = 0; k == 0 && i < MODELS; i++) {
     const combination one = {.model = i, .ranks = 1, .micro = 2};
-    write_combination(file, &one, model_names[i], in_folder(model_names[i]), STEPS, settings);
+    write_combination(file, &one, model_names[i], in_folder(model_names[i]), STEPS, steady);
     for (int mode = 0; mode < HALF_MODES; mode += 2) {
       snprintf(name, sizeof name, "%s-mode%d", model_names[i], mode);
-      snprintf(with, sizeof with, "%s,%s", settings, half_modes[mode]);
+      snprintf(with, sizeof with, "%s,%s", steady, half_modes[mode]);
       write_combination(file, &one, name, in_folder(model_names[i]), STEPS, with);
     }
     count += 3;
@@ -53,7 +60,7 @@ static void run_halves(int k) {
     for (int mode = 0; mode < HALF_MODES && c->ranks == 1 << k; mode++) {
       if (mode == 1 && !float32_accumulation_goes(c)) continue;
       half_name(c, mode, name, sizeof name);
-      snprintf(with, sizeof with, "%s,%s", settings, half_modes[mode]);
+      snprintf(with, sizeof with, "%s,%s", steady, half_modes[mode]);
       write_combination(file, c, name, in_folder(model_names[c->model]), STEPS, with);
       count++;
     }
@@ -97,7 +104,7 @@ START_TEST(fp16_trains) {
     char name[64];
     snprintf(name, sizeof name, "%s-mode0", model_names[m]);
     double apart = largest_apart(find(0, name), find(0, model_names[m]), &norm_beside_float);
-    ck_assert_msg(apart < 1e-3, "%s: losses are %.2g from those of float32", name, apart);
+    ck_assert_msg(apart < 2e-4, "%s: losses are %.2g from those of float32", name, apart);
     beside_float = fmax(beside_float, apart);
   }
   for (int i = 0; i < HALVES; i += EVERY) {
@@ -113,11 +120,11 @@ START_TEST(fp16_trains) {
         continue;
       }
       double apart = largest_apart(got, want, &worst_norm);
-      ck_assert_msg(apart < 1e-3, "%s: losses are %.2g from those of %s", name, apart, reference);
+      ck_assert_msg(apart < 2e-4, "%s: losses are %.2g from those of %s", name, apart, reference);
       worst = fmax(worst, apart);
     }
   }
-  ck_assert_msg(norm_beside_float < 0.02 && worst_norm < 0.02,
+  ck_assert_msg(norm_beside_float < 0.002 && worst_norm < 0.002,
                 "norms differ by %.2g from float32, by %.2g between divisions", norm_beside_float, worst_norm);
   printf("fp16: losses differ by %.2g from float32, by %.2g between divisions; norms by %.2g, %.2g\n", beside_float,
          worst, norm_beside_float, worst_norm);
