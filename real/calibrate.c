@@ -21,6 +21,7 @@
 #include "real/calibrate_device.h"
 #include "real/case_operands.h"
 #include "real/cuda_loader.h"
+#include "real/host/bind.h"
 #include "real/host/host.h"
 #include "real/mpi_comm.h"
 #include "real/stopwatch.h"
@@ -74,6 +75,7 @@ typedef struct bench {
   tws_comm *comm;
   tws_comm *device_comm; /* runs collectives among GPUs; `comm` runs all others */
   int rank, world, cores;
+  tws_machine_parts machine; /* its caches; all 0: unknown */
   thread_set sets[2];
   int set_count;
   void *read_pool, *write_pool; /* pools of kernel operands, in the backend's memory */
@@ -100,7 +102,7 @@ typedef struct bench {
   double budget_s, began_s, said_s;    /* said_s: time of the last write of the results so far */
 } bench;
 
-enum { ID_COUNT = 1 << 16 };
+enum { ID_COUNT = 1 << 16, READ_BEFORE = 3 };
 
 static uint64_t padded(uint64_t bytes) {
   return (bytes + TWS_ALIGNMENT - 1) / TWS_ALIGNMENT * TWS_ALIGNMENT;
@@ -219,8 +221,9 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
   double seconds;
   if (c->declined) return TWS_OK;
   TWS_TRY(set_ids(b, c, err));
-  /* the weights of a pool that caches may hold are read once before they are read again */
-  for (uint64_t read = 0; read < c->reread_bytes; read += padded(c->weight_bytes)) TWS_TRY(run_once(b, c, err));
+  /* the weights of a pool that caches may hold have been read several times before, as in a decode */
+  for (uint64_t read = 0; read < READ_BEFORE * c->reread_bytes; read += padded(c->weight_bytes))
+    TWS_TRY(run_once(b, c, err));
   TWS_TRY(run_block(b, c, c->inner, &seconds, err));
   if (b->world > 1) {
     double longest = seconds;
@@ -335,20 +338,20 @@ static uint64_t largest_case(const bench *b) {
   return bytes;
 }
 
+/* Returns the bytes of the last cache before the backend's memory. */
 static uint64_t cache_bytes(const bench *b) {
   if (b->cuda) return b->device.l2_bytes > 0 ? b->device.l2_bytes : 64u << 20;
-  long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? (uint64_t)bytes : 32u << 20;
+  return b->machine.last_cache_bytes > 0 ? b->machine.last_cache_bytes : 32u << 20;
 }
 
 /* Sizes of pools through which the weights of products of few rows rotate, in addition to the pool that exceeds the
  * caches: the second-level cache holds the first one, and the last-level cache the others. Small models decode so: a
  * token reads the same weights again as the token before it. */
-enum { REREADS = 4 };
+enum { REREADS = 5 };
 static int rereads_of(const bench *b, uint64_t bytes[REREADS]) {
-  const long second = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  const uint64_t l2 = second > 0 ? (uint64_t)second : 512u << 10, l3 = cache_bytes(b);
-  const uint64_t sizes[REREADS] = {l2 / 2, l3 / 8, l3 / 2, l3};
+  const uint64_t l2 = b->machine.second_cache_bytes > 0 ? b->machine.second_cache_bytes : 512u << 10,
+                 l3 = cache_bytes(b);
+  const uint64_t sizes[REREADS] = {l2 / 2, l3 / 8, l3 / 2, l3, 2 * l3};
   int count = 0;
   if (b->cuda) return 0;
   for (int i = 0; i < REREADS; i++)
@@ -408,7 +411,7 @@ static tws_code add_transfers(bench *b, tws_error *err) {
   if (b->world == 1) return TWS_OK;
   b->shared_bytes = 4 * largest;
   /* a training's buffers have left the last cache when they are reduced or gathered; the pools of all ranks share it */
-  const uint64_t beyond_cache = padded(2 * cache_bytes(b) / (uint64_t)b->world);
+  const uint64_t beyond_cache = padded(4 * cache_bytes(b) / (uint64_t)b->world);
   if (!b->cuda && b->options->largest_bytes == 0 && b->shared_bytes < beyond_cache) b->shared_bytes = beyond_cache;
   b->transfers = tws_calloc((size_t)KINDS * SIZES, sizeof *b->transfers);
   if (!b->transfers) return tws_fail(err, TWS_MEMORY, 0, "no memory for the list of collectives");
@@ -495,7 +498,9 @@ static tws_code prepare(bench *b, tws_error *err) {
   if (b->cuda && b->world > 1)
     TWS_TRY(tws_cuda_connect(b->cuda, b->sets[0].backend, NULL, &plan, &b->device_comm, err));
   b->overhead_bytes = resident_bytes();
-  b->pool_bytes = 2 * cache_bytes(b);
+  if (!b->cuda && tws_machine_count_parts(NULL, NULL, &b->machine, NULL) != TWS_OK)
+    b->machine = (tws_machine_parts){.cores = 0}; /* a build without hwloc */
+  b->pool_bytes = 4 * cache_bytes(b);
   /* with more ranks than cores, ranks would compete for cores */
   const int kernels = b->cuda ? b->world == 1 : b->world <= b->cores;
   if (kernels) TWS_TRY(add_cases(b, err));

@@ -477,6 +477,10 @@ START_TEST(shares_of_cores) {
   const tws_cpus some = cpus(0x000c);
   ck_assert(tws_machine_count_parts(machine, &some, &parts, &err) == TWS_OK && parts.cores == 1 &&
             parts.numa_nodes == 1);
+  ck_assert(parts.second_cache_bytes == 0 && parts.last_cache_bytes == 0); /* the notation above names no caches */
+  ck_assert(tws_machine_count_parts("numa:2 l3:2(size=33554432) l2:4(size=524288) core:1 pu:2", NULL, &parts, &err) ==
+            TWS_OK);
+  ck_assert(parts.second_cache_bytes == 512u << 10 && parts.last_cache_bytes == 32u << 20);
 }
 END_TEST
 

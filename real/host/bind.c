@@ -110,6 +110,10 @@ tws_code tws_machine_count_parts(const char *synthetic, const tws_cpus *allowed,
   TWS_TRY(open_cores(synthetic, allowed, &c, err));
   *out = (tws_machine_parts){.cores = c.count, .numa_nodes = 1};
   for (int i = 1; i < c.count; i++) out->numa_nodes += !same_numa(&c, i - 1, i);
+  for (hwloc_obj_t o = c.core[0]; o; o = o->parent) {
+    if (o->type == HWLOC_OBJ_L2CACHE) out->second_cache_bytes = o->attr->cache.size;
+    if (hwloc_obj_type_is_dcache(o->type) && o->attr->cache.size > 0) out->last_cache_bytes = o->attr->cache.size;
+  }
   close_cores(&c);
   return TWS_OK;
 }
