@@ -1,6 +1,5 @@
 #include "plan/layout.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct range {
@@ -30,6 +29,8 @@ typedef struct layout {
   uint32_t ending_from; /* micro-batches from this one on may differ, since the step ends */
   range *kept_free;     /* scratch array of take_clear() */
   size_t kept_capacity;
+  range *sorting; /* scratch array of sort_by_beginning() */
+  size_t sorting_capacity;
   uint64_t *in_slots;  /* per buffer of messages: its offset in the memory of slots */
   uint64_t slot_bytes; /* bytes of all slots of the tier */
   range *slots;        /* free slots, in the order in which they became free */
@@ -273,9 +274,31 @@ uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch) {
   return message;
 }
 
-static int by_beginning(const void *left, const void *right) {
-  const range *a = left, *b = right;
-  return a->begin < b->begin ? -1 : a->begin > b->begin;
+/* Sorts ranges by their beginnings; equal ones keep their order. Plans of many layers sort thousands of ranges for each
+ * buffer, for which a comparison sort took a third of the time of planning. So many ranges are sorted by digits, from
+ * the lowest to the highest in which beginnings differ. `other`: room for as many ranges. */
+static void sort_by_beginning(range *ranges, range *other, size_t count) {
+  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, FEW = 64 };
+  for (size_t i = 1; i < count && count < FEW; i++) { /* an insertion sort */
+    const range r = ranges[i];
+    size_t at = i;
+    for (; at > 0 && ranges[at - 1].begin > r.begin; at--) ranges[at] = ranges[at - 1];
+    ranges[at] = r;
+  }
+  if (count < FEW) return;
+  uint64_t differ = 0;
+  for (size_t i = 1; i < count; i++) differ |= ranges[i].begin ^ ranges[0].begin;
+  range *from = ranges, *to = other;
+  for (int shift = differ ? __builtin_ctzll(differ) : 64; shift < 64 && differ >> shift; shift += DIGIT_BITS) {
+    uint32_t first[DIGITS + 1] = {0};
+    for (size_t i = 0; i < count; i++) first[(from[i].begin >> shift) % DIGITS + 1]++;
+    for (int d = 0; d < DIGITS; d++) first[d + 1] += first[d];
+    for (size_t i = 0; i < count; i++) to[first[(from[i].begin >> shift) % DIGITS]++] = from[i];
+    range *swap = from;
+    from = to;
+    to = swap;
+  }
+  if (from != ranges) memcpy(ranges, from, count * sizeof *ranges);
 }
 
 /* Lists the address ranges that other buffers will need during this buffer's life, sorted by address, and returns their
@@ -295,7 +318,8 @@ static size_t find_kept_free(layout *l, uint32_t buffer) {
       l->kept_free[count++] = (range){at, at + padded(l, l->plan->buffers[before].bytes)};
     }
   }
-  if (count) qsort(l->kept_free, count, sizeof *l->kept_free, by_beginning);
+  if (tws_reserve(&l->sorting, &l->sorting_capacity, count, sizeof *l->sorting)) return 0;
+  sort_by_beginning(l->kept_free, l->sorting, count);
   return count;
 }
 
@@ -551,5 +575,6 @@ tws_code tws_layout_make(tws_builder *b, tws_arena *scratch) {
   tws_free(l.space.free);
   tws_free(l.slots);
   tws_free(l.kept_free);
+  tws_free(l.sorting);
   return b->failed;
 }
