@@ -109,18 +109,18 @@ static inline int columns_wait_long(const columns_reference *r) {
 }
 
 /* Returns the interval that ends with this step of a training whose gradients decide. */
-static inline columns_interval columns_measured(columns_reference *r, int64_t behind) {
+static inline columns_interval columns_measured(columns_reference *r, int64_t past_warm_up) {
   const int64_t steps = tws_zenflow_select_steps(r->config);
   columns_interval ended = {.steps = ++r->waiting, .applies = r->waiting > 1 || r->clip != 0};
   r->selected_steps++;
-  if (behind > 0 && r->clip != 0) columns_measure(r);
+  if (past_warm_up > 0 && r->clip != 0) columns_measure(r);
   const int selects = steps > 0 && r->selected_steps >= steps;
-  if (behind > 0 && !selects && r->waiting < 16 && !(r->clip != 0 && columns_wait_long(r)))
+  if (past_warm_up > 0 && !selects && r->waiting < 16 && !(r->clip != 0 && columns_wait_long(r)))
     return (columns_interval){0};
   r->waiting = 0;
   ended.own = ++r->updates;
   r->selected_updates++;
-  ended.selects = behind <= 0 ? behind == 0 : steps > 0 ? selects : r->selected_updates == 4;
+  ended.selects = past_warm_up <= 0 ? past_warm_up == 0 : steps > 0 ? selects : r->selected_updates == 4;
   for (uint32_t s = 0; s < r->t.plan->state->shard_count; s++) {
     r->sizes[s][0] = 0;
     if (ended.selects) r->sizes[s][1] = 0;
@@ -133,14 +133,14 @@ static inline columns_interval columns_measured(columns_reference *r, int64_t be
 
 static inline columns_interval columns_end(columns_reference *r, int64_t step) {
   const int64_t warm_up = tws_zenflow_warm_up(r->config), length = tws_zenflow_update_interval(r->config);
-  const int64_t behind = step - warm_up;
-  if (tws_zenflow_measures(r->config)) return columns_measured(r, behind);
-  if (behind > 0 && behind % length != 0) return (columns_interval){0};
-  const int64_t steps = behind <= 0 ? 1 : length;
+  const int64_t past_warm_up = step - warm_up;
+  if (tws_zenflow_measures(r->config)) return columns_measured(r, past_warm_up);
+  if (past_warm_up > 0 && past_warm_up % length != 0) return (columns_interval){0};
+  const int64_t steps = past_warm_up <= 0 ? 1 : length;
   return (columns_interval){.steps = steps,
-                            .own = behind <= 0 ? step : warm_up + behind / length,
+                            .own = past_warm_up <= 0 ? step : warm_up + past_warm_up / length,
                             .applies = steps > 1 || r->clip != 0,
-                            .selects = behind >= 0 && behind % tws_zenflow_select_interval(r->config) == 0};
+                            .selects = past_warm_up >= 0 && past_warm_up % tws_zenflow_select_interval(r->config) == 0};
 }
 
 /* Applies the host's update after an interval. */
@@ -153,14 +153,14 @@ static inline void columns_apply(columns_reference *r, const columns_interval *e
 /* Updates in the order of the real step: the device's columns, after an interval also the host's columns, then the
  * choice of columns. With overlap_step the last two run after the device's update of the next step. */
 static inline void columns_update(columns_reference *r, int64_t step) {
-  const int64_t update = step - r->t.counters->skipped, behind = step - tws_zenflow_warm_up(r->config);
+  const int64_t update = step - r->t.counters->skipped, past_warm_up = step - tws_zenflow_warm_up(r->config);
   const columns_interval ended = columns_end(r, step);
   if (r->clip != 0) columns_adamw(r, 1, r->gradient, r->clip, update, update);
   if (r->late.steps > 0) columns_apply(r, &r->late, r->late_update);
   r->late.steps = 0;
   for (uint64_t i = 0; r->clip != 0 && i < r->count; i++) r->sum[i] += r->clip * r->gradient[i];
   if (ended.steps == 0) return;
-  if (r->config->zenflow.overlap_step && behind > 0 && step != r->t.options->steps) {
+  if (r->config->zenflow.overlap_step && past_warm_up > 0 && step != r->t.options->steps) {
     r->late = ended;
     r->late_update = update;
   } else {

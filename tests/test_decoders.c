@@ -104,7 +104,8 @@ static void compare_sums(const char *family, const char *name, const cJSON *want
 }
 
 /* Returns the size that a gradient's errors are relative to. The gradient of a bias of keys, or of the ends of spans,
- * is 0 but for rounding: there it is the size of the weight's gradient, whose terms cancel. */
+ * is mathematically 0 and holds only rounding errors: there it is the size of the weight's gradient, whose terms
+ * cancel. */
 static double size_to_compare(const cJSON *golden, const char *name, double size) {
   const double want = number(member(golden, name), "size");
   const size_t stem = strlen(name) - strlen("bias");

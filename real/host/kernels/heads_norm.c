@@ -30,11 +30,6 @@ static heads_rows rows_of(const tws_host_call *call) {
   return r;
 }
 
-VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
-  const vi lane = V_LANE_NUMBERS;
-  return n == LANES ? x : (vf)((vi)x & (lane < n));
-}
-
 VECTOR_INLINE void norm_token(tws_dtype T, const tws_host_call *call, const heads_rows *r, int64_t t) {
   const void *x = call->operand[0];
   void *y = call->operand[3];
@@ -45,7 +40,7 @@ VECTOR_INLINE void norm_token(tws_dtype T, const tws_host_call *call, const head
       const int64_t row = t * r->token + r->part[i].first + h * width;
       vf squares = v_zero();
       EACH_VECTOR(c, n, 0, width, {
-        const vf v = keep_lanes(v_get(T, x, row + c, n), n);
+        const vf v = v_keep(v_get(T, x, row + c, n), n);
         squares += v * v;
       });
       const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);
@@ -83,7 +78,7 @@ VECTOR_INLINE void norm_grad_token(tws_dtype T, const tws_host_call *call, const
       vf product = v_zero();
       EACH_VECTOR(c, n, 0, width, {
         const vf g = v_get(T, dy, row + c, n) * (v_get(T, weight, c, n) + r->offset);
-        product += keep_lanes(g * v_get(T, x, row + c, n), n) * inverse;
+        product += v_keep(g * v_get(T, x, row + c, n), n) * inverse;
       });
       const float mean = v_sum(product) / (float)width;
       EACH_VECTOR(c, n, 0, width, {

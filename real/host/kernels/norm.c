@@ -1,12 +1,6 @@
 /* LayerNorm and RMSNorm, forward and backward. */
 #include "real/host/kernels/kernels.h"
 
-VECTOR_INLINE vf keep_lanes(vf x, int n) { /* returns x with lanes n and higher set to 0 */
-  if (n == LANES) return x;
-  const vi lane = V_LANE_NUMBERS;
-  return (vf)((vi)x & (lane < n));
-}
-
 VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0;
@@ -31,7 +25,7 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
   }
   vf squares = v_zero();
   EACH_VECTOR(i, n, 0, width, {
-    vf v = keep_lanes(v_get(T, x, row + i, n) - mean, n);
+    vf v = v_keep(v_get(T, x, row + i, n) - mean, n);
     squares += v * v;
   });
   const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);

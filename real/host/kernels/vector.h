@@ -61,6 +61,12 @@ VECTOR_INLINE vf v_select(vi mask, vf yes, vf no) {
   return (vf)(((vi)yes & mask) | ((vi)no & ~mask));
 }
 
+/* Returns x with lanes n and higher set to 0. */
+VECTOR_INLINE vf v_keep(vf x, int n) {
+  const vi lane = V_LANE_NUMBERS;
+  return n == LANES ? x : (vf)((vi)x & (lane < n));
+}
+
 #ifdef __AVX512F__
 VECTOR_INLINE vf v_max(vf a, vf b) {
   return (vf)_mm512_max_ps((__m512)a, (__m512)b);
