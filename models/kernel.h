@@ -140,7 +140,7 @@ enum {
   TWS_HYPER_SUMMED_LR, /* sum of the learning rates since ranks last agreed on the weights (local steps), or 0 */
   TWS_HYPER_COUNT
 };
-enum { TWS_LOSS_HEADS = 2 }; /* most losses of a network */
+enum { TWS_LOSS_HEADS = 4 }; /* most losses of a network */
 enum {
   TWS_METRIC_LOSS,
   TWS_METRIC_IGNORED, /* fraction (0 to 1) of the step's tokens whose target is ignored */

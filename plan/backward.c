@@ -8,14 +8,14 @@
 static void contributed(tws_lower *l, const tws_module *m) {
   if (!tws_is_last_tile(l)) return;
   for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
-    if (m->param[i] == TWS_NONE || tws_is_frozen(l, m->param[i])) continue;
+    if (m->param[i] == TWS_NONE || !tws_trains(l, m, m->param[i])) continue;
     const uint32_t param = tws_visit_param(l, m->param[i], l->at.weight_tile);
     if (tws_is_weight_tile(l, param) || tws_is_last_weight_tile(l, m)) tws_zero_contributed(l, param);
   }
 }
 
-static int is_trained(const tws_lower *l, uint32_t param) {
-  return param != TWS_NONE && !tws_is_frozen(l, param);
+static int is_trained(const tws_lower *l, const tws_module *m, uint32_t param) {
+  return param != TWS_NONE && tws_trains(l, m, param);
 }
 
 /* Clears rows of the gradient of a table that no token of this rank can select. */
@@ -85,8 +85,8 @@ static void backward_table(tws_lower *l, const tws_module *m, uint32_t input, ui
 }
 
 static void backward_embedding(tws_lower *l, const tws_module *m) {
-  if (is_trained(l, m->param[2])) backward_table(l, m, m->input[1], m->param[2], 0);
-  if (is_trained(l, m->param[1])) {
+  if (is_trained(l, m, m->param[2])) backward_table(l, m, m->input[1], m->param[2], 0);
+  if (is_trained(l, m, m->param[1])) {
     if (m->input[2] != TWS_NONE)
       backward_table(l, m, m->input[2], m->param[1], -m->first_position);
     else
@@ -94,7 +94,7 @@ static void backward_embedding(tws_lower *l, const tws_module *m) {
   }
   /* number of rows before the row of position 0, if the table contains only positions; otherwise 0 */
   const int64_t skipped = m->param[1] == TWS_NONE ? m->first_position : 0;
-  if (is_trained(l, m->param[0]))
+  if (is_trained(l, m, m->param[0]))
     backward_table(l, m, m->input[0], m->param[0], tws_local_of(l, m)->first_row - skipped);
 }
 
@@ -123,7 +123,7 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
  * 8-bit codes, or adds to the gradient of a weight that several modules use. */
 static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
-  if (!is_trained(l, m->param[1])) return;
+  if (!is_trained(l, m, m->param[1])) return;
   tws_work work = tws_kernel_work(TWS_KERNEL_PART_BIAS_GRAD, l->config->dtype, 0);
   work.dtype2 = (uint8_t)l->zero.grad_dtype;
   work.d[0] = tws_module_rows(l, m);
@@ -136,7 +136,7 @@ static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
 
 static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, const tws_float8 *codes) {
   int accumulate, accumulate_bias = 0, n = 3;
-  if (!is_trained(l, m->param[0])) return;
+  if (!is_trained(l, m, m->param[0])) return;
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR_GRAD_WEIGHT, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
   const uint32_t weight = tws_visit_param(l, m->param[0], l->at.weight_tile);
@@ -231,7 +231,7 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
   tws_operand dy = tws_outputs_gradient(l, m);
   tws_float8 cast;
   const tws_float8 *codes = NULL;
-  if (tws_is_float8(l, m) && (l->needed[m->in[0]] || is_trained(l, m->param[0]))) {
+  if (tws_is_float8(l, m) && (l->needed[m->in[0]] || is_trained(l, m, m->param[0]))) {
     cast = tws_float8_gradient(l, m, dy);
     codes = &cast;
   }

@@ -145,6 +145,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   tws_plan *plan = l->b.plan;
   const tws_config *c = l->config;
   TWS_TRY(make_groups(l, err));
+  TWS_TRY(tws_turns_check(l, err));
   TWS_TRY(make_local(l, err));
   l->extent.accumulation = c->accumulation_steps;
   if (l->request->max_accumulation > 0 && l->extent.accumulation > l->request->max_accumulation) {
@@ -270,15 +271,19 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
   l->b.phase = TWS_PHASE_FORWARD;
   l->b.module = TWS_NONE;
   if (lower_between(l)) return complete(l, wanted);
-  tws_zero_step_begin(l);
-  tws_delayed_update(l);
-  tws_zenflow_late(l);
-  tws_lower_count_targets(l);
-  tws_pipeline_run(l);
-  if (!l->extent.evaluates)
-    tws_lower_step(l);
-  else if (!tws_program_serves(l->b.plan->program))
-    tws_lower_score(l);
+  for (int turn = 0; turn < tws_turns(l); turn++) {
+    l->b.phase = TWS_PHASE_FORWARD;
+    l->b.module = TWS_NONE;
+    tws_zero_step_begin(l, turn);
+    if (turn == 0) {
+      tws_delayed_update(l);
+      tws_zenflow_late(l);
+      tws_lower_count_targets(l);
+    }
+    tws_pipeline_run(l, turn);
+    if (!l->extent.evaluates) tws_lower_step(l);
+  }
+  if (l->extent.evaluates && !tws_program_serves(l->b.plan->program)) tws_lower_score(l);
   count_reread(l);
   return complete(l, wanted);
 }

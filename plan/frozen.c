@@ -28,7 +28,7 @@ tws_code tws_frozen_begin(tws_lower *l) {
   if (frozen > 0 && frozen == l->network->param_count && !l->extent.evaluates)
     return tws_fail(l->b.err, TWS_INVALID, "leave some of them out of twinspeed.frozen_parameters",
                     "all parameters are frozen: there is nothing to train");
-  if (frozen == 0 || crosses_stages(l)) {
+  if ((frozen == 0 && tws_turns(l) == 1) || crosses_stages(l)) {
     memset(l->needed, 1, l->network->value_count);
     return TWS_OK;
   }

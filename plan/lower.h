@@ -29,7 +29,8 @@
  *   compressed.c  averages over replicas by signs, and updates of optimizers that use them
  *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
- *   pipeline.c   modules of a pipeline stage, order of micro-batches, messages between stages
+ *   pipeline.c   modules of a pipeline stage or of a turn, order of micro-batches, messages between stages
+ *   turns.c      what a network that is trained in turns does not go with
  *   lower.c      scratch memory and communicators for all passes
  *   build.c      runs the passes */
 #ifndef TWS_PLAN_LOWER_H
@@ -90,6 +91,7 @@ typedef struct tws_zero_class {
   int param_group;     /* the parameter group of all its parameters; a frozen class has 0 */
   int frozen;          /* tws_frozen: the parameters of a frozen class are stored but not updated */
   int eight_bits;      /* 1: states of its parameters are 8-bit codes; its sizes are multiples of a block of states */
+  int turn;            /* the turn of a step that updates all its parameters; a frozen class has 0 */
   uint32_t first, end; /* [first, end) of tws_zero.order: the parameters of the class */
   uint64_t stored;     /* offset in elements of the class's range in buffers of all elements that a rank stores */
   uint64_t kept;       /* offset in elements of the class's range in buffers of the elements that a rank updates */
@@ -187,7 +189,7 @@ typedef struct tws_zero {
   tws_bucket_slots bucket_slots;
   uint32_t *slot_buffers;
   uint8_t *brought; /* per bucket: 1 if the copy of its accumulated sums back to the device has been issued */
-  tws_zero3_schedule schedule;
+  tws_zero3_schedule *schedules; /* per turn of a step (tws_lower_pipeline.turn) */
   tws_secondary secondary;
   tws_quantized_levels quantized_levels;
   /* per parameter: buffers of the codes and the scales of a quantized gather, or TWS_NONE */
@@ -351,7 +353,8 @@ typedef struct tws_checkpoints {
   const struct tws_chunk *of; /* the model chunk whose visits of modules `last` and `first` number */
 } tws_checkpoints;
 
-/* A model chunk: consecutive modules that one pipeline stage runs; without a pipeline the whole network. */
+/* A model chunk: consecutive modules that one pipeline stage runs; without a pipeline the whole network, or the modules
+ * whose forward passes run in one turn of a step. */
 typedef struct tws_chunk {
   uint32_t first, end;          /* modules [first, end) of the local network */
   uint32_t in_value, out_value; /* values that the chunk receives and sends; TWS_NONE at the ends of the network */
@@ -467,6 +470,7 @@ typedef struct tws_lower_pipeline {
   int stage;
   tws_chunk *chunks; /* chunks of layers that this stage runs */
   int chunk_count;
+  int turn;             /* the turn that is being lowered; with several turns in a step, the index of its chunk */
   tws_chunk *chunk;     /* chunk that is being lowered */
   tws_context *context; /* the context of the micro-batch that is being lowered */
   tws_context *free_contexts;
@@ -567,6 +571,17 @@ int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
   return l->network->params[param].frozen != 0;
 }
+/* Returns 1 if the backward pass of a module computes the gradient of its parameter. */
+static inline int tws_trains(const tws_lower *l, const tws_module *m, uint32_t param) {
+  return !m->held && !tws_is_frozen(l, param);
+}
+/* turns.c: fails with TWS_UNSUPPORTED if the configuration has what networks that are trained in turns do not go with.
+ * Called when the position of this rank is known. */
+tws_code tws_turns_check(const tws_lower *l, tws_error *err);
+/* Returns the number of turns of a step. */
+static inline int tws_turns(const tws_lower *l) {
+  return l->network->turns > 1 ? (int)l->network->turns : 1;
+}
 /* quantized.c: quantized parameters. tws_quantized_begin() fails with TWS_INVALID if quantization blocks do not divide
  * a row, or if a group of blocks would be divided among ranks; the hint has the nearest legal values. */
 int tws_is_quantized(const tws_lower *l, uint32_t param);
@@ -596,7 +611,9 @@ tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c: the first determines the pipeline stage and its chunks. */
 tws_code tws_pipeline_begin(tws_lower *l);
-void tws_pipeline_run(tws_lower *l); /* lowers all micro-batches of this stage, and the reductions of tied weights */
+/* Lowers all micro-batches of this stage, and the reductions of tied weights; if networks are trained in turns, the
+ * passes of one turn. Turns are lowered one after another, from 0 on. */
+void tws_pipeline_run(tws_lower *l, int turn);
 /* The functions below are defined in lower.c. */
 /* Returns zeroed scratch memory for count + 1 elements of `bytes` bytes; NULL: the builder has failed. */
 void *tws_lower_memory(tws_lower *l, size_t count, size_t bytes);
@@ -729,7 +746,12 @@ void tws_exchange_partial_gradients(tws_lower *l);
  * group of these ranks has index 0. */
 void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
-void tws_zero_step_begin(tws_lower *l);
+/* Begins a step, or another turn of it: gathers all persistent parameters, or those that the previous turn updated. */
+void tws_zero_step_begin(tws_lower *l, int turn);
+/* Returns 1 if the turn that is being lowered updates the parameters of a ZeRO class. */
+static inline int tws_zero_has_turn(const tws_lower *l, const tws_zero_class *c) {
+  return c->turn == l->pipeline.turn;
+}
 void tws_zero_micro_begin(tws_lower *l);
 /* Copies sums of gradients back to the buffers of the buckets that a micro-batch's forward pass (backward 0) or
  * backward pass (1) fills first; called after tws_zero_micro_begin(). */
@@ -756,15 +778,15 @@ void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run);
 tws_code tws_running_begin(tws_lower *l);
 tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_t access);
 /* Returns the factor of a micro-batch's update of running statistics: 1 / ranks in the last micro-batch, so that the
- * sum over ranks is the mean; 1 in the others. */
-double tws_running_share(const tws_lower *l);
+ * sum over ranks is the mean; 1 in the others, and for a module after which another one updates the same statistics. */
+double tws_running_share(const tws_lower *l, const tws_module *m);
 /* Averages running statistics over data-parallel ranks; called in the optimizer phase. */
 void tws_running_average(tws_lower *l);
 /* dropout.c: the first returns the index in the step's samples of this micro-batch's first sample; the second returns
  * the arguments of a dropout kernel. */
 int64_t tws_first_sample(const tws_lower *l);
 int tws_dropout_arguments(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_arguments *arguments);
-/* optimizer.c: the first lowers the optimizer phase of a training step. */
+/* optimizer.c: the first lowers the optimizer phase of a training step, or of the turn that is being lowered. */
 void tws_lower_step(tws_lower *l);
 /* Returns the work of the optimizer's kernel for `count` elements. */
 tws_work tws_lower_update_work(const tws_lower *l, tws_dtype gradients, uint64_t count);

@@ -70,10 +70,11 @@ static void bind_taken_gradient(tws_lower *l, emission *e, const tws_module *m, 
   e->operand[e->count++] = dy;
 }
 
-static void bind_parameter_gradient(tws_lower *l, emission *e, uint32_t param, uint32_t adds_flag) {
+static void bind_parameter_gradient(tws_lower *l, emission *e, const tws_module *m, uint32_t param,
+                                    uint32_t adds_flag) {
   int accumulate = 0;
   e->operand[e->count++] =
-      tws_is_frozen(l, param) ? tws_discarded_gradient(l, param) : tws_zero_gradient(l, param, &accumulate);
+      tws_trains(l, m, param) ? tws_zero_gradient(l, param, &accumulate) : tws_discarded_gradient(l, param);
   e->work.dtype2 = (uint8_t)l->zero.grad_dtype;
   if (accumulate) e->work.flags |= adds_flag;
   if (!accumulate) e->fresh |= adds_flag;
@@ -128,7 +129,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       bind_taken_gradient(l, e, m, in, b.source == TWS_BIND_D_IN_PLACE ? TWS_WRITE : TWS_READ_WRITE);
       break;
     case TWS_BIND_D_PARAM:
-      if (m->param[b.index] != TWS_NONE) bind_parameter_gradient(l, e, m->param[b.index], adds_flag);
+      if (m->param[b.index] != TWS_NONE) bind_parameter_gradient(l, e, m, m->param[b.index], adds_flag);
       break;
     case TWS_BIND_NONE:
       break;
@@ -143,7 +144,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
 /* Writes the constants of this operation and returns 1 if its kernel has some. */
 static int arguments_of(tws_lower *l, const tws_module *m, const tws_work *work, tws_arguments *arguments) {
   if (work->code == TWS_KERNEL_BATCH_NORM) {
-    *arguments = (tws_arguments){{tws_running_share(l)}};
+    *arguments = (tws_arguments){{tws_running_share(l, m)}};
     return 1;
   }
   if (m->type == TWS_MODULE_ROPE && l->sharding.ring) {
@@ -166,7 +167,7 @@ static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_ker
     const int input = b->source >= TWS_BIND_D_IN && b->source <= TWS_BIND_D_IN_UPDATE;
     const uint32_t of = input ? m->in[b->index] : b->source == TWS_BIND_D_PARAM ? m->param[b->index] : TWS_NONE;
     if (of == TWS_NONE) continue;
-    if (input ? l->needed[of] : !tws_is_frozen(l, of)) return 0;
+    if (input ? l->needed[of] : tws_trains(l, m, of)) return 0;
     finds = 1;
   }
   return finds;

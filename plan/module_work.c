@@ -125,6 +125,6 @@ int tws_lower_narrow(const tws_lower *l, const tws_module *m) {
   const int byte = c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8;
   const int narrow = (byte || c->matmul_dtype == TWS_MATMUL_NVFP4) && !c->matmul_keeps_wide;
   return narrow && !l->float8.on && c->dtype != TWS_F32 && !l->extent.evaluates && l->at.tiles <= 1 &&
-         l->kept[m->in[0]] == TWS_KEPT && !l->tiled[m->in[0]] && !tws_is_frozen(l, m->param[0]) &&
+         l->kept[m->in[0]] == TWS_KEPT && !l->tiled[m->in[0]] && tws_trains(l, m, m->param[0]) &&
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }

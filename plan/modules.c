@@ -238,6 +238,10 @@ static void forward_table(tws_lower *l, const tws_module *m) {
   tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_zero_param(l, m->param[0]), tws_value_write(l, m->out[0]));
 }
 
+static void forward_detach(tws_lower *l, const tws_module *m) {
+  tws_value_place(l, m->out[0], l->values.buffer[m->in[0]]);
+}
+
 /* Lowers dropout. In an evaluation the output is the input itself. */
 static void forward_dropped(tws_lower *l, const tws_module *m) {
   tws_arguments arguments;
@@ -260,7 +264,8 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_EMBEDDING] = forward_embedding, [TWS_MODULE_LOSS] = forward_loss,
     [TWS_MODULE_LINEAR] = forward_linear,       [TWS_MODULE_EXCHANGE] = tws_exchange_forward,
     [TWS_MODULE_ROUTER] = tws_router_forward,   [TWS_MODULE_NORM] = forward_norm,
-    [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table};
+    [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table,
+    [TWS_MODULE_DETACH] = forward_detach};
 
 /* Lowers a module whose kernel this program omits: the input that the kernel would update in place becomes the
  * output. */

@@ -22,15 +22,19 @@ static void share_slots(tws_lower *l, uint32_t group, uint64_t first, uint64_t c
 }
 
 /* Emits the reductions of a network's several losses over a group. Among pipeline stages the counts of ignored targets
- * are reduced too, since only the last stage has them; among replicas they have been reduced before. */
+ * are reduced too, since only the last stage has them; among replicas they have been reduced before. In a turn, only
+ * the turn's losses are reduced. */
 static void share_heads(tws_lower *l, uint32_t group) {
+  const tws_network *network = l->b.plan->network;
   const uint64_t losses = tws_network_losses(l->b.plan->network);
   if (losses < 2) return;
   if (group == l->group[TWS_AXIS_PIPE]) {
     share_slots(l, group, TWS_METRIC_HEADS, 2 * losses);
     return;
   }
-  for (uint64_t h = 0; h < losses; h++) share_slots(l, group, TWS_METRIC_HEADS + 2 * h, 1);
+  for (const tws_module *m = network->modules; m < network->modules + network->module_count; m++)
+    if (m->type == TWS_MODULE_LOSS && (l->extent.evaluates || m->forward_turn == l->pipeline.turn))
+      share_slots(l, group, tws_loss_slot(network, m), 1);
 }
 
 void tws_lower_count_targets(tws_lower *l) {
@@ -38,7 +42,8 @@ void tws_lower_count_targets(tws_lower *l) {
   for (int c = 0; c < l->pipeline.chunk_count; c++)
     for (uint32_t i = l->pipeline.chunks[c].first; i < l->pipeline.chunks[c].end; i++) {
       const tws_module *m = &l->network->modules[i];
-      if (m->type != TWS_MODULE_LOSS) continue;
+      const int constant = m->input[0] != TWS_NONE && l->network->input[m->input[0]].content == TWS_INPUT_CONSTANT;
+      if (m->type != TWS_MODULE_LOSS || constant) continue; /* no constant target is ignored */
       const uint64_t slot = tws_loss_slot(l->network, m) + 1;
       tws_work work = tws_kernel_work(TWS_KERNEL_COUNT_IGNORED, TWS_F32, 0);
       const tws_operand operands[2] = {tws_all(&l->b, l->b.plan->input[m->input[0]], TWS_READ),
@@ -292,6 +297,7 @@ static uint32_t find_all_norms(tws_lower *l, const run *runs, int count) {
   int next = 0;
   for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
+    if (!tws_zero_has_turn(l, c)) continue;
     for (uint32_t i = c->first; i < c->end; i++) {
       run r = {.of = c, .at = tws_zero_kept_first(z, c), .param = (uint32_t)z->order[i], .norms = norms_at(l, i)};
       if (next < count && runs[next].norms == r.norms) r = runs[next++];
@@ -397,7 +403,8 @@ static int list_runs(tws_lower *l, run **list) {
   before[0] = 0;
   for (uint32_t p = 0; p < whole->param_count; p++) before[p + 1] = before[p] + tws_param_numel(&whole->params[p]);
   for (uint32_t k = 0; k < l->zero.trained_count; k++)
-    if (!is_muon_class(l, &l->zero.classes[k])) count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
+    if (tws_zero_has_turn(l, &l->zero.classes[k]) && !is_muon_class(l, &l->zero.classes[k]))
+      count = add_runs(l, &l->zero.classes[k], group_of, before, runs, count);
   return count;
 }
 
@@ -441,7 +448,8 @@ void tws_lower_update(tws_lower *l) {
     for (int i = 0; i < count; i++) update(l, &runs[i], norms);
   }
   for (uint32_t k = 0; k < l->zero.trained_count; k++)
-    if (is_muon_class(l, &l->zero.classes[k])) tws_muon_lower(l, &l->zero.classes[k], update_matrix);
+    if (tws_zero_has_turn(l, &l->zero.classes[k]) && is_muon_class(l, &l->zero.classes[k]))
+      tws_muon_lower(l, &l->zero.classes[k], update_matrix);
   tws_offload_end(l);
 }
 
@@ -451,7 +459,7 @@ void tws_lower_gather_parameters(tws_lower *l) {
   if (z->stage == 0 || z->stage == 3) return;
   for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
-    if (c->ranks == 1 || c->aligned == 0) continue;
+    if (c->ranks == 1 || c->aligned == 0 || !tws_zero_has_turn(l, c)) continue;
     tws_operand operands[2] = {tws_read(plan->parameters, tws_zero_kept_first(z, c), c->partition),
                                tws_write(plan->parameters, c->stored, c->aligned)};
     tws_builder_collective(&l->b, l->streams.gather, TWS_COLLECTIVE_ALL_GATHER, c->group, l->config->dtype,
@@ -468,9 +476,19 @@ static void clip(tws_lower *l) {
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
 }
 
+/* Begins the sum of squares of another turn at 0. Networks that are trained in turns have several losses, each with its
+ * own share of ignored targets, so that the common share remains 0. */
+static void begin_squares(tws_lower *l) {
+  if (l->pipeline.turn > 0)
+    tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_read(l->b.plan->metrics, TWS_METRIC_IGNORED, 1),
+                     tws_write(l->b.plan->metrics, TWS_METRIC_SQUARES, 1));
+}
+
 void tws_lower_step(tws_lower *l) {
   l->b.phase = TWS_PHASE_STEP;
   l->b.module = TWS_NONE;
+  l->b.plan->optimizer_phases++;
+  begin_squares(l);
   tws_zero_pad_gradients(l);
   tws_exchange_partial_gradients(l);
   tws_offload_rest_of_gradients(l);
@@ -496,7 +514,7 @@ void tws_lower_step(tws_lower *l) {
     tws_lower_update(l);
   }
   tws_lower_gather_parameters(l);
-  tws_running_average(l);
+  if (l->pipeline.turn + 1 == tws_turns(l)) tws_running_average(l);
 }
 
 void tws_lower_apply(tws_lower *l) {

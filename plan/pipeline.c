@@ -156,6 +156,23 @@ static tws_code find_shared(tws_lower *l, const uint32_t *first, int blocks, tws
   return TWS_OK;
 }
 
+/* Makes a chunk of the modules that each turn of a step runs forward. */
+static tws_code make_turns(tws_lower *l) {
+  const int turns = tws_turns(l);
+  l->pipeline.chunks = tws_lower_memory(l, (size_t)turns, sizeof *l->pipeline.chunks);
+  l->pipeline.param_stages = tws_lower_memory(l, l->network->param_count, sizeof *l->pipeline.param_stages);
+  if (!l->pipeline.chunks || !l->pipeline.param_stages) return no_memory(l);
+  l->pipeline.chunk_count = turns;
+  for (uint32_t m = 0, t = 0; t < (uint32_t)turns; t++) {
+    tws_chunk *chunk = &l->pipeline.chunks[t];
+    chunk->first = m;
+    while (m < l->network->module_count && l->network->modules[m].forward_turn <= t) m++;
+    chunk->end = m;
+    chunk->in_value = chunk->out_value = TWS_NONE;
+  }
+  return TWS_OK;
+}
+
 static tws_code make_chunks(tws_lower *l, tws_error *err) {
   const tws_network *network = l->network;
   int blocks = l->pipeline.shape.stages * l->pipeline.shape.virtual_stages;
@@ -240,7 +257,7 @@ tws_code tws_pipeline_begin(tws_lower *l) {
     }
     TWS_TRY(tws_pipeline_check(&l->pipeline.shape, l->b.err));
   }
-  TWS_TRY(make_chunks(l, l->b.err));
+  TWS_TRY(tws_turns(l) > 1 ? make_turns(l) : make_chunks(l, l->b.err));
   TWS_TRY(make_groups(l));
   for (int i = 0; i < l->pipeline.chunk_count; i++) {
     l->pipeline.chunk = &l->pipeline.chunks[i];
@@ -453,21 +470,23 @@ static void reduce_tied(tws_lower *l) {
   }
 }
 
+/* A later turn of a step continues with the values of its only micro-batch. */
 static void run_alone(tws_lower *l) {
   for (int64_t i = 0; i < l->extent.accumulation && l->b.failed == TWS_OK; i++) {
-    tws_context *context = new_context(l);
+    tws_context *context = l->pipeline.turn > 0 ? l->pipeline.context : new_context(l);
     if (!context) return;
-    enter_context(l, &l->pipeline.chunks[0], context, (uint32_t)i);
+    enter_context(l, &l->pipeline.chunks[l->pipeline.turn], context, (uint32_t)i);
     lower_action(l, TWS_ACTION_FORWARD);
     if (!l->extent.evaluates) {
       lower_action(l, TWS_ACTION_BACKWARD);
       tws_zero_micro_end(l);
     }
-    free_context(l, context);
+    if (l->pipeline.turn + 1 == tws_turns(l)) free_context(l, context);
   }
 }
 
-void tws_pipeline_run(tws_lower *l) {
+void tws_pipeline_run(tws_lower *l, int turn) {
+  l->pipeline.turn = turn;
   if (l->pipeline.shape.stages == 1) {
     run_alone(l);
     return;

@@ -5,8 +5,8 @@
  * Each rank normalizes with the statistics of its own micro-batch, and updates its moving averages with them, as
  * data-parallel replicas usually do. The moving averages of all ranks are averaged in the optimizer phase of each step,
  * so that all ranks have equal moving averages whatever samples they processed, and evaluations and checkpoints do not
- * depend on the rank. The update of the last micro-batch divides by the number of ranks, so that a sum over ranks is
- * the average. */
+ * depend on the rank. The last update of a step divides by the number of ranks, so that a sum over ranks is the
+ * average. */
 #include "plan/lower.h"
 
 static uint32_t running_of(const tws_lower *l, uint32_t module) {
@@ -58,7 +58,10 @@ tws_operand tws_running_operand(const tws_lower *l, const tws_module *m, uint32_
                        .count = (uint64_t)(running->rows * running->columns)};
 }
 
-double tws_running_share(const tws_lower *l) {
+double tws_running_share(const tws_lower *l, const tws_module *m) {
+  const uint32_t end = tws_turns(l) > 1 ? l->network->module_count : 0; /* without turns no modules share them */
+  for (uint32_t i = (uint32_t)(m - l->network->modules) + 1; i < end; i++)
+    if (l->network->modules[i].running == m->running) return 1;
   return l->b.micro_batch + 1 == l->extent.accumulation ? 1.0 / l->zero.ranks : 1;
 }
 

@@ -100,7 +100,8 @@ uint64_t tws_input_elements(const tws_lower *l, uint32_t input) {
 }
 
 tws_dtype tws_input_dtype(const tws_lower *l, uint32_t input) {
-  return l->network->input[input].content == TWS_INPUT_NUMBERS ? l->config->dtype : TWS_I32;
+  const tws_input_content content = l->network->input[input].content;
+  return content == TWS_INPUT_NUMBERS || content == TWS_INPUT_NOISE ? l->config->dtype : TWS_I32;
 }
 
 tws_operand tws_input_read(tws_lower *l, uint32_t input) {

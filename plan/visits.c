@@ -1,8 +1,9 @@
-/* Lists the module visits of a micro-batch. The forward pass visits every module once; the backward pass visits them in
- * reverse, and before each one the values it needs that were not kept (recompute.c) are recomputed, from the nearest
- * values that are kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the
- * product that computes it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a
- * linear layer can also compute the gradient of that layer's bias. */
+/* Lists the module visits of a micro-batch, or of one turn of a step. The forward pass visits every module of the chunk
+ * once. The backward pass visits them in reverse (that of a turn visits the modules whose backward_turn it is), and
+ * before each one the values it needs that were not kept (recompute.c) are recomputed, from the nearest values that are
+ * kept. Fusion comes last: GELU with the matrix product that it follows, GELU's gradient with the product that computes
+ * it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a linear layer can also
+ * compute the gradient of that layer's bias. */
 #include "plan/attention_parts.h"
 
 /* Appends the visits of a module for one tile of tokens: one visit for each tile of its weight. */
@@ -167,7 +168,7 @@ static void ensure_value(tws_lower *l, uint8_t *have, uint32_t value) {
 static void go_backward(tws_lower *l, uint8_t *have, uint32_t m) {
   const tws_module *module = &l->network->modules[m];
   const tws_module_memory *memory = &l->memory[module->type];
-  const int reads = module->type != TWS_MODULE_LINEAR || !tws_is_frozen(l, module->param[0]);
+  const int reads = module->type != TWS_MODULE_LINEAR || tws_trains(l, module, module->param[0]);
   if (!tws_module_goes_backward(l, module)) return;
   for (int i = 0; i < memory->saved_count && reads; i++) {
     const tws_binding b = memory->saved[i];
@@ -242,8 +243,8 @@ static const tws_visit *next_backward(const tws_visit_list *visits, const tws_vi
 /* Returns 1 if a module is a linear layer that needs the gradients of its weight and of its bias, and whose weight is
  * not tiled. */
 static int takes_sums(const tws_lower *l, const tws_module *m) {
-  return m->type == TWS_MODULE_LINEAR && m->param[1] != TWS_NONE && !tws_is_frozen(l, m->param[0]) &&
-         !tws_is_frozen(l, m->param[1]) && tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
+  return m->type == TWS_MODULE_LINEAR && m->param[1] != TWS_NONE && tws_trains(l, m, m->param[0]) &&
+         tws_trains(l, m, m->param[1]) && tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
 /* Sets visit->sums_for if the kernel of a visit can compute the gradient of a bias too. The matrix product that
@@ -310,12 +311,15 @@ tws_code tws_lower_visits(tws_lower *l, tws_chunk *chunk) {
     return l->b.failed;
   }
   for (uint32_t v = 0; v < network->value_count; v++) have[v] = l->kept[v];
-  for (uint32_t m = chunk->first; m < chunk->end; m++) {
+  /* a turn may run modules backward that earlier turns ran forward */
+  const uint32_t first = tws_turns(l) > 1 ? 0 : chunk->first;
+  for (uint32_t m = first; m < chunk->end; m++) {
     uint32_t consumed;
     if (consumes(l, m, &consumed)) have[consumed] = 0;
   }
   push_visit(l, TWS_NONE, TWS_PHASE_BACKWARD);
-  for (uint32_t m = chunk->end; m-- > chunk->first;) {
+  for (uint32_t m = chunk->end; m-- > first;) {
+    if (tws_turns(l) > 1 && network->modules[m].backward_turn != chunk - l->pipeline.chunks) continue;
     make_whole(l, have, m);
     if (!tiled_group(l, m, &g)) {
       go_backward(l, have, m);

@@ -259,6 +259,8 @@ static void count_uses(tws_lower *l) {
       for (int i = 0; i < TWS_MODULE_PARAMS; i++) {
         const uint32_t param = l->network->modules[m].param[i];
         if (param == TWS_NONE) continue;
+        /* a held module contributes to no gradient; a frozen parameter counts as used where it is stored */
+        if (l->network->modules[m].held && !tws_is_frozen(l, param)) continue;
         const uint32_t tiles = tws_weight_tile_count(l, param);
         for (uint32_t t = 0; t < tiles; t++) l->zero.uses[tws_visit_param(l, param, t)]++;
         if (!tiles) l->zero.uses[param]++;
@@ -664,6 +666,7 @@ void tws_zero_micro_end(tws_lower *l) {
     if (l->b.failed != TWS_OK) return;
     for (uint32_t k = 0; k < z->trained_count; k++) {
       const tws_zero_class *c = &z->classes[k];
+      if (!tws_zero_has_turn(l, c)) continue;
       for (uint64_t at = 0; at < c->total;) {
         uint32_t table = TWS_NONE;
         uint64_t end = c->total;
@@ -680,7 +683,8 @@ void tws_zero_micro_end(tws_lower *l) {
       }
     }
   } else if (z->stage == 1 && !l->streams.overlap) {
-    for (uint32_t i = 0; i < z->bucket_count; i++) flush_bucket(l, &z->buckets[i]);
+    for (uint32_t i = 0; i < z->bucket_count; i++)
+      if (tws_zero_has_turn(l, &z->classes[z->buckets[i].zero_class])) flush_bucket(l, &z->buckets[i]);
   }
 }
 
@@ -768,6 +772,7 @@ void tws_zero_pad_gradients(tws_lower *l) {
   if (z->stage == 3 || z->stage == 0) return;
   for (uint32_t k = 0; k < z->trained_count; k++) {
     const tws_zero_class *c = &z->classes[k];
+    if (!tws_zero_has_turn(l, c)) continue;
     const uint64_t padding = (uint64_t)tws_zero_padding((int64_t)c->total, (int64_t)c->partition, c->index);
     if (z->flat_gradients)
       fill_zero(l, l->b.plan->gradients, c->stored + c->total, c->aligned - c->total);

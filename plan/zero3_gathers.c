@@ -3,17 +3,18 @@
 #include "plan/offload.h"
 #include "plan/zero.h"
 
-static void make_schedule(tws_lower *l) {
+/* Makes the schedule of the visits of a chunk. */
+static void make_schedule(tws_lower *l, const tws_visit_list *list, tws_zero3_schedule *schedule) {
   tws_zero *z = &l->zero;
-  tws_zero3_visit *visits = tws_lower_memory(l, l->pipeline.chunk->visits.count, sizeof *visits);
-  uint32_t *params = tws_lower_memory(l, TWS_MODULE_PARAMS * (size_t)l->pipeline.chunk->visits.count, sizeof *params);
+  tws_zero3_visit *visits = tws_lower_memory(l, list->count, sizeof *visits);
+  uint32_t *params = tws_lower_memory(l, TWS_MODULE_PARAMS * (size_t)list->count, sizeof *params);
   int64_t *sizes = tws_lower_memory(l, l->network->param_count, sizeof *sizes);
   if (l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < l->network->param_count; p++) sizes[p] = (int64_t)tws_zero_numel(l, p);
-  for (uint32_t i = 0; i < l->pipeline.chunk->visits.count; i++) {
+  for (uint32_t i = 0; i < list->count; i++) {
     visits[i].params = params;
-    if (l->pipeline.chunk->visits.items[i].module == TWS_NONE) continue;
-    const tws_visit *visit = &l->pipeline.chunk->visits.items[i];
+    if (list->items[i].module == TWS_NONE) continue;
+    const tws_visit *visit = &list->items[i];
     const tws_module *m = &l->network->modules[visit->module];
     for (int k = 0; k < TWS_MODULE_PARAMS; k++) {
       uint32_t at = (uint32_t)visits[i].count;
@@ -28,11 +29,10 @@ static void make_schedule(tws_lower *l) {
   tws_zero3_limits limits = {.prefetch_bucket_size = l->config->zero.prefetch_bucket_size,
                              .max_live_parameters = l->config->zero.max_live_parameters,
                              .max_reuse_distance = l->config->zero.max_reuse_distance};
-  tws_code code = z->unit
-                      ? tws_zero3_make_unit_schedule(visits, l->pipeline.chunk->visits.count, l->network->param_count,
-                                                     sizes, z->unit, l->scratch, &z->schedule, l->b.err)
-                      : tws_zero3_make_schedule(visits, l->pipeline.chunk->visits.count, l->network->param_count, sizes,
-                                                z->persistent, &limits, 1, l->scratch, &z->schedule, l->b.err);
+  tws_code code = z->unit ? tws_zero3_make_unit_schedule(visits, list->count, l->network->param_count, sizes, z->unit,
+                                                         l->scratch, schedule, l->b.err)
+                          : tws_zero3_make_schedule(visits, list->count, l->network->param_count, sizes, z->persistent,
+                                                    &limits, 1, l->scratch, schedule, l->b.err);
   if (code != TWS_OK) l->b.failed = code;
 }
 
@@ -124,7 +124,8 @@ static void gather_params(tws_lower *l, const uint32_t *params, uint32_t count) 
  * issued ahead of them. */
 static void list_fetches(tws_lower *l) {
   const tws_zero *z = &l->zero;
-  const size_t most = z->schedule.param_count + (size_t)l->network->param_count;
+  const tws_zero3_schedule *schedule = &z->schedules[0];
+  const size_t most = schedule->param_count + (size_t)l->network->param_count;
   uint32_t *params = tws_lower_memory(l, most, sizeof *params), count = 0;
   if (l->offload.param_tier == TWS_TIER_DEVICE || l->b.failed != TWS_OK) return;
   for (uint32_t p = 0; p < l->network->param_count; p++)
@@ -132,27 +133,40 @@ static void list_fetches(tws_lower *l) {
   tws_fetch_list_make(l, TWS_FETCH_STEP, params, count);
   count = 0;
   for (uint32_t v = 0; v < l->pipeline.chunk->visits.count; v++) {
-    const tws_zero3_actions *a = &z->schedule.actions[v];
-    for (uint32_t i = 0; i < a->gather_count; i++) params[count++] = z->schedule.params[a->gather_first + i];
-    for (uint32_t i = 0; i < a->prefetch_count; i++) params[count++] = z->schedule.params[a->prefetch_first + i];
+    const tws_zero3_actions *a = &schedule->actions[v];
+    for (uint32_t i = 0; i < a->gather_count; i++) params[count++] = schedule->params[a->gather_first + i];
+    for (uint32_t i = 0; i < a->prefetch_count; i++) params[count++] = schedule->params[a->prefetch_first + i];
   }
   tws_fetch_list_make(l, TWS_FETCH_MICRO_BATCH, params, count);
 }
 
 void tws_zero3_gathers_begin(tws_lower *l) {
-  make_schedule(l);
+  const int turns = tws_turns(l);
+  l->zero.schedules = tws_lower_memory(l, (size_t)turns, sizeof *l->zero.schedules);
+  for (int t = 0; t < turns && l->b.failed == TWS_OK; t++)
+    make_schedule(l, &l->pipeline.chunks[t].visits, &l->zero.schedules[t]);
+  if (l->b.failed != TWS_OK) return;
   tws_secondary_begin(l);
   tws_codes_begin(l);
   tws_quantized_reduce_begin(l);
   list_fetches(l);
 }
 
-void tws_zero_step_begin(tws_lower *l) {
+/* Returns 1 if a module of this turn or a later one uses the parameter. */
+static int is_used_from(const tws_lower *l, uint32_t param, int turn) {
+  for (uint32_t m = l->pipeline.chunks[turn].first; m < l->network->module_count; m++)
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++)
+      if (l->network->modules[m].param[k] == param) return 1;
+  return 0;
+}
+
+void tws_zero_step_begin(tws_lower *l, int turn) {
   tws_zero *z = &l->zero;
-  if (z->stage != 3) return;
+  if (z->stage != 3 || (turn > 0 && l->extent.evaluates)) return;
   uint32_t count = 0, *params = tws_lower_memory(l, l->network->param_count, sizeof *params);
   for (uint32_t p = 0; params && p < l->network->param_count; p++) {
-    if (z->persistent[p]) params[count++] = p;
+    const int updated = turn == 0 || (!tws_is_frozen(l, p) && l->network->params[p].turn == turn - 1);
+    if (z->persistent[p] && updated && (turn == 0 || is_used_from(l, p, turn))) params[count++] = p;
   }
   tws_fetch_begin(l, TWS_FETCH_STEP);
   gather_params(l, params, count);
@@ -160,15 +174,17 @@ void tws_zero_step_begin(tws_lower *l) {
 
 void tws_zero_before(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
-  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
+  const tws_zero3_schedule *schedule = &l->zero.schedules[l->pipeline.turn];
+  const tws_zero3_actions *actions = &schedule->actions[visit];
   tws_lower_at_visit(l, &l->pipeline.chunk->visits.items[visit]);
-  gather_params(l, l->zero.schedule.params + actions->gather_first, actions->gather_count);
-  gather_params(l, l->zero.schedule.params + actions->prefetch_first, actions->prefetch_count);
+  gather_params(l, schedule->params + actions->gather_first, actions->gather_count);
+  gather_params(l, schedule->params + actions->prefetch_first, actions->prefetch_count);
 }
 
 void tws_zero_after(tws_lower *l, uint32_t visit) {
   if (l->zero.stage != 3) return;
-  const tws_zero3_actions *actions = &l->zero.schedule.actions[visit];
-  const uint32_t *params = l->zero.schedule.params + actions->release_first;
+  const tws_zero3_schedule *schedule = &l->zero.schedules[l->pipeline.turn];
+  const tws_zero3_actions *actions = &schedule->actions[visit];
+  const uint32_t *params = schedule->params + actions->release_first;
   for (uint32_t i = 0; i < actions->release_count; i++) l->zero.gathered[params[i]] = TWS_NONE;
 }

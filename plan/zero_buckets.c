@@ -21,7 +21,7 @@ static uint32_t completion_order(tws_lower *l, uint32_t *order) {
       for (const tws_module_kernel *k = tws_module_row_of(module->type)->backward; k->binding[0].source; k++)
         for (const tws_binding *b = k->binding; b->source != TWS_BIND_END; b++) {
           const uint32_t param = b->source == TWS_BIND_D_PARAM ? module->param[b->index] : TWS_NONE;
-          if (param != TWS_NONE && !tws_is_frozen(l, param)) count = complete(l, param, left, order, count);
+          if (param != TWS_NONE && tws_trains(l, module, param)) count = complete(l, param, left, order, count);
         }
     }
   }

@@ -20,27 +20,27 @@ static tws_axes axes_of(const tws_lower *l, uint32_t p, tws_axes replicas) {
   return own ? copied : replicas;
 }
 
-static int is_class(const tws_zero_class *c, tws_axes axes, int frozen, int param_group, int eight_bits) {
-  return c->axes == axes && c->frozen == frozen && c->param_group == param_group && c->eight_bits == eight_bits;
+static int is_class(const tws_zero_class *c, const tws_zero_class *wanted) {
+  return c->axes == wanted->axes && c->frozen == wanted->frozen && c->param_group == wanted->param_group &&
+         c->eight_bits == wanted->eight_bits && c->turn == wanted->turn;
 }
 
-static uint8_t find_class(tws_lower *l, tws_axes axes, int frozen, int param_group, int eight_bits) {
+/* Returns the index of the class with these axes, frozen, param_group, eight_bits and turn, which is added if there is
+ * none. */
+static uint8_t find_class(tws_lower *l, tws_zero_class wanted) {
   tws_zero *z = &l->zero;
   const tws_plan *plan = l->b.plan;
   uint8_t found = 0;
-  while (found < z->class_count && !is_class(&z->classes[found], axes, frozen, param_group, eight_bits)) found++;
+  while (found < z->class_count && !is_class(&z->classes[found], &wanted)) found++;
   if (found < z->class_count) return found;
   if (z->class_count == TWS_ZERO_CLASSES) {
     tws_builder_fail(&l->b, TWS_UNSUPPORTED, "too many sets of ranks hold copies of parameters");
     return 0;
   }
-  z->classes[z->class_count++] = (tws_zero_class){.axes = axes,
-                                                  .frozen = frozen,
-                                                  .param_group = param_group,
-                                                  .eight_bits = eight_bits,
-                                                  .group = tws_lower_group(l, axes),
-                                                  .ranks = tws_topology_size(&plan->topology, axes),
-                                                  .index = tws_topology_index(&plan->topology, plan->rank, axes)};
+  wanted.group = tws_lower_group(l, wanted.axes);
+  wanted.ranks = tws_topology_size(&plan->topology, wanted.axes);
+  wanted.index = tws_topology_index(&plan->topology, plan->rank, wanted.axes);
+  z->classes[z->class_count++] = wanted;
   return found;
 }
 
@@ -65,14 +65,18 @@ void tws_zero_make_classes(tws_lower *l) {
     return;
   }
   const tws_axes replicas = tws_topology_partitions(&l->b.plan->topology);
-  find_class(l, replicas, 0, tws_config_is_muon_group(l->config, 0) ? 1 : 0,
-             tws_optimizer_of(l->config->optimizer)->eight_bits);
+  find_class(l, (tws_zero_class){.axes = replicas,
+                                 .param_group = tws_config_is_muon_group(l->config, 0) ? 1 : 0,
+                                 .eight_bits = tws_optimizer_of(l->config->optimizer)->eight_bits});
   for (int order = 0, left = (int)l->network->param_count; order < ORDERS; order++) {
     for (uint32_t p = 0; p < l->network->param_count && left > 0; p++) {
       if (order_of(l, p) != order) continue;
       const int frozen = order <= ORDER_MUON ? 0 : order - ORDER_MUON;
-      z->class_of[p] = find_class(l, axes_of(l, p, replicas), frozen, frozen ? 0 : l->network->params[p].param_group,
-                                  order == ORDER_EIGHT_BITS);
+      z->class_of[p] = find_class(l, (tws_zero_class){.axes = axes_of(l, p, replicas),
+                                                      .frozen = frozen,
+                                                      .param_group = frozen ? 0 : l->network->params[p].param_group,
+                                                      .eight_bits = order == ORDER_EIGHT_BITS,
+                                                      .turn = frozen ? 0 : l->network->params[p].turn});
       left--;
     }
     if (order == ORDER_MUON) z->trained_count = z->class_count;
@@ -117,5 +121,6 @@ static void kept_runs_of(tws_lower *l, const tws_zero_class *c, tws_zero_kind ki
 }
 
 void tws_zero_kept_runs(tws_lower *l, tws_zero_kind kind_of, tws_zero_run run) {
-  for (uint32_t k = 0; k < l->zero.trained_count; k++) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
+  for (uint32_t k = 0; k < l->zero.trained_count; k++)
+    if (tws_zero_has_turn(l, &l->zero.classes[k])) kept_runs_of(l, &l->zero.classes[k], kind_of, run);
 }

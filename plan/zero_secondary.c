@@ -26,9 +26,9 @@ void tws_secondary_begin(tws_lower *l) {
   if (!starts) tws_builder_fail(&l->b, TWS_MEMORY, "no memory");
   if (l->b.failed != TWS_OK) return;
   for (uint32_t v = 0; v < l->pipeline.chunk->visits.count; v++) {
-    const tws_zero3_actions *a = &z->schedule.actions[v];
-    for (uint32_t i = 0; i < a->gather_count; i++) gathers[z->schedule.params[a->gather_first + i]]++;
-    for (uint32_t i = 0; i < a->prefetch_count; i++) gathers[z->schedule.params[a->prefetch_first + i]]++;
+    const tws_zero3_actions *a = &z->schedules[0].actions[v];
+    for (uint32_t i = 0; i < a->gather_count; i++) gathers[z->schedules[0].params[a->gather_first + i]]++;
+    for (uint32_t i = 0; i < a->prefetch_count; i++) gathers[z->schedules[0].params[a->prefetch_first + i]]++;
   }
   uint64_t elements = 0;
   uint32_t count = 0;

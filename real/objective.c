@@ -330,6 +330,29 @@ static void fill_rows(const tws_objective_source *s, void *const *input, int64_t
   }
 }
 
+/* Draws the noise of a sample, whose position among the samples of all steps is `number`, as row `row`. */
+static void draw_noise(const tws_objective_source *s, uint64_t number, int64_t row, void *const *input) {
+  static const uint64_t noise = UINT64_C(0x6e6f697365000000);
+  const uint32_t i = tws_network_input_of(s->network, TWS_INPUT_NOISE);
+  if (i == TWS_NONE || input[i] == NULL) return;
+  const uint64_t numbers = (uint64_t)tws_dims_count(s->network->input[i].dim, s->network->input[i].dims, 1, 1);
+  char *to = (char *)input[i] + (size_t)row * numbers * tws_dtype_bytes(s->dtype);
+  for (uint64_t k = 0; k < numbers; k++, to += tws_dtype_bytes(s->dtype)) {
+    const float drawn_number = (float)tws_random_normal(s->data->seed ^ noise, number, k);
+    tws_convert_elements(TWS_F32, &drawn_number, s->dtype, to, 1);
+  }
+}
+
+static void fill_constants(const tws_objective_source *s, void *const *input) {
+  const int64_t samples = s->shape->accumulation * s->shape->micro_batch;
+  for (uint32_t i = 0; i < s->network->input_count; i++) {
+    const tws_network_input *in = &s->network->input[i];
+    if (in->content != TWS_INPUT_CONSTANT || input[i] == NULL) continue;
+    const int64_t count = tws_dims_count(in->dim, in->dims, samples, 1);
+    for (int64_t k = 0; k < count; k++) ((int32_t *)input[i])[k] = in->value;
+  }
+}
+
 static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void *const *input, tws_error *err) {
   const tws_batch_shape *shape = s->shape;
   const tws_picture *p = &s->network->picture;
@@ -345,7 +368,9 @@ static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void 
       code = put_picture(s, tws_data_sample(s->data, shape->train_batch, step, place), patches, to ? to : patches,
                          to ? row : 0, &class_of, err);
       if (classes) classes[row] = class_of;
+      draw_noise(s, (uint64_t)(step * shape->train_batch + place), row, input);
     }
+  fill_constants(s, input);
   fill_rows(s, input, (p->side / p->patch) * (p->side / p->patch));
   tws_free(patches);
   return code;

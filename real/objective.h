@@ -21,7 +21,8 @@
  * nor as a target.
  *
  * - PICTURES: pictures and their classes (real/pictures.h), in the order of samples of texts, and which rows are
- * patches and which are class tokens.
+ * patches and which are class tokens. Noise is normal with deviation 1, and depends on the seed, the step and the
+ * position of the sample in the global batch; constant inputs have their value.
  *
  * - CLASSES: a text and its class, of a file with labels (real/pairs.h): the classified token is the first if tokens
  * see all others, else the last. TAGS: a text and a class for each token. SPANS: a text and the first

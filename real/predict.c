@@ -13,6 +13,9 @@ typedef struct predictor {
 } predictor;
 
 static tws_code check_model(const tws_network *network, tws_error *err) {
+  if (tws_network_losses(network) > 1)
+    return tws_fail(err, TWS_UNSUPPORTED, "write a file of the network that scores classes, and give it the weights",
+                    "%s has several losses, and it is not known which scores are asked for", network->name);
   switch (network->objective) {
     case TWS_OBJECTIVE_CLASSES:
     case TWS_OBJECTIVE_TAGS:

@@ -52,7 +52,7 @@ static void write_losses(const tws_training *t, const tws_step_report *r, char *
 }
 
 tws_code tws_report_csv_open(tws_training *t, tws_error *err) {
-  char losses[160];
+  char losses[400];
   if (t->rank != 0 || !t->options->csv_path) return TWS_OK;
   write_losses(t, NULL, losses, sizeof losses);
   int fd;

@@ -62,4 +62,23 @@ static inline void write_pictures(const char *path) {
   "{\"repeat\":2,\"name\":\"again\",\"modules\":[{\"type\":\"linear\",\"out\":64,\"tied\":\"first\"},"             \
   "{\"type\":\"tanh\"}]},{\"type\":\"linear\",\"out\":10}]}"
 
+/* The networks of PyTorch's DCGAN tutorial with small widths, for pictures of 32 x 32 pixels. `norm`: the norm's type. */
+#define DCGAN(norm)                                                                                                  \
+  "{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":32,\"channels\":3},\"noise\":{\"side\":1,"          \
+  "\"channels\":8}},\"networks\":[{\"name\":\"generator\",\"modules\":["                                             \
+  "{\"type\":\"transposed_convolution\",\"out\":16,\"side\":4,\"bias\":false},{\"type\":\"" norm                     \
+  "\"},{\"type\":\"relu\"},{\"type\":\"transposed_convolution\",\"out\":8," WINDOW4 "},{\"type\":\"" norm            \
+  "\"},{\"type\":\"relu\"},{\"type\":\"transposed_convolution\",\"out\":4," WINDOW4 "},{\"type\":\"" norm            \
+  "\"},{\"type\":\"relu\"},{\"type\":\"transposed_convolution\",\"out\":3," WINDOW4                                  \
+  "},{\"type\":\"tanh\"}]},"                                                                                         \
+  "{\"name\":\"discriminator\",\"modules\":[{\"type\":\"convolution\",\"out\":4," WINDOW4                            \
+  "},{\"type\":\"leaky_relu\",\"slope\":0.2},{\"type\":\"convolution\",\"out\":8," WINDOW4 "},{\"type\":\"" norm     \
+  "\"},{\"type\":\"leaky_relu\",\"slope\":0.2},{\"type\":\"convolution\",\"out\":16," WINDOW4 "},{\"type\":\"" norm  \
+  "\"},{\"type\":\"leaky_relu\",\"slope\":0.2},{\"type\":\"convolution\",\"out\":1,\"side\":4,\"bias\":false}]}],"   \
+  "\"turns\":[{\"train\":\"discriminator\",\"losses\":[{\"name\":\"real\",\"run\":[\"pictures\",\"discriminator\"]," \
+  "\"target\":1},{\"name\":\"fake\",\"run\":[\"noise\",\"generator\",\"discriminator\"],\"target\":0}]},"            \
+  "{\"train\":\"generator\",\"losses\":[{\"name\":\"fooled\",\"run\":[\"noise\",\"generator\","                   \
+  "\"discriminator\"],\"target\":1}]}]}"
+#define WINDOW4 "\"side\":4,\"stride\":2,\"padding\":1,\"bias\":false"
+
 #endif

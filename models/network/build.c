@@ -71,6 +71,8 @@ static uint32_t add_value(tws_network_builder *b, uint32_t module, int slot, con
 uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, const char *name, int64_t rows,
                          int64_t columns, tws_init init) {
   tws_network *net = b->net;
+  for (uint32_t p = 0; b->again && p < net->param_count; p++)
+    if (strcmp(net->params[p].name, name) == 0) return net->modules[module].param[slot] = p;
   int64_t elements = rows * columns; /* cannot overflow: see TWS_MAX_WIDTH */
   if (elements > TWS_MAX_PARAMS - b->params)
     b->too_large = 1;
@@ -332,6 +334,14 @@ uint32_t tws_build_jitter(tws_network_builder *b, int layer, const char *name, u
   const uint32_t y = tws_build_pointwise(b, layer, name, TWS_MODULE_DROPOUT, x, b->net->values[x].per_row);
   b->net->modules[b->net->module_count - 1].jitter = jitter;
   return y;
+}
+
+uint32_t tws_build_detach(tws_network_builder *b, int layer, const char *name, uint32_t x) {
+  const uint32_t module = tws_build_module(b, TWS_MODULE_DETACH, layer, name);
+  const tws_value *like = &b->net->values[x];
+  b->net->modules[module].in[0] = x;
+  b->net->modules[module].out_features = like->per_row;
+  return tws_build_value(b, module, 0, "y", like->row, like->row_dims, like->per_row, TWS_VALUE_ACTIVATION);
 }
 
 uint32_t tws_build_scale(tws_network_builder *b, int layer, const char *name, uint32_t x, double factor) {

@@ -17,6 +17,7 @@ typedef struct tws_network_builder {
   int64_t vocabulary_multiple; /* the vocabulary is padded to a multiple of it; 0 or 1: no padding */
   int64_t params;            /* number of parameter elements added until now */
   int failed;                /* 1: memory is exhausted */
+  int again; /* 1: parameters and running statistics of new modules are those that exist under the same names */
   int too_large;             /* 1: more than TWS_MAX_PARAMS elements */
   const cJSON *unknown;      /* the first key of the file that no builder reads, which is refused when the graph is
                               *                                 complete; NULL: there is none */
@@ -40,6 +41,8 @@ uint32_t tws_build_param(tws_network_builder *b, uint32_t module, int slot, cons
                          int64_t columns, tws_init init);
 uint32_t tws_build_input(tws_network_builder *b, const char *name, tws_input_content content, const tws_dim *dim,
                          int dims);
+/* Adds a module whose output is x, through which no gradient passes. */
+uint32_t tws_build_detach(tws_network_builder *b, int layer, const char *name, uint32_t x);
 
 /* Each of the following adds one module and returns its (first) output value; `x` is its input value. Names are
  * copied. */

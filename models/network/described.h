@@ -1,6 +1,7 @@
 /* Networks that a file describes module by module (docs/networks.md); private to models/network. A file is read in two
- * passes: described.c lists the modules, with repetitions written out and names resolved, and described_modules.c adds
- * each of them to the graph. */
+ * passes: described_list.c lists the modules, with repetitions written out and names resolved, and described_modules.c
+ * adds each of them to the graph. described.c reads files of one network, described_turns.c files of several networks
+ * that are trained in turns. */
 #ifndef TWS_MODELS_NETWORK_DESCRIBED_H
 #define TWS_MODELS_NETWORK_DESCRIBED_H
 
@@ -30,6 +31,7 @@ typedef struct tws_described {
   tws_loss_kind loss;
   int of_pictures; /* 1: the input is pictures; 0: tokens */
   uint32_t input;  /* the network's input of pictures, or TWS_NONE */
+  uint32_t given;  /* the value that the modules read as their input instead, or TWS_NONE */
   double std;      /* deviation of initial weights; 0: 1 / sqrt(3 n) for weights that sum n products */
   int64_t side, channels;
 } tws_described;
@@ -44,6 +46,30 @@ typedef struct tws_described_type {
   tws_code (*build)(tws_described *d, tws_described_module *m, tws_error *err);
   tws_module_type in_graph;
 } tws_described_type;
+
+extern const char tws_described_hint[]; /* where the format of a network file is described */
+/* Reads a list of modules into d->modules; names of modules begin with `prefix`. Adds the number of layers to
+ * *layers. */
+tws_code tws_described_read_list(tws_described *d, const cJSON *list, const char *prefix, int *layers, tws_error *err);
+/* Fails with TWS_INVALID if no module reads the output of a module that is not the last one. */
+tws_code tws_described_check_read(const tws_described *d, tws_error *err);
+/* Adds the listed modules to the graph. */
+tws_code tws_described_build(tws_described *d, tws_error *err);
+/* Fails with TWS_INVALID unless the last module scores the classes, or with one output their number. */
+tws_code tws_described_check_scores(const tws_described *d, tws_loss_kind loss, tws_error *err);
+/* Reads {"side": ..., "channels": ...}. */
+tws_code tws_described_read_pictures(const tws_json *json, const cJSON *pictures, int64_t *side, int64_t *channels,
+                                     tws_error *err);
+/* Makes the network one of pictures of this size, with net->vocabulary classes. */
+void tws_described_begin_pictures(tws_network *net, int64_t side, int64_t channels);
+/* Reads the key "loss" of an object; `fallback` without the key. */
+tws_code tws_described_read_loss(const tws_json *json, const cJSON *object, tws_loss_kind fallback, tws_loss_kind *kind,
+                                 tws_error *err);
+/* Adds a loss of scores; targets: an input of the network. */
+void tws_described_build_loss(tws_network_builder *b, const char *name, uint32_t scores, uint32_t targets,
+                              int64_t classes, tws_loss_kind kind);
+/* Builds the networks of a file with the key "networks" (docs/networks.md). */
+tws_code tws_build_described_turns(tws_network_builder *b, tws_error *err);
 
 /* Returns the earlier module that a module with this prefix means by `name`, first of its own block; < 0: there is
  * none. */

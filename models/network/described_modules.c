@@ -10,7 +10,7 @@
 
 /* Returns the index of the graph's value that is input `i` of the described module; TWS_NONE: the input of pictures. */
 static uint32_t graph_in(const tws_described *d, const tws_described_module *m, int i) {
-  return m->in[i] < 0 ? TWS_NONE : d->modules[m->in[i]].value;
+  return m->in[i] < 0 ? d->given : d->modules[m->in[i]].value;
 }
 
 static const tws_value *value_in(const tws_described *d, const tws_described_module *m, int i) {

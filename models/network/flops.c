@@ -75,16 +75,17 @@ double tws_network_flops_per_token(const tws_network *network, int64_t seq, int6
 
 /* ---- training ---- */
 
-static int is_trained(const tws_network *network, uint32_t param) {
-  return param != TWS_NONE && !network->params[param].frozen;
+static int is_trained(const tws_network *network, const tws_module *m, uint32_t param) {
+  return param != TWS_NONE && !network->params[param].frozen && !m->held;
 }
 
 void tws_network_find_needed(const tws_network *network, uint8_t *needed) {
   for (uint32_t i = 0; i < network->module_count; i++) {
     const tws_module *m = &network->modules[i];
     int depends = 0;
-    for (int k = 0; k < TWS_MODULE_PARAMS; k++) depends |= is_trained(network, m->param[k]);
+    for (int k = 0; k < TWS_MODULE_PARAMS; k++) depends |= is_trained(network, m, m->param[k]);
     for (int k = 0; k < TWS_MODULE_INS; k++) depends |= m->in[k] != TWS_NONE && needed[m->in[k]];
+    if (m->type == TWS_MODULE_DETACH) depends = 0;
     for (int k = 0; k < TWS_MODULE_OUTS; k++)
       if (m->out[k] != TWS_NONE) needed[m->out[k]] = (uint8_t)depends;
   }
@@ -104,9 +105,9 @@ static int backward_products(const tws_network *network, const tws_module *m) {
     case TWS_MODULE_DISENTANGLED:
       return needs_gradient(network, m->out[0]) ? 2 : 0;
     case TWS_MODULE_LOW_RANK:
-      return needs_gradient(network, m->in[1]) + is_trained(network, m->param[0]);
+      return needs_gradient(network, m->in[1]) + is_trained(network, m, m->param[0]);
     default:
-      return needs_gradient(network, m->in[0]) + is_trained(network, m->param[0]);
+      return needs_gradient(network, m->in[0]) + is_trained(network, m, m->param[0]);
   }
 }
 

@@ -108,13 +108,16 @@ typedef enum tws_input_content {
   TWS_INPUT_DOCUMENTS, /* for each token positions of the first token of its document and after its last token, int32 */
   TWS_INPUT_POSITIONS, /* the position of each token in its document, int32 */
   TWS_INPUT_ROWS,      /* numbers of rows of a value to select in the micro-batch, or -1; int32 */
-  TWS_INPUT_NUMBERS    /* pictures, in the type of activations */
+  TWS_INPUT_NUMBERS,   /* pictures, in the type of activations */
+  TWS_INPUT_NOISE,     /* normal random numbers, drawn for each sample, in the type of activations */
+  TWS_INPUT_CONSTANT   /* `value` of the input, everywhere; int32 */
 } tws_input_content;
 typedef struct tws_network_input {
   const char *name;
   tws_input_content content;
   tws_dim dim[TWS_DIMS]; /* the dimensions of rows come first */
   uint8_t dims;
+  int32_t value; /* CONSTANT: the value of all elements */
 } tws_network_input;
 enum { TWS_NETWORK_INPUTS = 8 };
 
@@ -133,6 +136,7 @@ typedef struct tws_param {
   uint8_t shared;      /* 1: several linear modules use it, so that tensor ranks do not split it */
   uint8_t frozen;      /* 1: not trained: it has no gradient and no optimizer states */
   uint8_t param_group; /* its parameter group (config/ds_config.h) */
+  uint8_t turn;        /* the turn of a step that updates it (tws_network.turns) */
   uint8_t code_type;   /* type of codes (tws_code_type) of a quantized frozen parameter; 0: not quantized */
   tws_axes own_along;  /* axes along which each rank has a different parameter of this shape (experts) */
 } tws_param;
@@ -200,6 +204,8 @@ typedef struct tws_module {
   int32_t parts, kinds;               /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
   double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
   int32_t rotary, dynamic_rope;       /* ROPE: rotated elements per head, 0: all; 1: dynamic theta */
+  uint8_t forward_turn, backward_turn; /* turns of a step in which its forward and its backward pass run */
+  uint8_t held; /* 1: its parameters get no gradient from it; the gradient of its output still reaches its inputs */
 } tws_module;
 
 /* Sets the module's type, name and layer, without values, parameters, inputs and running statistics. */
@@ -238,6 +244,10 @@ typedef struct tws_network {
   uint32_t module_count, value_count, param_count, input_count, running_count;
   uint32_t layer_first, layer_stride; /* modules of layer l: [layer_first + l stride, + stride) */
   uint32_t logits;                    /* value with the logits; if there are several losses, of the last one */
+  /* Number of turns of a step; 0: one. In each turn the modules of this forward_turn run forward, then the modules of
+   * this backward_turn run backward, and the optimizer updates the parameters of this turn; the next turn computes with
+   * the updated parameters. Modules of one forward_turn are adjacent, those of earlier turns first. */
+  uint32_t turns;
 } tws_network;
 
 /* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).

@@ -1,5 +1,6 @@
 /* Adds the modules of networks on pictures. */
 #include <math.h>
+#include <string.h>
 
 #include "models/network/build.h"
 
@@ -99,9 +100,12 @@ uint32_t tws_build_batch_norm(tws_network_builder *b, int layer, const char *nam
   m->out_features = width;
   m->epsilon = epsilon;
   m->momentum = momentum;
-  m->running = net->running_count++;
-  net->running[m->running] =
-      (tws_running){.name = tws_build_name(b, "%s.running", name), .rows = 2, .columns = width, .init_value = {0, 1}};
+  const char *running = tws_build_name(b, "%s.running", name);
+  m->running = b->again ? 0 : net->running_count;
+  while (m->running < net->running_count && strcmp(net->running[m->running].name, running) != 0) m->running++;
+  if (m->running == net->running_count)
+    net->running[net->running_count++] =
+        (tws_running){.name = running, .rows = 2, .columns = width, .init_value = {0, 1}};
   tws_build_param(b, module, 0, tws_build_name(b, "%s.weight", name), 1, width, (tws_init){0, 1});
   tws_build_param(b, module, 1, tws_build_name(b, "%s.bias", name), 1, width, (tws_init){0, 0});
   const uint32_t y = tws_build_value(b, module, 0, "y", like->row, like->row_dims, width, TWS_VALUE_ACTIVATION);
