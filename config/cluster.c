@@ -110,6 +110,11 @@ double tws_cluster_port(const tws_cluster *cluster, int near) {
   return cluster->paired && near > 1 && near <= others ? whole * (near - 1) / others : whole;
 }
 
+double tws_cluster_copy_rate(const tws_cluster *cluster, int to_host) {
+  const double known = to_host ? cluster->host_copies.to_host : cluster->host_copies.to_device;
+  return known > 0 ? known : cluster->host_link.bandwidth;
+}
+
 double tws_cluster_crowding(const tws_cluster *cluster, double share) {
   return cluster->leaf_nodes > 0 && cluster->leaf_nodes < cluster->nodes ? fmax(1, share * cluster->oversubscription)
                                                                          : 1;
@@ -235,16 +240,41 @@ static tws_code read_class(const tws_json *json, const cJSON *link, int *fabric,
                        "\"class\": unknown word \"%.60s\"", word);
 }
 
+static tws_code read_link_of(const tws_json *json, const cJSON *object, tws_link *link, int *fabric, tws_error *err) {
+  TWS_TRY(read_quantity(json, object, "bandwidth", &link->bandwidth, err));
+  TWS_TRY(read_class(json, object, fabric, err));
+  if (cJSON_GetObjectItemCaseSensitive(object, "class")) link->latency_s = tws_fabric_of(*fabric)->latency_s;
+  return tws_json_number(json, object, "latency_s", 0, 0, 1e3, link->latency_s, &link->latency_s, err);
+}
+
 static tws_code read_link(const tws_json *json, const cJSON *root, const char *key, tws_link *link, int *fabric,
                           tws_error *err) {
   static const char *const known[] = {"bandwidth", "latency_s", "class", NULL};
   const cJSON *object;
   TWS_TRY(read_section(json, root, key, known, &object, err));
-  if (!object) return TWS_OK;
-  TWS_TRY(read_quantity(json, object, "bandwidth", &link->bandwidth, err));
-  TWS_TRY(read_class(json, object, fabric, err));
-  if (cJSON_GetObjectItemCaseSensitive(object, "class")) link->latency_s = tws_fabric_of(*fabric)->latency_s;
-  return tws_json_number(json, object, "latency_s", 0, 0, 1e3, link->latency_s, &link->latency_s, err);
+  return object ? read_link_of(json, object, link, fabric, err) : TWS_OK;
+}
+
+/* Reads "host_link", a link with the rates of its copies, and "host_copies", the rates of a node. */
+static tws_code read_copies(const tws_json *json, const cJSON *root, tws_cluster *out, tws_error *err) {
+  static const char *const of_link[] = {"bandwidth", "latency_s", "class", "to_host", "both_ways", NULL};
+  static const char *const of_node[] = {"to_device", "to_host", "both_ways", NULL};
+  const cJSON *link, *node;
+  int fabric = TWS_FABRIC_NONE;
+  TWS_TRY(read_section(json, root, "host_link", of_link, &link, err));
+  TWS_TRY(read_section(json, root, "host_copies", of_node, &node, err));
+  if (link) {
+    TWS_TRY(read_link_of(json, link, &out->host_link, &fabric, err));
+    TWS_TRY(read_quantity(json, link, "to_host", &out->host_copies.to_host, err));
+    TWS_TRY(read_quantity(json, link, "both_ways", &out->host_copies.both_ways, err));
+  }
+  if (node) {
+    TWS_TRY(read_quantity(json, node, "to_device", &out->node_copies.to_device, err));
+    TWS_TRY(read_quantity(json, node, "to_host", &out->node_copies.to_host, err));
+    TWS_TRY(read_quantity(json, node, "both_ways", &out->node_copies.both_ways, err));
+  }
+  out->copies_given = link || node;
+  return TWS_OK;
 }
 
 static tws_code read_count_key(const tws_json *json, const cJSON *root, const char *key, int low, int high, int *value,
@@ -347,6 +377,7 @@ static const char *const cluster_keys[] = {"schema",
                                            "disk",
                                            "host_bandwidth",
                                            "devices_per_host_link",
+                                           "host_copies",
                                            "numa_nodes",
                                            "collectives",
                                            "leaf",
@@ -360,7 +391,6 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
-  int host_fabric;
   if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
   TWS_TRY(tws_json_string(json, root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-cluster-1") != 0)
@@ -395,7 +425,7 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   TWS_TRY(tws_json_number(json, root, "message_s", 0, 0, 1, c.message_s, &c.message_s, err));
   TWS_TRY(read_link(json, root, "intra", &c.intra, &c.intra_fabric, err));
   TWS_TRY(read_link(json, root, "inter", &c.inter, &c.inter_fabric, err));
-  TWS_TRY(read_link(json, root, "host_link", &c.host_link, &host_fabric, err));
+  TWS_TRY(read_copies(json, root, &c, err));
   TWS_TRY(read_count_key(json, root, "devices_per_host_link", 1, MAX_DEVICES, &c.devices_per_host_link, err));
   TWS_TRY(read_count_key(json, root, "numa_nodes", 1, MAX_DEVICES, &c.numa_nodes, err));
   TWS_TRY(tws_json_number(json, root, "samples_per_s", 0, 0, 1e12, c.samples_per_s, &c.samples_per_s, err));

@@ -5,10 +5,11 @@
  * Keys of a file, all optional but schema: name, base (a built-in cluster whose values are the defaults), profile,
  * nodes, devices_per_node, cores_per_node, nics_per_node, paired (0 or 1), host_memory, device_memory (bytes, or
  * "512GiB"), host_bandwidth (bytes/s), numa_nodes, intra, inter, host_link (each with bandwidth, bytes/s or "25 GB/s",
- * and latency_s), devices_per_host_link, disk (read, write, size), message_bandwidth, message_s, collectives ("rings"
- * or "nccl"), leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in any
- * currency), and the texts provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its latency_s
- * if that is absent.
+ * and latency_s; host_link also with to_host and both_ways), devices_per_host_link, host_copies (to_device, to_host,
+ * both_ways: of a whole node), disk (read, write, size), message_bandwidth, message_s, collectives ("rings" or "nccl"),
+ * leaf (nodes, oversubscription), samples_per_s (of a node's data loaders), price_per_device_hour (in any currency),
+ * and the texts provenance and figures. A link's "class" (boxes.h: "nvlink", "efa", ...) gives its latency_s if that is
+ * absent.
  *
  * "host" is this machine: the cores that the process may use, memory within the control group's limit, and as many
  * devices as cores. Any number of ranks may run on a host; the tuner uses at most devices_per_node ranks per node. */
@@ -23,6 +24,12 @@ typedef struct tws_link {
   double bandwidth; /* bytes/s in one direction */
   double latency_s;
 } tws_link;
+
+/* Rates of copies between devices and pinned memory of their host, in bytes/s: to the device, to the host, and the sum
+ * of both directions while copies run both ways at once. 0: not known. */
+typedef struct tws_copy_rates {
+  double to_device, to_host, both_ways;
+} tws_copy_rates;
 
 typedef struct tws_cluster {
   char name[64];
@@ -49,6 +56,11 @@ typedef struct tws_cluster {
   int nccl;                     /* 1: algorithms of collectives are NCCL's choices (models/hardware/nccl.h); 0: rings */
   tws_link host_link;           /* PCIe of one device */
   int devices_per_host_link;    /* devices that share a PCIe switch and its host link */
+  /* host_copies: rates of copies over one host link; a rate of one direction that is not known is the link's bandwidth,
+   * and if both_ways is not known, the directions do not share the link. node_copies: rates of all copies of a node's
+   * devices together, while all of them copy; a rate that is not known limits nothing. */
+  tws_copy_rates host_copies, node_copies;
+  int copies_given; /* 1: the file has host_link or host_copies, so that a profile's measured rates are not used */
   double disk_read, disk_write; /* bytes/s per node, 0: not said */
   double disk_bytes;            /* bytes of a node's disk for offloading; 0: not given, no limit */
   double samples_per_s; /* samples/s that a node's data loaders read and decode; 0: not given, no limit */
@@ -62,6 +74,8 @@ typedef struct tws_cluster {
 /* Returns the bytes/s between a device and near - 1 other devices of its node. If each pair of devices has separate
  * links (`paired`), only some of a port's links are used. */
 double tws_cluster_port(const tws_cluster *cluster, int near);
+/* Returns the bytes/s of copies over one host link, in one direction while no copy runs the other way. */
+double tws_cluster_copy_rate(const tws_cluster *cluster, int to_host);
 /* Returns the factor by which transfers slow down if a fraction `share` (0 to 1) of the bytes that the NICs below a
  * leaf switch send leaves the leaf switch; 1 if the uplinks have enough bandwidth. */
 double tws_cluster_crowding(const tws_cluster *cluster, double share);

@@ -43,6 +43,21 @@ static void add_devices(cJSON *root, const tws_cluster *c) {
   cJSON_AddNumberToObject(root, "numa_nodes", c->numa_nodes);
 }
 
+/* Adds the rates of copies: those of one link to the object "host_link", those of a node as "host_copies". */
+static void add_copies(cJSON *root, const tws_cluster *c) {
+  const tws_copy_rates *node = &c->node_copies;
+  cJSON *link = cJSON_GetObjectItemCaseSensitive(root, "host_link");
+  if (link && c->host_copies.to_device > 0)
+    cJSON_SetNumberValue(cJSON_GetObjectItemCaseSensitive(link, "bandwidth"), c->host_copies.to_device);
+  if (link) add_positive(link, "to_host", c->host_copies.to_host);
+  if (link) add_positive(link, "both_ways", c->host_copies.both_ways);
+  if (!(node->to_device > 0 || node->to_host > 0 || node->both_ways > 0)) return;
+  cJSON *copies = cJSON_AddObjectToObject(root, "host_copies");
+  add_positive(copies, "to_device", node->to_device);
+  add_positive(copies, "to_host", node->to_host);
+  add_positive(copies, "both_ways", node->both_ways);
+}
+
 static void add_links(cJSON *root, const tws_cluster *c) {
   add_link(root, "intra", &c->intra, c->intra_fabric);
   if (c->paired) cJSON_AddNumberToObject(root, "paired", 1);
@@ -51,6 +66,7 @@ static void add_links(cJSON *root, const tws_cluster *c) {
   add_positive(root, "message_bandwidth", c->message_bandwidth);
   add_positive(root, "message_s", c->message_s);
   add_link(root, "host_link", &c->host_link, TWS_FABRIC_NONE);
+  add_copies(root, c);
   cJSON_AddNumberToObject(root, "devices_per_host_link", c->devices_per_host_link);
   if (c->nccl) cJSON_AddStringToObject(root, "collectives", "nccl");
   if (c->leaf_nodes == 0) return;
@@ -86,10 +102,11 @@ cJSON *tws_cluster_to_json(const tws_cluster *c) {
 #define NUMBER(low, high, about) \
   "{\"type\":\"number\",\"minimum\":" low ",\"maximum\":" high ",\"description\":\"" about "\"}"
 #define TEXT(about) "{\"type\":\"string\",\"description\":\"" about "\"}"
-#define LINK(about) \
+#define LINK_WITH(about, more) \
   "{\"type\":\"object\",\"additionalProperties\":false,\"description\":\"" about                      \
   "\",\"properties\":{\"bandwidth\":" QUANTITY("bytes/s one way: 2.5e10, or \\\"25 GB/s\\\"") "," \
-  "\"latency_s\":" NUMBER("0", "1000", "seconds of latency of one link") ",\"class\":{\"type\":\"string\"}}}"
+  "\"latency_s\":" NUMBER("0", "1000", "seconds of latency of one link") ",\"class\":{\"type\":\"string\"}" more "}}"
+#define LINK(about) LINK_WITH(about, "")
 
 static const char schema[] =
     "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"cluster of Twinspeed\","
@@ -114,7 +131,13 @@ static const char schema[] =
     ",\"nics_per_node\":" COUNT("0", "1024", "NICs of a node")
     ",\"message_bandwidth\":" QUANTITY("bytes/s of one NIC in messages between two ranks")
     ",\"message_s\":" NUMBER("0", "1", "seconds between messages that a rank posts to other nodes")
-    ",\"host_link\":" LINK("a device's link to the host")
+    ",\"host_link\":" LINK_WITH("a device's link to the host",
+      ",\"to_host\":" QUANTITY("bytes/s of copies to the host; absent: bandwidth")
+      ",\"both_ways\":" QUANTITY("bytes/s of both directions together; absent: they do not share the link"))
+    ",\"host_copies\":{\"type\":\"object\",\"additionalProperties\":false,\"description\":\"copies of all devices of a "
+    "node together\",\"properties\":{"
+    "\"to_device\":" QUANTITY("bytes/s; absent: no limit") ",\"to_host\":" QUANTITY("bytes/s; absent: no limit")
+    ",\"both_ways\":" QUANTITY("bytes/s of both directions together; absent: no limit") "}}"
     ",\"devices_per_host_link\":" COUNT("1", "1024", "devices that share such a link")
     ",\"collectives\":{\"type\":\"string\",\"enum\":[\"rings\",\"nccl\"]}"
     ",\"leaf\":{\"type\":\"object\",\"additionalProperties\":false,\"required\":[\"nodes\",\"oversubscription\"],"

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "config/format_rows.h"
 
 #define OPTIMIZERS "AdamW=adam|SGD=sgd"
@@ -176,11 +177,34 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
     tws_setting_put(s, TWS_SETTING_OVERLAP, "false");
 }
 
+/* Reads arguments of Megatron-DeepSpeed: the ranks that share a sequence (Ulysses), and attention in chunks of so many
+ * tokens of the whole sequence (FPDT). Megatron-LM has neither, so they are never written. A sequence that chunks do
+ * not divide becomes a text that is no number, which the configuration refuses. */
+static void read_ulysses(const cJSON *root, tws_settings *s) {
+  static const char usual_chunk[] = "65536";
+  char sharers[32], chunk[32];
+  double tokens = 0;
+  if (tws_tree_text(root, "ds_sequence_parallel_size", sharers, sizeof sharers)) {
+    tws_setting_put(s, TWS_SETTING_SHARERS, "%s", sharers);
+    tws_setting_put(s, TWS_SETTING_ALGORITHM, "ulysses");
+  }
+  if (!is_true(root, "ds_sequence_parallel_fpdt")) return;
+  if (!tws_tree_text(root, "ds_sequence_parallel_fpdt_chunk_size", chunk, sizeof chunk))
+    snprintf(chunk, sizeof chunk, "%s", usual_chunk);
+  const int64_t sequence = tws_setting_integer(s, TWS_SETTING_SEQUENCE, 0);
+  const int64_t size = tws_text_number(chunk, NULL, 1, 9e15, &tokens) ? (int64_t)tokens : 0;
+  if (size > 0 && sequence > 0 && sequence % size == 0)
+    tws_setting_put(s, TWS_SETTING_ATTENTION_CHUNKS, "%lld", (long long)(sequence / size));
+  else
+    tws_setting_put(s, TWS_SETTING_ATTENTION_CHUNKS, "%lld tokens in chunks of %s", (long long)sequence, chunk);
+}
+
 static void read_arguments(const cJSON *root, tws_settings *s) {
   char text[16];
   if (tws_tree_text(root, "recompute_activations", text, sizeof text) && strcmp(text, "true") == 0)
     tws_setting_put(s, TWS_SETTING_RECOMPUTE, "selective");
   tws_setting_put(s, TWS_SETTING_TYPE, "%s", is_true(root, "bf16") ? "bf16" : is_true(root, "fp16") ? "fp16" : "fp32");
+  read_ulysses(root, s);
   read_rules(root, &of_arguments, s);
 }
 
@@ -224,6 +248,10 @@ static const char *const known_arguments[] = {"use_distributed_optimizer",
                                               "fp4_format",
                                               "bf16",
                                               "fp16",
+                                              "ds_sequence_parallel_size",
+                                              "ds_sequence_parallel_fpdt",
+                                              "ds_sequence_parallel_fpdt_chunk_size",
+                                              "ds_sequence_parallel_fpdt_offloading",
                                               NULL};
 static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
                                            "ddp.use_megatron_fsdp",

@@ -31,6 +31,7 @@ static void put_axes(const tws_config *c, tws_settings *s) {
   }
   if (d.sequence > 1)
     tws_setting_put(s, TWS_SETTING_ALGORITHM, "%s", c->sequence_algorithm == TWS_SEQUENCE_RING ? "ring" : "ulysses");
+  if (c->attention_chunks > 1) put_integer(s, TWS_SETTING_ATTENTION_CHUNKS, c->attention_chunks);
 }
 
 static void put_zero(const tws_config *c, tws_settings *s) {

@@ -41,7 +41,8 @@ static double hold_seconds(const tws_emulator *e, double writes_s) {
     const double bytes = (double)e->api->save_bytes(e->ranks, r);
     if (bytes > most) most = bytes;
   }
-  return e->job->backend == TWS_BACKEND_HOST || !(c->host_link.bandwidth > 0) ? 0 : most / c->host_link.bandwidth;
+  const double rate = tws_cluster_copy_rate(c, 1);
+  return e->job->backend == TWS_BACKEND_HOST || !(rate > 0) ? 0 : most / rate;
 }
 
 /* Returns the optimal save interval for the scenario's failures, in steps that each take as long as the first. */

@@ -99,14 +99,17 @@ static inline int tws_work_is_launched(const tws_work *work) {
  * host^2.5)^(1/2.5), with an exponent fitted to half of a group of runs (docs/accuracy.md). If launches do not run
  * ahead (in_turns 1), the two times add up. */
 double tws_launch_slowdown(double device_s, double host_s, int in_turns);
-/* The slowdown of one rank's kernels by launches on the host. The optimizer phase has a few launches over all
- * parameters, so a kernel that only this phase runs keeps its time. */
+/* The slowdown of one rank's kernels by launches on the host, and of its copies by each other. The optimizer phase has
+ * a few launches over all parameters, so a kernel that only this phase runs keeps its time. Copies in opposite
+ * directions share the link between device and host (tws_copy_rates.both_ways). */
 typedef struct tws_launches {
   double factor;                       /* of tws_launch_slowdown() for the forward and backward passes */
+  double copies; /* factor on the seconds of copies between device and host; 0: as 1 */
   uint8_t in_passes[TWS_KERNEL_COUNT]; /* 1: a forward or backward pass runs this kernel on the device */
 } tws_launches;
 tws_launches tws_plan_launches(const tws_plan *plan, const tws_machine *machine);
-/* Returns the factor by which launches lengthen a work: 1, unless it is a kernel of the passes on the device. */
+/* Returns the factor by which a work is lengthened: by launches, if it is a kernel of the passes on the device, or by
+ * copies that run the other way, if it is a copy between device and host; otherwise 1. */
 double tws_launches_factor(const tws_launches *launches, const tws_work *work);
 /* Returns tws_plan_work_seconds(), multiplied by tws_launches_factor(). */
 double tws_plan_launched_seconds(const tws_plan *plan, uint32_t work, const tws_machine *machine, int stretch,

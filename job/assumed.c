@@ -86,7 +86,7 @@ static void add_host(const tws_job *job, tws_assumption *list, int *count) {
   tws_assumption *one = add(list, count, "host", "a cluster file", "%d cores and %s", c->cores_per_node,
                             tws_format_bytes(c->host_memory_bytes, memory, sizeof memory));
   snprintf(one->reason, sizeof one->reason, "as %.40s is a device: a node of one, its PCIe of %.3g GB/s", c->name,
-           c->host_link.bandwidth / 1e9);
+           tws_cluster_copy_rate(c, 0) / 1e9);
 }
 
 /* Adds the assumption about the share of peak arithmetic that matrix products reach, if it was not measured on this

@@ -53,10 +53,15 @@ void tws_job_destroy(tws_job *job) {
   tws_free(job);
 }
 
-/* Combines cluster and profile. If the cluster file states no disk, the profile's measured disk is used. */
+/* Combines cluster and profile. If the cluster file states no disk, the profile's measured disk is used, and if it
+ * states neither host_link nor host_copies, the profile's measured rates of copies. */
 static void use_machine(tws_job *job, const tws_profile *profile) {
   if (!(job->cluster.disk_read > 0)) job->cluster.disk_read = tws_profile_disk_read(profile);
   if (!(job->cluster.disk_write > 0)) job->cluster.disk_write = tws_profile_disk_write(profile);
+  if (!job->cluster.copies_given) {
+    job->cluster.host_copies = tws_profile_copies(profile, 0);
+    job->cluster.node_copies = tws_profile_copies(profile, 1);
+  }
   job->profile = profile;
   job->backend = tws_profile_backend(profile);
   job->machine = (tws_machine){&job->cluster, profile};
@@ -162,7 +167,7 @@ static void choose_threads(tws_job *job) {
  * its link, which determine the time of offloading. */
 static tws_code check_offload(const tws_job *job, tws_error *err) {
   const tws_cluster *c = &job->cluster;
-  const int links = c->host_link.bandwidth > 0 && c->host_bandwidth > 0;
+  const int links = tws_cluster_copy_rate(c, 0) > 0 && tws_cluster_copy_rate(c, 1) > 0 && c->host_bandwidth > 0;
   if ((!job->config->zero.offload_optimizer && !job->config->zero.offload_param &&
        !tws_config_checkpoints_on_host(job->config)) ||
       job->backend == TWS_BACKEND_HOST || links)

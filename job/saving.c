@@ -40,8 +40,8 @@ static tws_code job_saving(const tws_job *job, tws_saving *out, tws_error *err) 
   tws_plan_destroy(plan);
   const double write = c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE;
   out->write_s = out->bytes / job->mapping.nodes / write;
-  const int devices = job->backend != TWS_BACKEND_HOST && c->host_link.bandwidth > 0;
-  out->hold_s = devices ? out->bytes / job->ranks / c->host_link.bandwidth : 0;
+  const double rate = tws_cluster_copy_rate(c, 1);
+  out->hold_s = job->backend != TWS_BACKEND_HOST && rate > 0 ? out->bytes / job->ranks / rate : 0;
   return TWS_OK;
 }
 

@@ -18,7 +18,7 @@
 #include "base/number.h"
 #include "models/collective.h"
 #include "models/few_rows.h"
-#include "real/calibrate_device.h"
+#include "real/calibrate_copies.h"
 #include "real/case_operands.h"
 #include "real/cuda_loader.h"
 #include "real/host/bind.h"
@@ -99,6 +99,7 @@ typedef struct bench {
   double sustained_s, sustained_for_s; /* sustained_s: seconds of the reference product, repeated alternately with
                                         * additions without a pause; sustained_for_s: duration of that repetition */
   double restless_s;                   /* seconds of the reference product, repeated alone without a pause */
+  tws_copy_rates copies;               /* of all ranks between devices and pinned memory */
   double budget_s, began_s, said_s;    /* said_s: time of the last write of the results so far */
 } bench;
 
@@ -600,7 +601,13 @@ static tws_code describe_device(const bench *b, tws_measurements *m, tws_error *
 
 static tws_code add_extras(const bench *b, tws_measurements *m, tws_error *err) {
   const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
+  TWS_TRY(tws_calibrate_note_copies(&b->copies, m, err));
   return tws_calibrate_extras(&on, b->options->largest_bytes, m, err);
+}
+
+static tws_code measure_copies(bench *b, tws_error *err) {
+  const tws_calibrate_device on = {.cuda = b->cuda, .backend = b->sets[0].backend, .world = b->world};
+  return b->cuda ? tws_calibrate_copies(&on, b->comm, b->options->largest_bytes, &b->copies, err) : TWS_OK;
 }
 
 static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
@@ -608,6 +615,7 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   m->elapsed_s = tws_clock_s() - b->began_s;
   m->cores = b->cores;
   m->overhead_bytes = b->overhead_bytes;
+  m->copies = b->copies;
   double copy[MAX_PASSES];
   memcpy(copy, b->reference, sizeof copy);
   if (b->passes > 0) {
@@ -760,6 +768,7 @@ tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err
   tws_code code = choose_backend(&b, err);
   if (code == TWS_OK) code = prepare(&b, err);
   if (code == TWS_OK) code = measure(&b, err);
+  if (code == TWS_OK) code = measure_copies(&b, err);
   if (code == TWS_OK && b.rank == 0) {
     code = collect(&b, &m, err);
     if (code == TWS_OK && b.cuda && b.world == 1) code = add_extras(&b, &m, err);

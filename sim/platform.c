@@ -14,28 +14,49 @@ static int nic_link(const tws_platform *p, int rank, int down) {
   return 2 * p->mapping.nodes * p->mapping.slots + 2 * tws_mapping_nic(&p->mapping, rank) + down;
 }
 
-/* Returns the number of links of a node's memory and disk: disk read, disk write, then the memory of each NUMA
- * domain. */
+/* The links of a node are those of each switch (IN, OUT and BOTH), then three that limit all copies of the node, disk
+ * read, disk write, and the memory of each NUMA domain. */
+enum { OF_SWITCH = TWS_LINK_NODE_IN, BEFORE_MEMORY = TWS_LINK_MEMORY - TWS_LINK_NODE_IN };
+
 static int node_links(const tws_platform *p) {
-  return 2 + (p->cluster->numa_nodes > 1 ? p->cluster->numa_nodes : 1);
+  return OF_SWITCH * p->switches + BEFORE_MEMORY + (p->cluster->numa_nodes > 1 ? p->cluster->numa_nodes : 1);
 }
 
 int tws_platform_shared(const tws_platform *p, int rank, tws_shared_link kind) {
   const int node = tws_mapping_node(&p->mapping, rank);
-  const int first = p->first_shared + node * (2 * p->switches + node_links(p));
-  if (kind == TWS_LINK_MEMORY) return first + 2 * p->switches + 2 + tws_mapping_numa(&p->mapping, p->cluster, rank);
-  if (kind > TWS_LINK_MEMORY) return first + 2 * p->switches + (int)(kind - TWS_LINK_DISK_READ);
+  const int first = p->first_shared + node * node_links(p);
+  const int of_node = first + OF_SWITCH * p->switches + (int)kind - OF_SWITCH;
+  if (kind == TWS_LINK_MEMORY) return of_node + tws_mapping_numa(&p->mapping, p->cluster, rank);
+  if (kind >= TWS_LINK_NODE_IN) return of_node;
   const int sharers = p->cluster->devices_per_host_link > 1 ? p->cluster->devices_per_host_link : 1;
-  return first + 2 * (rank % p->mapping.slots / sharers) + (kind == TWS_LINK_OUT);
+  return first + OF_SWITCH * (rank % p->mapping.slots / sharers) + (int)kind;
+}
+
+/* Returns the rate of copies of one of three links (in, out, both directions together); 0: it is not known. */
+static double rate_of(const tws_copy_rates *rates, int link) {
+  return link == 0 ? rates->to_device : link == 1 ? rates->to_host : rates->both_ways;
+}
+
+int tws_platform_copy_path(const tws_platform *p, int rank, int to_host, int links[TWS_PATH_MAX]) {
+  const tws_cluster *c = p->cluster;
+  int count = 0;
+  links[count++] = tws_platform_shared(p, rank, to_host ? TWS_LINK_OUT : TWS_LINK_IN);
+  if (c->host_copies.both_ways > 0) links[count++] = tws_platform_shared(p, rank, TWS_LINK_BOTH);
+  if (rate_of(&c->node_copies, to_host) > 0)
+    links[count++] = tws_platform_shared(p, rank, to_host ? TWS_LINK_NODE_OUT : TWS_LINK_NODE_IN);
+  if (c->node_copies.both_ways > 0) links[count++] = tws_platform_shared(p, rank, TWS_LINK_NODE_BOTH);
+  return count;
 }
 
 static double shared_bandwidth(const tws_platform *p, int link) {
   const tws_cluster *c = p->cluster;
-  const int of_node = (link - p->first_shared) % (2 * p->switches + node_links(p)) - 2 * p->switches;
+  const int at = (link - p->first_shared) % node_links(p), of_node = at - OF_SWITCH * p->switches;
   const double disk[2] = {c->disk_read > 0 ? c->disk_read : TWS_USUAL_DISK_READ,
                           c->disk_write > 0 ? c->disk_write : TWS_USUAL_DISK_WRITE};
-  if (of_node < 0) return c->host_link.bandwidth;
-  return of_node < 2 ? disk[of_node] : c->host_bandwidth / (node_links(p) - 2);
+  if (of_node < 0) return at % OF_SWITCH < 2 ? tws_cluster_copy_rate(c, at % OF_SWITCH) : c->host_copies.both_ways;
+  if (of_node < OF_SWITCH) return rate_of(&c->node_copies, of_node);
+  if (of_node < BEFORE_MEMORY) return disk[of_node - OF_SWITCH];
+  return c->host_bandwidth / (c->numa_nodes > 1 ? c->numa_nodes : 1);
 }
 
 static double nic_capacity(const tws_platform *p) {
@@ -67,7 +88,7 @@ static tws_code set_links(tws_platform *p, tws_solver_kind kind, tws_error *err)
   const int sharers = cluster->devices_per_host_link > 1 ? cluster->devices_per_host_link : 1;
   p->switches = (m->slots + sharers - 1) / sharers;
   const int64_t network = 2 * (int64_t)m->nodes * (m->slots + m->nics);
-  const int64_t first_leaf = network + m->nodes * (2 * (int64_t)p->switches + node_links(p));
+  const int64_t first_leaf = network + m->nodes * (int64_t)node_links(p);
   const int crowded = cluster->leaf_nodes > 0 && cluster->leaf_nodes < m->nodes && cluster->oversubscription > 1;
   const int64_t links = first_leaf + (crowded ? 2 * ((m->nodes - 1) / cluster->leaf_nodes + 1) : 0);
   if (links > MAX_LINKS)

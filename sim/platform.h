@@ -26,13 +26,18 @@ typedef struct tws_platform {
 } tws_platform;
 
 /* Resources, in addition to the network, that the ranks of a node share. Each is one link: a switch's link to the host
- * in each direction, the node's memory and its disk in each direction. */
+ * in each direction and both directions together, the same for all copies of a node, the node's disk in each direction,
+ * and the memory of each NUMA node. */
 typedef enum tws_shared_link {
   TWS_LINK_IN,
   TWS_LINK_OUT,
-  TWS_LINK_MEMORY,
+  TWS_LINK_BOTH,
+  TWS_LINK_NODE_IN,
+  TWS_LINK_NODE_OUT,
+  TWS_LINK_NODE_BOTH,
   TWS_LINK_DISK_READ,
-  TWS_LINK_DISK_WRITE
+  TWS_LINK_DISK_WRITE,
+  TWS_LINK_MEMORY
 } tws_shared_link;
 int tws_platform_shared(const tws_platform *platform, int rank, tws_shared_link kind);
 
@@ -48,6 +53,9 @@ void tws_platform_scale(const tws_platform *platform, int rank, int network, dou
  * remaining elements. */
 enum { TWS_PATH_MAX = 4, TWS_NO_LINK = -1 };
 int tws_platform_path(const tws_platform *platform, int from, int to, int links[TWS_PATH_MAX]);
+/* Writes the links of a copy between a rank's device and pinned memory of its host, and returns their number. Links
+ * whose rate is not known limit nothing, and are left out. */
+int tws_platform_copy_path(const tws_platform *platform, int rank, int to_host, int links[TWS_PATH_MAX]);
 /* tws_platform_rate() returns the bandwidth in bytes per second of a collective's flow on idle links,
  * tws_platform_latency() the seconds of latency between two ranks. */
 double tws_platform_rate(const tws_platform *platform, const int links[TWS_PATH_MAX]);

@@ -1,6 +1,6 @@
 /* Simulates resources that the ranks of a node share: links between devices and their host (one for the devices of a
- * PCIe switch), the host's memory, and the disk. Copies between tiers and kernels on the host are flows over these
- * resources. An operation may have several flows in succession: a copy of pageable memory first passes through the
+ * PCIe switch in each direction, and one that both directions share), the host's memory, and the disk. Copies between
+ * tiers and kernels on the host are flows over these resources. An operation may have several flows in succession: a copy of pageable memory first passes through the
  * driver's pinned buffer. The bytes are those that the estimators count (estimators/path.c), but the estimators divide
  * each link evenly among all ranks. */
 #include <math.h>
@@ -61,7 +61,14 @@ void tws_sim_begin_shared(tws_sim *sim, uint32_t rank, uint32_t op, int index) {
     tws_sim_date(sim, now + segments[index].latency_s, tag);
     return;
   }
-  const int link = tws_platform_shared(&sim->platform, sim->ranks[rank].plan->rank, segments[index].link);
+  const tws_shared_link kind = segments[index].link;
+  const int global = sim->ranks[rank].plan->rank;
   const double bytes = segments[index].bytes < 1 ? 1 : segments[index].bytes;
-  if (sim->failed == TWS_OK) sim->failed = tws_solver_flow(sim->platform.solver, &link, 1, bytes, now, tag, sim->err);
+  int links[TWS_PATH_MAX], count_of_links = 1;
+  if (kind == TWS_LINK_IN || kind == TWS_LINK_OUT)
+    count_of_links = tws_platform_copy_path(&sim->platform, global, kind == TWS_LINK_OUT, links);
+  else
+    links[0] = tws_platform_shared(&sim->platform, global, kind);
+  if (sim->failed == TWS_OK)
+    sim->failed = tws_solver_flow(sim->platform.solver, links, count_of_links, bytes, now, tag, sim->err);
 }

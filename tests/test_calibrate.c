@@ -617,6 +617,12 @@ START_TEST(calibrate_emulated_device) {
   ck_assert_double_lt(tws_profile_overhead_bytes(profile), 600.0 * (1 << 20));
   tws_work work = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {128, 64, 64}};
   ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
+  /* on the emulated device each copy takes one millisecond, whatever else runs; each rank has such a device */
+  const tws_copy_rates one = tws_profile_copies(profile, 0), two = tws_profile_copies(profile, 1);
+  ck_assert_double_eq_tol(one.to_device, 1e8, 1e3);
+  ck_assert_double_eq_tol(one.to_host, 1e8, 1e3);
+  ck_assert_double_eq_tol(one.both_ways, 2e8, 1e3);
+  ck_assert_double_eq_tol(two.both_ways, 4e8, 1e3);
   work.flags = TWS_FP8; /* products in 8 bits were measured, so that their time is known */
   ck_assert_double_eq_tol(tws_kernel_seconds(profile, &work, 1, 1), 1e-3, 1e-9);
   command_result estimate =

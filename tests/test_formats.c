@@ -536,6 +536,39 @@ START_TEST(the_page_says_what_files_hold) {
 }
 END_TEST
 
+/* Arguments of Megatron-DeepSpeed for long sequences: ranks that share a sequence, and attention in chunks of tokens. */
+START_TEST(long_sequences_of_megatron_deepspeed) {
+  static const struct {
+    const char *arguments;
+    int64_t chunks; /* 0: refused */
+  } cases[] = {
+      {"--ds-sequence-parallel-size 4", 1},
+      {"--ds-sequence-parallel-size 4 --ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-offloading", 4},
+      {"--ds-sequence-parallel-size 4 --ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size 32768", 8},
+      {"--ds-sequence-parallel-size 4 --ds-sequence-parallel-fpdt-chunk-size 32768", 1},
+      {"--ds-sequence-parallel-size 4 --ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size 40000", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[512];
+    tws_config *config;
+    tws_error err = {0};
+    snprintf(text, sizeof text, "--num-layers 2 --seq-length 262144 --micro-batch-size 1 --global-batch-size 2 %s\n",
+             cases[i].arguments);
+    write_text(in_folder("long.txt"), text);
+    tws_code code = tws_config_load(in_folder("long.txt"), &config, &err);
+    if (code == TWS_OK) {
+      code = tws_config_resolve(config, 8, &(tws_auto_context){.hidden_size = 64}, &err);
+      if (code == TWS_OK)
+        ck_assert_msg(config->attention_chunks == cases[i].chunks && tws_config_division(config).sequence == 4 &&
+                          config->sequence_algorithm != TWS_SEQUENCE_RING,
+                      "%s: %lld chunks", text, (long long)config->attention_chunks);
+      tws_config_destroy(config);
+    }
+    ck_assert_msg((code == TWS_OK) == (cases[i].chunks > 0), "%s: %s", text, err.message);
+    if (code != TWS_OK) ck_assert_msg(strstr(err.message, "attention_chunks") != NULL, "%s", err.message);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("formats");
   TCase *tcase = tcase_create("formats");
@@ -549,6 +582,7 @@ int main(void) {
   tcase_add_test(tcase, the_page_says_what_files_hold);
   tcase_add_test(tcase, jobs_are_exported);
   tcase_add_test(tcase, elastic_jobs_are_exported_with_their_batch);
+  tcase_add_test(tcase, long_sequences_of_megatron_deepspeed);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

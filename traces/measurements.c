@@ -91,6 +91,9 @@ static cJSON *to_json(const tws_measurements *m) {
     cJSON_AddStringToObject(json, "device", m->device);
     cJSON_AddNumberToObject(json, "device_bytes", m->device_bytes);
     cJSON_AddBoolToObject(json, "shared_device", m->shared_device);
+    cJSON_AddNumberToObject(json, "to_device", m->copies.to_device);
+    cJSON_AddNumberToObject(json, "to_host", m->copies.to_host);
+    cJSON_AddNumberToObject(json, "both_ways", m->copies.both_ways);
   }
   cJSON_AddNumberToObject(json, "overhead_bytes", m->overhead_bytes);
   cJSON_AddStringToObject(json, "description", m->description);
@@ -237,6 +240,9 @@ static tws_code read_device(const tws_json *json, tws_measurements *m, tws_error
   TWS_TRY(tws_json_string(json, json->root, "device", 0, "", &device, err));
   TWS_TRY(tws_json_number(json, json->root, "device_bytes", 0, 0, 1e15, 0, &m->device_bytes, err));
   TWS_TRY(tws_json_bool(json, json->root, "shared_device", 0, 0, &m->shared_device, err));
+  TWS_TRY(tws_json_number(json, json->root, "to_device", 0, 0, 1e18, 0, &m->copies.to_device, err));
+  TWS_TRY(tws_json_number(json, json->root, "to_host", 0, 0, 1e18, 0, &m->copies.to_host, err));
+  TWS_TRY(tws_json_number(json, json->root, "both_ways", 0, 0, 1e18, 0, &m->copies.both_ways, err));
   snprintf(m->device, sizeof m->device, "%s", device);
   return TWS_OK;
 }
@@ -337,6 +343,9 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
   out->reference_min_s = runs[0]->reference_min_s;
   for (int r = 0; r < count; r++) {
     out->elapsed_s += runs[r]->elapsed_s;
+    out->copies.to_device = fmax(out->copies.to_device, runs[r]->copies.to_device);
+    out->copies.to_host = fmax(out->copies.to_host, runs[r]->copies.to_host);
+    out->copies.both_ways = fmax(out->copies.both_ways, runs[r]->copies.both_ways);
     out->reference_min_s = fmin(out->reference_min_s, runs[r]->reference_min_s);
     out->reference_max_s = fmax(out->reference_max_s, runs[r]->reference_max_s);
     values[r] = runs[r]->reference_s;

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "config/cluster.h"
 #include "models/kernel.h"
 
 typedef struct tws_kernel_sample {
@@ -36,6 +37,8 @@ typedef struct tws_measurements {
   int world, cores;
   char device[96];     /* name of the GPU; "": the host was measured */
   double device_bytes; /* memory of the GPU, bytes */
+  /* copies between GPUs and pinned memory, of all ranks together while all of them copy; 0: not measured */
+  tws_copy_rates copies;
   int shared_device;   /* 1: ranks had to share a GPU, so times of collectives are meaningless */
   double elapsed_s;
   double overhead_bytes; /* resident memory of a rank before it allocates anything for the job, bytes */
@@ -64,7 +67,7 @@ tws_code tws_measurements_write(const tws_measurements *m, const char *path, tws
 tws_code tws_measurements_read(const char *path, tws_measurements *m, tws_error *err); /* *m is overwritten */
 
 /* Combines several runs of the same kind (same ranks, same kernels in the same order): takes the minimum of each
- * sample. The caller frees *out. Fails with TWS_INVALID if the runs differ. */
+ * sample, and the maximum of each rate of copies. The caller frees *out. Fails with TWS_INVALID if the runs differ. */
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err);
 

@@ -57,6 +57,9 @@
   COLLECTIVE("all_gather", "4", A100_HALF_4) "," \
   COLLECTIVE("all_gather", "8", A100_HALF_8) "]"
 
+/* Copies of one device in each direction alone, by nvbandwidth (stas00/ml-engineering, network/README.md). */
+#define H200_COPIES ",\"host_copies\":[{\"ranks\":1,\"to_device\":55.43e9,\"to_host\":55.06e9}]"
+
 #define V100_PEAKS "\"fp32\":15.7e12,\"fp16\":125e12,\"fp64\":7.8e12"
 #define A100_PEAKS "\"fp32\":19.5e12,\"bf16\":312e12,\"fp16\":312e12,\"fp64\":9.7e12"
 #define H100_PEAKS "\"fp32\":67e12,\"bf16\":989e12,\"fp16\":989e12,\"fp64\":34e12,\"fp8\":1979e12"
@@ -91,8 +94,8 @@ static const struct {
               "1073741824", A100_PEAKS, "2039e9", "108", "0.88", "0.44")},
     {"h100-sxm", GPU("h100-sxm", "hopper", DATASHEET("H100 SXM5"), "84930000000", "1610612736", H100_PEAKS, "3350e9",
                      "132", "0.80", "0.375")},
-    {"h200", GPU("h200", "hopper", DATASHEET("H200 SXM"), "150000000000", "1610612736", H100_PEAKS, "4800e9", "132",
-                 "0.80", "0.375")},
+    {"h200", GPU_WITH(H200_COPIES, "h200", "hopper", DATASHEET("H200 SXM"), "150000000000", "1610612736", H100_PEAKS,
+                      "4800e9", "132", "0.80", "0.375")},
     {"b200", GPU("b200", "blackwell", DATASHEET("B200 SXM"), "191500000000", "1610612736", B200_PEAKS, "8000e9", "148",
                  "0.65", "0.58")},
     /* The 500 W part named in torchtitan's runs, with 96 GB of HBM2e. Its clocks under load are 0.75 of those of the

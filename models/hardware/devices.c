@@ -140,6 +140,24 @@ static void add_products(const tws_device *d, cJSON *root) {
   cJSON_AddNumberToObject(object, "backward", 0.84);
 }
 
+/* Adds the measured rates of copies between one device and its host, if they are published. */
+static void add_copies(const tws_device *d, cJSON *root) {
+  static const char *const rates[] = {"to_device", "to_host", "both_ways"};
+  cJSON *one = NULL;
+  for (int i = 0; i < 3; i++) {
+    char key[48];
+    snprintf(key, sizeof key, "copies.%s_GBps", rates[i]);
+    const double rate = tws_figure_value(d->figures, key);
+    if (isnan(rate)) continue;
+    if (!one) {
+      one = cJSON_CreateObject();
+      cJSON_AddNumberToObject(one, "ranks", 1);
+      cJSON_AddItemToArray(cJSON_AddArrayToObject(root, "host_copies"), one);
+    }
+    cJSON_AddNumberToObject(one, rates[i], rate * 1e9);
+  }
+}
+
 static void provenance(const tws_device *d, char *text, size_t size) {
   const char *what;
   const double share = tws_device_products(d, "bf16", &what);
@@ -178,6 +196,7 @@ cJSON *tws_device_profile(const tws_device *d) {
   cJSON_AddNumberToObject(root, "bandwidth_efficiency", 0.76);
   cJSON_AddNumberToObject(root, "launch_s", 1.6e-6);
   add_products(d, root);
+  add_copies(d, root);
   return root;
 }
 

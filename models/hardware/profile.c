@@ -435,6 +435,28 @@ static tws_code read_disk(const tws_json *json, tws_profile *profile, tws_error 
   return tws_json_number(json, disk, "write", 1, 1, 1e18, 0, &profile->disk[1], err);
 }
 
+/* Reads the rates of copies, which are stored for each number of ranks that copied at once. */
+static tws_code read_copies(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"ranks", "to_device", "to_host", "both_ways", NULL};
+  const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->root, "host_copies"), *item;
+  int64_t most = 1, ranks;
+  if (!list || cJSON_IsNull(list)) return TWS_OK;
+  if (!cJSON_IsArray(list)) return tws_json_fail(json, list, err, NULL, "\"host_copies\" must be a list");
+  cJSON_ArrayForEach(item, list) {
+    tws_copy_rates rates;
+    if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "rates of copies must be an object");
+    TWS_TRY(tws_json_only(json, item, known, err));
+    TWS_TRY(tws_json_int(json, item, "ranks", 1, 1, 1 << 20, 1, &ranks, err));
+    TWS_TRY(tws_json_number(json, item, "to_device", 0, 1, 1e18, 0, &rates.to_device, err));
+    TWS_TRY(tws_json_number(json, item, "to_host", 0, 1, 1e18, 0, &rates.to_host, err));
+    TWS_TRY(tws_json_number(json, item, "both_ways", 0, 1, 1e18, 0, &rates.both_ways, err));
+    if (ranks > 1 && ranks < most) continue;
+    profile->copies[ranks > 1] = rates;
+    if (ranks > most) most = ranks;
+  }
+  return TWS_OK;
+}
+
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"schema",
                                       "name",
@@ -465,6 +487,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "collectives",
                                       "p2p",
                                       "disk",
+                                      "host_copies",
                                       "corrections",
                                       NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
@@ -481,6 +504,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));
   TWS_TRY(read_disk(json, profile, err));
+  TWS_TRY(read_copies(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
   TWS_TRY(read_corrections(json, profile, err));
   return read_collectives(json, profile, err);
@@ -569,6 +593,10 @@ double tws_profile_disk_read(const tws_profile *profile) {
 
 double tws_profile_disk_write(const tws_profile *profile) {
   return profile->disk[1];
+}
+
+tws_copy_rates tws_profile_copies(const tws_profile *profile, int node) {
+  return profile->copies[node != 0];
 }
 
 double tws_profile_memory_bytes(const tws_profile *profile) {

@@ -55,6 +55,9 @@ double tws_profile_memory_bytes(const tws_profile *profile); /* returns the byte
 /* Return the measured bytes/s of a node's disk; 0: not measured. */
 double tws_profile_disk_read(const tws_profile *profile);
 double tws_profile_disk_write(const tws_profile *profile);
+/* Returns the measured rates of copies between devices and pinned memory: of one device alone, or (node 1) of all
+ * devices of a node together while all of them copy. */
+tws_copy_rates tws_profile_copies(const tws_profile *profile, int node);
 /* Returns the dense flop/s of one device; host: of one core. A type without a peak of its own has that of float32. */
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the device's memory */

@@ -25,6 +25,8 @@ struct tws_profile_builder {
   int cores, failed;
   double memory_bytes, overhead_bytes, bandwidth, node_bandwidth, launch_s, spread, drift;
   double peak[TWS_DTYPE_COUNT];
+  tws_copy_rates copies[TWS_PROFILE_COPIES];
+  int copies_ranks[TWS_PROFILE_COPIES], copies_count;
   kernel_sample *kernels;
   collective_sample *collectives;
   detail *details;
@@ -89,6 +91,12 @@ void tws_profile_builder_peak(tws_profile_builder *builder, tws_dtype dtype, dou
 void tws_profile_builder_bandwidth(tws_profile_builder *builder, double one_rank, double whole_node) {
   builder->bandwidth = one_rank;
   builder->node_bandwidth = whole_node;
+}
+
+void tws_profile_builder_copies(tws_profile_builder *builder, int ranks, const tws_copy_rates *rates) {
+  if (builder->copies_count == TWS_PROFILE_COPIES) return;
+  builder->copies_ranks[builder->copies_count] = ranks;
+  builder->copies[builder->copies_count++] = *rates;
 }
 
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds) {
@@ -193,6 +201,21 @@ static void add_figures(const tws_profile_builder *b, tws_text *out) {
                b->node_bandwidth, b->launch_s);
 }
 
+static void add_rate(tws_text *out, const char *key, double rate) {
+  if (rate >= 1) tws_text_add(out, ", \"%s\": %.6g", key, rate);
+}
+
+static void add_copies(const tws_profile_builder *b, tws_text *out) {
+  for (int i = 0; i < b->copies_count; i++) {
+    tws_text_add(out, "%s{\"ranks\": %d", i == 0 ? ",\n  \"host_copies\": [" : ", ", b->copies_ranks[i]);
+    add_rate(out, "to_device", b->copies[i].to_device);
+    add_rate(out, "to_host", b->copies[i].to_host);
+    add_rate(out, "both_ways", b->copies[i].both_ways);
+    tws_text_add(out, "}");
+  }
+  if (b->copies_count > 0) tws_text_add(out, "]");
+}
+
 static void add_flags(tws_text *out, uint32_t flags) {
   const char *separator = "";
   for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
@@ -278,6 +301,7 @@ static void add_collectives(const tws_profile_builder *b, tws_text *out) {
 
 tws_code tws_profile_builder_text(const tws_profile_builder *builder, tws_text *out, tws_error *err) {
   add_figures(builder, out);
+  add_copies(builder, out);
   tws_text_add(out, ",\n  \"kernels\": [");
   add_kernels(builder, out);
   tws_text_add(out, "\n  ],\n  \"collectives\": [");

@@ -33,6 +33,10 @@ void tws_profile_builder_peak(tws_profile_builder *builder, tws_dtype dtype, dou
 /* Records the bytes/s that one busy rank reaches, and that all ranks of a node reach together (0: ranks do not share
  * memory bandwidth). */
 void tws_profile_builder_bandwidth(tws_profile_builder *builder, double one_rank, double whole_node);
+/* Records the rates of copies between devices and pinned memory, of `ranks` ranks of a node together while all of them
+ * copy. Rates that are 0 are not written. At most TWS_PROFILE_COPIES different numbers of ranks are kept. */
+enum { TWS_PROFILE_COPIES = 16 };
+void tws_profile_builder_copies(tws_profile_builder *builder, int ranks, const tws_copy_rates *rates);
 /* Records the fixed seconds of launching one kernel. */
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);
 

@@ -77,6 +77,7 @@ struct tws_profile {
   double memory_bytes, overhead_bytes;
   double spread, drift; /* relative noise of the measurements */
   double disk[2];       /* bytes/s of a node's disk, for reads and writes; 0: not measured */
+  tws_copy_rates copies[2]; /* rates of copies of one device alone, and of the most devices that copied at once */
   double peak[TWS_DTYPE_COUNT];
   double bandwidth, node_bandwidth, bandwidth_efficiency, launch_s;
   double matmul_efficiency, fp8_efficiency, fp4_efficiency, tile_overhead_s, misaligned;

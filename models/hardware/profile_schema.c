@@ -71,6 +71,10 @@ static const char schema[] =
     ",\"p2p\":" SAMPLES
     ",\"disk\":" OBJECT("\"read\",\"write\"", "\"read\":" NUMBER("1", "1e18", "bytes/s")
       ",\"write\":" NUMBER("1", "1e18", "bytes/s"))
+    ",\"host_copies\":" LIST(OBJECT("\"ranks\"", "\"ranks\":" INTEGER("1", "1048576")
+      ",\"to_device\":" NUMBER("1", "1e18", "bytes/s of all ranks together")
+      ",\"to_host\":" NUMBER("1", "1e18", "bytes/s of all ranks together")
+      ",\"both_ways\":" NUMBER("1", "1e18", "bytes/s of both directions at once, together")))
     ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED ",\"messages\":"
       NUMBER("0.001", "1000", "of messages between two ranks"))
     "}}";
