@@ -79,6 +79,10 @@ static test_case random_case(int number) {
       if (!draw(s, 40, 0, 1)) break;
       c.flags |= TWS_RELATIVE, c.d[7] = 2 * draw(s, 41, 2, 20), c.f[3] = (double)(c.d[7] + draw(s, 42, 1, 100));
       break;
+    case TWS_KERNEL_CLAMP:
+    case TWS_KERNEL_CLAMP_GRAD:
+      c.f[0] = -2 * tws_random_uniform(7, s, 20), c.f[1] = 2 * tws_random_uniform(7, s, 21);
+      break;
     case TWS_KERNEL_LEAKY_RELU:
     case TWS_KERNEL_LEAKY_RELU_GRAD:
     case TWS_KERNEL_SOFTCAP:

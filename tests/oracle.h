@@ -639,6 +639,12 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_LEAKY_RELU_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = (o[1][i] > 0 ? 1 : w->f[0]) * o[0][i];
       break;
+    case TWS_KERNEL_CLAMP:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = fmax(w->f[0], fmin(w->f[1], o[0][i]));
+      break;
+    case TWS_KERNEL_CLAMP_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = w->f[0] < o[1][i] && o[1][i] < w->f[1] ? o[0][i] : 0;
+      break;
     case TWS_KERNEL_SOFTCAP:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = w->f[0] * tanh(o[0][i] / w->f[0]);
       break;

@@ -268,6 +268,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
     case TWS_KERNEL_GELU_EXACT_GRAD:
     case TWS_KERNEL_SIGMOID_GRAD:
     case TWS_KERNEL_LEAKY_RELU_GRAD:
+    case TWS_KERNEL_CLAMP_GRAD:
     case TWS_KERNEL_SOFTCAP_GRAD:
     case TWS_KERNEL_RELU_GRAD:
     case TWS_KERNEL_SQUARED_RELU_GRAD:

@@ -1,4 +1,5 @@
 /* The types of modules of a network file. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -154,7 +155,7 @@ static tws_code build_flatten(tws_described *d, tws_described_module *m, tws_err
 static tws_code build_batch_norm(tws_described *d, tws_described_module *m, tws_error *err) {
   double epsilon, momentum;
   TWS_TRY(needs_pixels(d, m, err));
-  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-20, 1, 1e-5, &epsilon, err));
   TWS_TRY(tws_json_number(d->b->json, m->item, "momentum", 0, 0, 1, 0.1, &momentum, err));
   m->value = tws_build_batch_norm(d->b, m->layer, m->name, graph_in(d, m, 0), epsilon, momentum);
   return TWS_OK;
@@ -214,7 +215,7 @@ static tws_code build_linear(tws_described *d, tws_described_module *m, tws_erro
 static tws_code build_norm(tws_described *d, tws_described_module *m, tws_error *err) {
   double epsilon;
   TWS_TRY(needs_value(d, m, err));
-  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-12, 1, 1e-5, &epsilon, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "epsilon", 0, 1e-20, 1, 1e-5, &epsilon, err));
   m->value =
       tws_build_norm(d->b, m->layer, m->name, graph_in(d, m, 0), strcmp(m->type->name, "rms_norm") == 0, epsilon);
   return TWS_OK;
@@ -232,6 +233,19 @@ static tws_code build_leaky_relu(tws_described *d, tws_described_module *m, tws_
   TWS_TRY(tws_json_number(d->b->json, m->item, "slope", 0, -100, 100, 0.01, &slope, err));
   TWS_TRY(build_activation(d, m, err));
   d->b->net->modules[d->b->net->module_count - 1].slope = slope;
+  return TWS_OK;
+}
+
+static tws_code build_clamp(tws_described *d, tws_described_module *m, tws_error *err) {
+  double low, high;
+  TWS_TRY(tws_json_number(d->b->json, m->item, "low", 0, -FLT_MAX, FLT_MAX, -FLT_MAX, &low, err));
+  TWS_TRY(tws_json_number(d->b->json, m->item, "high", 0, -FLT_MAX, FLT_MAX, FLT_MAX, &high, err));
+  if (low >= high)
+    return tws_json_fail(d->b->json, m->item, err, "\"low\": 0, \"high\": 6 is the ReLU6",
+                         "%s has the limits %g and %g", m->name, low, high);
+  TWS_TRY(build_activation(d, m, err));
+  d->b->net->modules[d->b->net->module_count - 1].low = low;
+  d->b->net->modules[d->b->net->module_count - 1].high = high;
   return TWS_OK;
 }
 
@@ -473,6 +487,7 @@ static const tws_described_type types[] = {
     {"sigmoid", 1, KEYS(), build_activation, TWS_MODULE_SIGMOID},
     {"tanh", 1, KEYS(), build_tanh, TWS_MODULE_SOFTCAP},
     {"leaky_relu", 1, KEYS("slope"), build_leaky_relu, TWS_MODULE_LEAKY_RELU},
+    {"clamp", 1, KEYS("low", "high"), build_clamp, TWS_MODULE_CLAMP},
     {"dropout", 1, KEYS("probability"), build_dropout, TWS_MODULE_DROPOUT},
     {"scale", 1, KEYS("factor"), build_scale, TWS_MODULE_MULTIPLY},
     {"experts", 1,

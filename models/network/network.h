@@ -194,6 +194,7 @@ typedef struct tws_module {
   double epsilon;                     /* NORM, HEADS_NORM, BATCH_NORM */
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
   double slope;                       /* ATTENTION: factor of linear biases; 0: 1. LEAKY_RELU: of x < 0 */
+  double low, high;                   /* CLAMP: the limits */
   double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. Others: of x */
   int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
   double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */

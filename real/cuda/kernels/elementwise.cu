@@ -84,6 +84,17 @@ struct LeakyReluGrad {  // (dy, x)
   __device__ float operator()(float dy, float x) const { return x <= 0.0F ? slope * dy : dy; }
 };
 
+struct Clamp {
+  static constexpr bool two = false;
+  float low, high;
+  __device__ float operator()(float x, float) const { return x < low ? low : x > high ? high : x; }
+};
+struct ClampGrad {  // (dy, x)
+  static constexpr bool two = true;
+  float low, high;
+  __device__ float operator()(float dy, float x) const { return x <= low || x >= high ? 0.0F : dy; }
+};
+
 struct Softcap {
   static constexpr bool two = false;
   float cap;
@@ -361,6 +372,14 @@ tws_code tws_cuda_leaky_relu(const tws_cuda_call *call, tws_error *err) {
 }
 tws_code tws_cuda_leaky_relu_grad(const tws_cuda_call *call, tws_error *err) {
   const LeakyReluGrad f = {(float)call->work->f[0]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), f, err));
+}
+tws_code tws_cuda_clamp(const tws_cuda_call *call, tws_error *err) {
+  const Clamp f = {(float)call->work->f[0], (float)call->work->f[1]};
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), f, err));
+}
+tws_code tws_cuda_clamp_grad(const tws_cuda_call *call, tws_error *err) {
+  const ClampGrad f = {(float)call->work->f[0], (float)call->work->f[1]};
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), f, err));
 }
 tws_code tws_cuda_softcap(const tws_cuda_call *call, tws_error *err) {

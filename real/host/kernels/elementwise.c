@@ -250,6 +250,40 @@ HOST_KERNEL(leaky_relu_grad) {
   return TWS_OK;
 }
 
+static void clamp_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  const float low = (float)call->work->f[0], high = (float)call->work->f[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             const vf in = v_get(T, x, i, n);
+             v_put(T, y, i, v_select(in < low, v_set(low), v_select(in > high, v_set(high), in)), n);
+           }));
+}
+HOST_KERNEL(clamp) {
+  (void)err;
+  run_parallel(call, 2.0 * (double)call->work->d[0], clamp_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void clamp_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  const float low = (float)call->work->f[0], high = (float)call->work->f[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             const vf in = v_get(T, x, i, n);
+             v_put(T, dx, i, zero_where((in <= low) | (in >= high), v_get(T, dy, i, n)), n);
+           }));
+}
+HOST_KERNEL(clamp_grad) {
+  (void)err;
+  run_parallel(call, 3.0 * (double)call->work->d[0], clamp_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
 static void softcap_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   host_range r = share(call->work->d[0], 64, thread, threads);
