@@ -65,7 +65,7 @@ class Run:
         self.say("$ " + " ".join(map(str, argv)))
         process = subprocess.Popen(list(map(str, argv)), stdin=subprocess.PIPE if input else subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                   env=dict(os.environ, **self.settings, **(env or {})), start_new_session=True)
+                                   env={**os.environ, **self.settings, **(env or {})}, start_new_session=True)
         try:
             text, errors = process.communicate(input, timeout=max(self.left(), 0.1))
         except subprocess.TimeoutExpired:
