@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "tests/command.h"
+#include "tests/folder.h"
 #include "tests/suite.h"
 
 /* Limits of relative errors: for the plan that was measured, and for a plan that has changed since. */
@@ -23,9 +24,19 @@ static const char *text(const cJSON *object, const char *key) {
   return value;
 }
 
-static double arena_now(const cJSON *run, const char *folder) {
+/* The name of a run's model, or a file of the model where the run has its configuration. */
+static const char *model_of(const cJSON *run) {
+  const cJSON *config = cJSON_GetObjectItemCaseSensitive(run, "config");
+  if (!config) return text(run, "model");
+  char *written = cJSON_PrintUnformatted(config);
+  write_text(in_folder("model.json"), written);
+  cJSON_free(written);
+  return in_folder("model.json");
+}
+
+static double arena_now(const cJSON *run, const char *place) {
   command_result r =
-      twinspeed("estimate -m %s %s --profile %s/profile.json --json", text(run, "model"), text(run, "flags"), folder);
+      twinspeed("estimate -m %s %s --profile %s/profile.json --json", model_of(run), text(run, "flags"), place);
   cJSON *json = cJSON_Parse(r.out);
   const cJSON *device = cJSON_GetObjectItem(cJSON_GetObjectItem(json, "memory"), "device");
   const double bytes = member(device, "arena_bytes");
@@ -36,10 +47,10 @@ static double arena_now(const cJSON *run, const char *folder) {
 }
 
 /* Returns the simulated seconds of a step; estimated ones in a build without the simulator. */
-static double seconds_now(const cJSON *run, const char *folder) {
+static double seconds_now(const cJSON *run, const char *place) {
   const int simulates = access(TWS_BUILD_DIR "/twinspeed_sim.so", R_OK) == 0;
   command_result r = twinspeed("%s -m %s %s --profile %s/profile.json --json", simulates ? "simulate" : "estimate",
-                               text(run, "model"), text(run, "flags"), folder);
+                               model_of(run), text(run, "flags"), place);
   cJSON *json = cJSON_Parse(r.out);
   const double seconds = member(simulates ? json : cJSON_GetObjectItem(json, "time"), "step_s");
   ck_assert_msg(seconds > 0, "%s: %s", text(run, "name"), r.err);
@@ -48,13 +59,13 @@ static double seconds_now(const cJSON *run, const char *folder) {
   return seconds;
 }
 
-static void check_run(const cJSON *run, const char *folder) {
+static void check_run(const cJSON *run, const char *place) {
   const double measured = member(run, "measured_step_s"), arena = member(run, "arena_bytes");
-  ck_assert_msg(measured > 0 && arena > 0, "%s: %s: no measured step", folder, text(run, "name"));
-  const int same = arena_now(run, folder) == arena;
-  const double error = seconds_now(run, folder) / measured - 1;
-  printf("%s: %s: %+.1f %%%s\n", folder, text(run, "name"), 100 * error, same ? "" : " (the plan has changed since)");
-  ck_assert_msg(fabs(error) <= (same ? limit : limit_of_changed_plans), "%s: %s: simulated %+.1f %% off", folder,
+  ck_assert_msg(measured > 0 && arena > 0, "%s: %s: no measured step", place, text(run, "name"));
+  const int same = arena_now(run, place) == arena;
+  const double error = seconds_now(run, place) / measured - 1;
+  printf("%s: %s: %+.1f %%%s\n", place, text(run, "name"), 100 * error, same ? "" : " (the plan has changed since)");
+  ck_assert_msg(fabs(error) <= (same ? limit : limit_of_changed_plans), "%s: %s: simulated %+.1f %% off", place,
                 text(run, "name"), 100 * error);
 }
 
@@ -63,6 +74,7 @@ START_TEST(simulated_as_measured) {
   char pattern[4096];
   glob_t found;
   tws_error err = {0};
+  make_folder();
   snprintf(pattern, sizeof pattern, "%s/*/steps.json", traces ? traces : TWS_SOURCE_DIR "/traces");
   ck_assert_int_eq(glob(pattern, 0, NULL, &found), 0);
   for (size_t i = 0; i < found.gl_pathc; i++) {
@@ -81,6 +93,7 @@ START_TEST(simulated_as_measured) {
     tws_json_destroy(json);
   }
   globfree(&found);
+  remove_folder();
 }
 END_TEST
 

@@ -107,15 +107,28 @@ def library(name):
     return []
 
 
-def program(run, source, carried):
+def program(run, source, carried, built=None):
+    """built: a build folder of this machine, which is taken as it is."""
     link(HOME + "/source", source)
     use_libraries(run, carried)
+    if built:
+        link(BUILD, built)
+        if not os.path.samefile(BUILD, built):
+            raise Failed(BUILD + " is a folder, and not a link to " + built + ": remove it")
+        if run.emulated:
+            run.use_emulated()
+        loads(run)
+        return
     if carried and os.path.exists(carried + "/build/twinspeed"):
         link(BUILD, carried + "/build")
         try:
+            if run.emulated:
+                run.use_emulated()
             loads(run)
             return
         except Failed as reason:
             run.say("what was carried does not run here (%s): building" % reason)
+    if run.emulated:
+        raise Failed("a rehearsal on the emulated device takes a build: --build FOLDER")
     build(run, HOME + "/source", carried)
     loads(run)

@@ -33,6 +33,7 @@ class Run:
         self.begin = time.monotonic()
         self.end = self.begin + seconds * self.slower
         self.stages, self.settings = [], {}
+        self.emulated = False
         self.here, self.lock = threading.local(), threading.RLock()  # a thread's stage; what all threads write
         os.makedirs(out, exist_ok=True)
         shutil.rmtree(os.path.join(work, "log"), ignore_errors=True)
@@ -64,7 +65,7 @@ class Run:
         self.say("$ " + " ".join(map(str, argv)))
         process = subprocess.Popen(list(map(str, argv)), stdin=subprocess.PIPE if input else subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                   env=dict(os.environ, **self.settings, **(env or {})), start_new_session=True)
+                                   env={**os.environ, **self.settings, **(env or {})}, start_new_session=True)
         try:
             text, errors = process.communicate(input, timeout=max(self.left(), 0.1))
         except subprocess.TimeoutExpired:
@@ -165,7 +166,7 @@ class Run:
 
     def pack(self):
         """At most eight files: `Run.RESULTS`, summary.json and the logs."""
-        summary = {"schema": "twinspeed-gpu-run-2", "run": self.name, "commit": self.commit, "dry_run": self.dry,
+        summary = {"schema": "twinspeed-gpu-run-2", "run": self.name, "commit": self.commit, "dry_run": self.dry, "emulated": self.emulated,
                    "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                    "settings": self.settings, "stages": self.stages}
         with open(os.path.join(self.out, "summary.json"), "w", encoding="utf-8") as file:

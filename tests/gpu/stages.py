@@ -10,41 +10,40 @@ import statistics
 import subprocess
 import sys
 import tarfile
-import threading
 
+from jobs import SHARED, TINY
 from program import BUILD
 from runner import Failed, Run, Skipped
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PEERS = ("llama-3.2-1b:8,4", "gpt2-xl:8,4", "gpt2:64,32", "gpt2-medium:32,16", "gpt2-large:16,8")
-# Ranks that share the one GPU: NCCL takes them for ranks of different hosts, over loopback sockets. Their times mean nothing.
-SHARED = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
-TINY = {
-    "gpt": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4},
-    "llama": {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,
-              "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-              "rope_theta": 10000},
-    "mixtral": {"model_type": "mixtral", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-                "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
-                "max_position_embeddings": 64},
-    "gemma2": {"model_type": "gemma2", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64, "sliding_window": 16},
-    "bloom": {"model_type": "bloom", "vocab_size": 256, "hidden_size": 64, "n_layer": 2, "n_head": 4, "seq_length": 64},
-    "bert": {"model_type": "bert", "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "max_position_embeddings": 64, "architectures": ["BertForMaskedLM"]},
-    "deepseek": {"model_type": "deepseek_v2", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-                 "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 48, "qk_nope_head_dim": 16,
-                 "qk_rope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2,
-                 "moe_intermediate_size": 48, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
-                 "max_position_embeddings": 64},
-    "padded": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
-    "llama-3b": {"model_type": "llama", "vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192,
-                 "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
-                 "max_position_embeddings": 8192, "rope_theta": 500000, "tie_word_embeddings": True},
-    "learner": {"model_type": "gpt2", "vocab_size": 256, "n_positions": 128, "n_embd": 256, "n_layer": 4, "n_head": 8}}
 
 
 class Trainings(Run):
+    @property
+    def with_device(self):
+        """emulated: a dry run whose device is the emulated one (tests/emulator)."""
+        return self.emulated or not self.dry
+
+    def on_device(self, ranks):
+        """Flags that place a command on the device."""
+        return ["--cluster", self.cluster(ranks)] if self.with_device else []
+
+    def use_emulated(self):
+        """The emulated device's module in the place of the real one."""
+        folder = self.path("emulated")
+        os.makedirs(folder, exist_ok=True)
+        for name, module in (("twinspeed_cuda.so", "emulated/twinspeed_cuda.so"), ("twinspeed_real.so", "twinspeed_real.so"),
+                             ("twinspeed_sim.so", "twinspeed_sim.so")):
+            path = os.path.join(folder, name)
+            if os.path.lexists(path):
+                os.remove(path)
+            if os.path.exists(os.path.join(BUILD, module)):
+                os.symlink(os.path.realpath(os.path.join(BUILD, module)), path)
+        if not os.path.exists(os.path.join(folder, "twinspeed_cuda.so")):
+            raise Failed("no emulated device: build the target twinspeed_cuda_emulated")
+        # The emulated device has no cuDNN: own kernels are what is meant.
+        self.settings.update({"TWINSPEED_MODULES": folder, "TWINSPEED_CUDA_OWN_ATTENTION": "1"})
+
     def tiny(self, name):
         path = self.path(name + ".model.json")
         with self.lock:
@@ -72,6 +71,8 @@ class Trainings(Run):
 
     def cluster(self, ranks=1):
         """The catalog's entry for this device: alone, or a node of eight."""
+        if self.emulated:
+            return "h200" if ranks == 1 else "dgx-h200"
         with open(self.path("device.json"), encoding="utf-8") as file:
             name = json.load(file)["name"]
         known = [cluster for cluster in ("b200", "h200", "h100", "a100") if cluster in name.lower()]
@@ -84,8 +85,8 @@ class Trainings(Run):
         result = self.path(name + ".json")
         command = [BUILD + "/twinspeed", "train", "--force", "--quiet", "--data", data or self.text(), "--csv",
                    self.path(name + ".csv"), "--result", result]
-        if ranks and not self.dry:
-            command += ["--cluster", self.cluster(ranks)]
+        if ranks:
+            command += self.on_device(ranks)
         self.command(command + flags, env=env)
         with open(result, encoding="utf-8") as file:
             found = json.load(file)
@@ -129,7 +130,10 @@ def sizes(run):
 
 
 def model_of(run, name):
-    return run.tiny("llama" if "llama" in name else "gpt") if run.dry else name
+    """The model's name, or the file of one that is not built in; dry, a tiny one of its kind."""
+    if run.dry:
+        return run.tiny("mixtral" if "experts" in name else "llama" if "llama" in name or "qwen" in name else "gpt")
+    return run.tiny(name) if name in TINY else name
 
 
 def starts(run, name, env):
@@ -187,7 +191,7 @@ def flags_of(run, result):
     c = result["configuration"]
     flags = ["--seq", c["sequence_length"], "--micro-batch", c["micro_batch"], "--accumulation", c["accumulation_steps"],
              "--dtype", c["dtype"]]
-    return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128, "--cluster", run.cluster()])
+    return flags + (["-n", 1] if run.dry else ["--vocab-multiple", 128]) + run.on_device(1)
 
 
 def predicted(run, result, with_memory=True, more=()):
@@ -244,6 +248,8 @@ def step(run, name, model, batch, accumulation=1, more=()):
     line = dict(predicted(run, result, more=more), name="step-" + name, more=list(more))
     line["kernels_s"], line["kinds_s"] = seconds_by_kind(trace)
     os.remove(trace)
+    if model in TINY and not run.dry:
+        line["config"] = TINY[model]  # tests/test_measured_steps.c predicts the step again
     add_step(run, line)
     flops = line["model_flops"] / line["measured_step_s"]
     run.note("%s: %.2f ms a step, %.1f TFLOP/s of the model, %.1f %% of 989; %s" % (
@@ -315,7 +321,9 @@ def pack_cache(run, cache):
 def kernels(run, groups, cases, env=None):
     """Groups of kernels, each in a process of its own; those of a group whose process did not come to its end, or met an
     error of CUDA, once more, each alone: a bad access spoils what follows in its process."""
-    backend = {"TWINSPEED_TEST_BACKEND": "host-staged"} if run.dry else {"TWINSPEED_TEST_BACKEND": "cuda", "TWINSPEED_TEST_DEVICE": "1"}
+    backend = {"TWINSPEED_TEST_BACKEND": "cuda" if run.with_device else "host-staged"}
+    if not run.dry:
+        backend["TWINSPEED_TEST_DEVICE"] = "1"
     backend.update(env or {})
     limit, log, bad = run.limit, run.log, []
 
@@ -380,14 +388,6 @@ def parity(run, model, dtype, limit):
     run.compare("%s %s, host against GPU" % (model, dtype), host, run.train("%s-%s-gpu" % (model, dtype), flags)["losses"], limit)
 
 
-def families(run):
-    """Experts, capped scores, linear biases, latent attention, an encoder."""
-    for model in ("mixtral", "gemma2", "bloom", "deepseek", "bert"):
-        flags = ["-m", run.tiny(model), "--dtype", "fp32", "--micro-batch", 4, "--seq", 32, "--steps", 6]
-        host = run.train(model + "-host", flags, ranks=0)["losses"]
-        run.compare("%s fp32, host against GPU" % model, host, run.train(model + "-gpu", flags)["losses"], 2e-4)
-
-
 def repeats(run):
     """The same bits twice, and from recorded steps as from operations that are started one by one."""
     flags = ["-m", run.tiny("llama"), "--dtype", "bf16", "--micro-batch", 4, "--accumulation", 2, "--steps", 10]
@@ -412,6 +412,8 @@ def learn(run):
 
 
 def calibrate(run, seconds):
+    if run.emulated:
+        raise Skipped("the emulated device has no times")
     flags = ["--quick"] if run.dry else ["--device", "cuda"]
     run.command([BUILD + "/twinspeed", "calibrate", "-n", 1, "--seconds", seconds, "--force", "-o", run.path("profile.json")] + flags)
 
@@ -488,12 +490,31 @@ def resumed(run):
     whole = run.train("whole", flags + [8], env=same)["losses"]
     run.train("interrupted", flags + [4, "--save", folder], env=same)
     run.compare("resumed against uninterrupted", whole[4:], run.train("resumed", flags + [8, "--resume", folder], env=same)["losses"], 0)
-    place = [] if run.dry else ["--cluster", run.cluster()]
-    run.command([BUILD + "/twinspeed", "generate", "-m", run.tiny("llama"), "--resume", folder, "--prompt", "The ", "--tokens", 20] + place)
+    run.command([BUILD + "/twinspeed", "generate", "-m", run.tiny("llama"), "--resume", folder, "--prompt", "The ", "--tokens", 20] +
+                run.on_device(1))
+
+
+def saved(run):
+    """What a training waits for its checkpoints: GPT-2 124M (1.9 GB each), every fourth step."""
+    folder, every, steps = run.path("saves"), 4, 12
+    shutil.rmtree(folder, ignore_errors=True)
+    flags = ["-m", model_of(run, "gpt2"), "--micro-batch", 2 if run.dry else 16, "--steps", steps] + sizes(run)
+    try:
+        result = run.train("saved", flags + ["--save", folder, "--save-every", every, "--keep", 1])
+        waited = result["saves"]["waited_s"] / (steps // every)
+        size = sum(os.path.getsize(path) for path in glob.glob(folder + "/**", recursive=True) if os.path.isfile(path))
+        run.note("a checkpoint of %.2f GB: training waits %.0f ms (%.1f GB/s), a step takes %.1f ms" % (
+            1e-9 * size, 1e3 * waited, 1e-9 * size / max(waited, 1e-9), 1e3 * result["median_step_s"]))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    plain = run.train("saved-without", flags)["losses"]
+    run.compare("with checkpoints against without", plain, result["losses"], 1e-3)
 
 
 def validated(run):
     """One plan, operation by operation; and a search whose best are trained on the device."""
+    if run.emulated:
+        raise Skipped("the emulated device has no times, and the suite calibrate tunes on it")
     model, profile = run.tiny("gpt" if run.dry else "padded"), [] if run.dry else ["--profile", run.path("profile.json")]
     shape = ["--dtype", sizes(run)[1], "--seq", sizes(run)[-1], "--data", run.text("prose")] + profile
     text = run.command([BUILD + "/twinspeed", "validate", "-m", model, "--micro-batch", 2 if run.dry else 16] + shape)
@@ -519,30 +540,7 @@ def counters(run):
 
 # ---- offloading ----
 
-# Flags of tiny jobs that offload; DISK stands for a folder.
-OFFLOADED = {
-    "optimizer": ["--stage", 2, "--accumulation", 2, "--set", "zero_optimization.offload_optimizer.device=cpu"],
-    "delayed": ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu", "--set", "twinspeed.delayed_update=true"],
-    "columns": ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu", "--set",
-                "zero_optimization.zenflow.topk_ratio=0.1", "--set", "zero_optimization.zenflow.update_interval=2", "--set",
-                "zero_optimization.zenflow.overlap_step=true"],
-    "disk": ["--stage", 3, "--set", "zero_optimization.offload_optimizer.device=nvme", "--set",
-             "zero_optimization.offload_optimizer.nvme_path=DISK", "--set", "zero_optimization.offload_param.device=nvme", "--set",
-             "zero_optimization.offload_param.nvme_path=DISK"]}
 OPTIMIZER = ["--stage", 2, "--set", "zero_optimization.offload_optimizer.device=cpu"]
-
-
-def offloaded(run, name):
-    """A tiny job that offloads: on host and GPU, and recorded against eager to the last bit."""
-    disk = run.path("disk")
-    os.makedirs(disk, exist_ok=True)
-    flags = ["-m", run.tiny("llama"), "--dtype", "fp32", "--micro-batch", 2, "--steps", 8, "-n", 1]
-    flags += [str(flag).replace("DISK", disk) for flag in OFFLOADED[name]]
-    same = {"TWINSPEED_CUDA_DETERMINISTIC": "1"}
-    gpu = run.train("offload-%s-gpu" % name, flags, env=same)["losses"]
-    run.compare("offloaded (%s), host against GPU" % name, run.train("offload-%s-host" % name, flags, ranks=0)["losses"], gpu, 2e-4)
-    eager = run.train("offload-%s-eager" % name, flags, env=dict(same, TWINSPEED_CUDA_EAGER="1"))["losses"]
-    run.compare("offloaded (%s), recorded against eager" % name, eager, gpu, 0)
 
 
 def seconds_by_stream(path):
