@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "plan/attention_parts.h"
+#include "plan/turns.h"
 
 /* Counts a contribution to the gradients of a module's parameters. Tiles of tokens add to one gradient, which is
  * complete after the last tile; a tiled weight has one gradient for each tile. */

@@ -7,6 +7,7 @@
 #include "plan/compressed.h"
 #include "plan/offload.h"
 #include "plan/onebit_lamb.h"
+#include "plan/turns.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
 

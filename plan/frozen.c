@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "plan/lower.h"
+#include "plan/turns.h"
 
 int tws_module_goes_backward(const tws_lower *l, const tws_module *m) {
   for (int i = 0; i < TWS_MODULE_OUTS; i++)

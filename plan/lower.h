@@ -30,7 +30,7 @@
  *   onebit_lamb.c  OneBitLamb: its lists of trust ratios, factors and scales, and its compressed updates
  *   optimizer.c  the optimizer phase: norm, clipping, update, gathering of updated parameters; the end of an evaluation
  *   pipeline.c   modules of a pipeline stage or of a turn, order of micro-batches, messages between stages
- *   turns.c      what a network that is trained in turns does not go with
+ *   turns.c      what a network that is trained alternately does not go with
  *   lower.c      scratch memory and communicators for all passes
  *   build.c      runs the passes */
 #ifndef TWS_PLAN_LOWER_H
@@ -571,17 +571,6 @@ int tws_module_goes_backward(const tws_lower *l, const tws_module *m);
 static inline int tws_is_frozen(const tws_lower *l, uint32_t param) {
   return l->network->params[param].frozen != 0;
 }
-/* Returns 1 if the backward pass of a module computes the gradient of its parameter. */
-static inline int tws_trains(const tws_lower *l, const tws_module *m, uint32_t param) {
-  return !m->held && !tws_is_frozen(l, param);
-}
-/* turns.c: fails with TWS_UNSUPPORTED if the configuration has what networks that are trained in turns do not go with.
- * Called when the position of this rank is known. */
-tws_code tws_turns_check(const tws_lower *l, tws_error *err);
-/* Returns the number of turns of a step. */
-static inline int tws_turns(const tws_lower *l) {
-  return l->network->turns > 1 ? (int)l->network->turns : 1;
-}
 /* quantized.c: quantized parameters. tws_quantized_begin() fails with TWS_INVALID if quantization blocks do not divide
  * a row, or if a group of blocks would be divided among ranks; the hint has the nearest legal values. */
 int tws_is_quantized(const tws_lower *l, uint32_t param);
@@ -611,7 +600,7 @@ tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c: the first determines the pipeline stage and its chunks. */
 tws_code tws_pipeline_begin(tws_lower *l);
-/* Lowers all micro-batches of this stage, and the reductions of tied weights; if networks are trained in turns, the
+/* Lowers all micro-batches of this stage, and the reductions of tied weights; if networks are trained alternately, the
  * passes of one turn. Turns are lowered one after another, from 0 on. */
 void tws_pipeline_run(tws_lower *l, int turn);
 /* The functions below are defined in lower.c. */
@@ -748,10 +737,6 @@ void tws_zero_choose_ranks(tws_lower *l, tws_axes replicas);
 tws_code tws_zero_begin(tws_lower *l);
 /* Begins a step, or another turn of it: gathers all persistent parameters, or those that the previous turn updated. */
 void tws_zero_step_begin(tws_lower *l, int turn);
-/* Returns 1 if the turn that is being lowered updates the parameters of a ZeRO class. */
-static inline int tws_zero_has_turn(const tws_lower *l, const tws_zero_class *c) {
-  return c->turn == l->pipeline.turn;
-}
 void tws_zero_micro_begin(tws_lower *l);
 /* Copies sums of gradients back to the buffers of the buckets that a micro-batch's forward pass (backward 0) or
  * backward pass (1) fills first; called after tws_zero_micro_begin(). */

@@ -2,6 +2,7 @@
 #include "models/network/module.h"
 #include "models/operator.h"
 #include "plan/attention_parts.h"
+#include "plan/turns.h"
 
 int tws_lower_sums(tws_lower *l, tws_work *work, tws_operand *operands, int count) {
   int accumulate;

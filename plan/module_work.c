@@ -4,6 +4,7 @@
 #include "models/network/module.h"
 #include "models/zigzag.h"
 #include "plan/lower.h"
+#include "plan/turns.h"
 
 const tws_local_module *tws_local_of(const tws_lower *l, const tws_module *m) {
   return &l->local.modules[m - l->network->modules];

@@ -10,6 +10,7 @@
 #include "plan/muon.h"
 #include "plan/offload.h"
 #include "plan/onebit_lamb.h"
+#include "plan/turns.h"
 #include "plan/zenflow.h"
 #include "plan/zero.h"
 #include "plan/zero_partition.h"
@@ -476,8 +477,8 @@ static void clip(tws_lower *l) {
   tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, tws_lower_scaled(l, &work, operands, 1));
 }
 
-/* Begins the sum of squares of another turn at 0. Networks that are trained in turns have several losses, each with its
- * own share of ignored targets, so that the common share remains 0. */
+/* Begins the sum of squares of another turn at 0. Networks that are trained alternately have several losses, each with
+ * its own share of ignored targets, so that the common share remains 0. */
 static void begin_squares(tws_lower *l) {
   if (l->pipeline.turn > 0)
     tws_builder_copy(&l->b, TWS_STREAM_COMPUTE, tws_read(l->b.plan->metrics, TWS_METRIC_IGNORED, 1),

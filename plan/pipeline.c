@@ -10,6 +10,7 @@
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_program.h"
+#include "plan/turns.h"
 
 static tws_code no_memory(tws_lower *l) {
   return tws_builder_fail(&l->b, TWS_MEMORY, "no memory");

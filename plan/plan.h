@@ -284,7 +284,7 @@ typedef struct tws_plan {
    * micro-batch and the optimizer phase begin when all gradients are reduced and, on several ranks, copied to the host.
    * No operation waits for memory, so that times do not depend on the layout. */
   int micro_batch_barriers;
-  int optimizer_phases; /* number of optimizer phases; several if networks are trained in turns, each with its passes */
+  int optimizer_phases; /* number of optimizer phases; several if networks are trained alternately */
   /* number of operations at the start of the plan among which those of the optimizer phase belong to the previous step
    * (delayed update); 0: there are none */
   uint32_t previous_step_ops;

@@ -8,6 +8,7 @@
  * depend on the rank. The last update of a step divides by the number of ranks, so that a sum over ranks is the
  * average. */
 #include "plan/lower.h"
+#include "plan/turns.h"
 
 static uint32_t running_of(const tws_lower *l, uint32_t module) {
   return l->network->modules[module].running;

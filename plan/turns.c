@@ -1,12 +1,12 @@
-/* Networks that are trained in turns (tws_network.turns). A step is one turn after another: the forward passes of the
- * turn, its backward passes, and the update of the parameters that it trains. Each turn is a chunk of modules
+/* Networks that are trained alternately (tws_network.turns). A step is one turn after another: the forward passes of
+ * the turn, its backward passes, and the update of the parameters that it trains. Each turn is a chunk of modules
  * (pipeline.c); its backward pass may reach modules that an earlier turn ran forward, whose values are kept until then
  * (visits.c). Parameters of different turns are of different ZeRO classes; each optimizer phase reduces, updates and
  * gathers those of its turn (zero_classes.c, optimizer.c).
  *
  * The table below lists what is done once in a step or keeps copies of parameters beyond an optimizer phase, so that it
  * cannot be combined with turns. */
-#include "plan/lower.h"
+#include "plan/turns.h"
 
 typedef struct conflict {
   int there;
@@ -34,7 +34,7 @@ tws_code tws_turns_check(const tws_lower *l, tws_error *err) {
   if (tws_turns(l) == 1) return TWS_OK;
   for (size_t i = 0; i < sizeof conflicts / sizeof *conflicts; i++)
     if (conflicts[i].there)
-      return tws_fail(err, TWS_UNSUPPORTED, conflicts[i].hint, "networks that are trained in turns do not go with %s",
-                      conflicts[i].what);
+      return tws_fail(err, TWS_UNSUPPORTED, conflicts[i].hint,
+                      "networks that are trained alternately do not go with %s", conflicts[i].what);
   return TWS_OK;
 }

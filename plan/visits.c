@@ -5,6 +5,7 @@
  * it, a residual sum with the norm that reads it. A kernel that writes the output gradient of a linear layer can also
  * compute the gradient of that layer's bias. */
 #include "plan/attention_parts.h"
+#include "plan/turns.h"
 
 /* Appends the visits of a module for one tile of tokens: one visit for each tile of its weight. */
 static void push_tile(tws_lower *l, uint32_t module, tws_phase phase, int tile, int tiles, tws_chunk_role role) {

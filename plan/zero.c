@@ -14,6 +14,7 @@
  * end of the previous step. */
 #include "models/network/module.h"
 #include "plan/adafactor.h"
+#include "plan/turns.h"
 #include "plan/zero.h"
 
 #include <string.h>

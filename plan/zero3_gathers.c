@@ -1,6 +1,7 @@
 /* Emits the gathers and releases of whole parameters of ZeRO-3, at the visits that plan/zero3_schedule.h determines. If
  * shards are not on the device, the rank's shard is first copied to its position in the whole parameter. */
 #include "plan/offload.h"
+#include "plan/turns.h"
 #include "plan/zero.h"
 
 /* Makes the schedule of the visits of a chunk. */

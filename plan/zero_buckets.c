@@ -1,4 +1,5 @@
 /* Determines which gradients are reduced together (reduce_bucket_size), in the order in which they become complete. */
+#include "plan/turns.h"
 #include "plan/zero.h"
 
 /* Counts one contribution to the gradient of a parameter, or of its tiles. If the gradient is then complete, appends

@@ -1,6 +1,7 @@
 /* Determines the ZeRO classes: sets of parameters that are replicated on the same ranks and that are trained or frozen
  * alike, in one parameter group. */
 #include "plan/eight_bit.h"
+#include "plan/turns.h"
 #include "plan/zero.h"
 
 /* Returns the axes along which a parameter is replicated, a subset of `replicas`. Its gradient is summed over the

@@ -100,8 +100,8 @@ static tws_code check_order(const tws_engine *e, tws_micro_state wanted, tws_err
                     "several micro-batches in turn");
   if (e->t.plan->optimizer_phases > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "call train_batch()",
-                    "only train_batch() trains networks in turns: a step has forward and backward passes between its "
-                    "updates");
+                    "only train_batch() trains networks alternately: a step has forward and backward passes between "
+                    "its updates");
   if (e->micro_state == wanted) return TWS_OK;
   return tws_fail(err, TWS_USAGE, "for each micro-batch call forward(), backward() and step()",
                   "%s was called, and %s is next", names[wanted], names[e->micro_state]);

@@ -1,4 +1,4 @@
-/* Networks that are trained in turns: a DCGAN against PyTorch's losses, on several ranks and ZeRO stages, gradients
+/* Networks that are trained alternately: a DCGAN against PyTorch's losses, on several ranks and ZeRO stages, gradients
  * against finite differences through the held discriminator, faulty files, and options that turns do not go with. */
 /* ctest: engine mpi */
 #include <ctype.h>
@@ -217,7 +217,7 @@ START_TEST(tutorial_is_read_by_all_verbs) {
 }
 END_TEST
 
-/* A training that is resumed from a checkpoint goes on as one that was not interrupted. */
+/* A training that is resumed from a checkpoint continues as one that was not interrupted. */
 START_TEST(resumed) {
   curves_of whole;
   train_model(BATCH_NORM, "--micro-batch 16", &whole);
@@ -383,7 +383,7 @@ START_TEST(options_that_do_not_go_with_turns) {
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     command_result r = twinspeed("estimate --quiet -m %s/batch_norm.json --micro-batch 4 %s", folder, refused[i][0]);
     ck_assert_msg(r.status == 3, "%s: status %d, %s", refused[i][0], r.status, r.err);
-    ck_assert_msg(strstr(r.err, "trained in turns do not go with") && strstr(r.err, refused[i][1]), "%s: %s",
+    ck_assert_msg(strstr(r.err, "trained alternately do not go with") && strstr(r.err, refused[i][1]), "%s: %s",
                   refused[i][0], r.err);
     command_free(&r);
   }

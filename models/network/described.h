@@ -1,7 +1,7 @@
 /* Networks that a file describes module by module (docs/networks.md); private to models/network. A file is read in two
  * passes: described_list.c lists the modules, with repetitions written out and names resolved, and described_modules.c
  * adds each of them to the graph. described.c reads files of one network, described_turns.c files of several networks
- * that are trained in turns. */
+ * that are trained alternately. */
 #ifndef TWS_MODELS_NETWORK_DESCRIBED_H
 #define TWS_MODELS_NETWORK_DESCRIBED_H
 

@@ -1,4 +1,4 @@
-/* Files of several networks that are trained in turns, such as the generator and the discriminator of a GAN.
+/* Files of several networks that are trained alternately, such as the generator and the discriminator of a GAN.
  *
  * A loss runs networks in succession: the first reads an input of the network file, each other one the output of the
  * network before it. One run of a network is a pass, and each pass is a copy of the network's modules in the graph; all
@@ -95,7 +95,8 @@ static tws_code read_network(turns *t, const cJSON *item, tws_error *err) {
   for (int i = 0; i < n->described.count; i++)
     if (n->described.modules[i].type->in_graph == TWS_MODULE_ROUTER)
       return tws_json_fail(json, n->described.modules[i].item, err, "leave it out, or train the network alone",
-                           "%s: networks that are trained in turns have no experts yet", n->described.modules[i].name);
+                           "%s: networks that are trained alternately have no experts yet",
+                           n->described.modules[i].name);
   TWS_TRY(tws_described_check_read(&n->described, err));
   t->network_count++;
   return TWS_OK;
@@ -240,7 +241,7 @@ static tws_code read_inputs(turns *t, tws_error *err) {
         json, input ? input : json->root, err,
         "\"input\": {\"pictures\": {\"side\": 64, \"channels\": 3}, \"noise\": {\"side\": 1, \"channels\": "
         "100}}",
-        "networks that are trained in turns read pictures, and \"input\" says of which size");
+        "networks that are trained alternately read pictures, and \"input\" says of which size");
   TWS_TRY(tws_json_only(json, input, known, err));
   for (int i = 0; i < INPUTS; i++) {
     const cJSON *given = cJSON_GetObjectItemCaseSensitive(input, known[i]);
