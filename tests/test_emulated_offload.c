@@ -94,6 +94,10 @@ static const struct {
                                                                                           "\"buffer_count\":3,\"buffer_"
                                                                                           "size\":5000") "}",
      "--dtype fp32", 1e-6, 0},
+    {"a part on the device, the rest on a disk", 2, 3, "small-gpt",
+     "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100,\"sub_group_size\":4000,"
+     "\"offload_optimizer\":" ON_DISK(",\"ratio\":0.5,\"pipeline_read\":true") "}",
+     "--dtype fp32", 1e-6, 0},
     {"columns on the device", 2, 6, "small-gpt",
      "\"zero_optimization\":{\"stage\":2," HOST
      ",\"zenflow\":{\"topk_ratio\":0.2,\"update_interval\":2,\"select_interval\":2,\"full_warm_up_rounds\":1,"
@@ -219,7 +223,7 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
            : disk     ? "nvme"
                       : "cpu",
            folder, PICK(10, "true", "true", "true", "false"),
-           stage == 3 && !disk && !zenflow && !late ? PICK(11, "1", "0.6", "0.3") : "1", PICK(12, "true", "false"),
+           stage == 3 && !zenflow && !late ? PICK(11, "1", "0.6", "0.3") : "1", PICK(12, "true", "false"),
            PICK(13, "true", "false"));
   if (parameters)
     snprintf(parameter_text, sizeof parameter_text,
