@@ -177,9 +177,9 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
     tws_setting_put(s, TWS_SETTING_OVERLAP, "false");
 }
 
-/* Reads arguments of Megatron-DeepSpeed: the ranks that share a sequence (Ulysses), and attention in chunks of so many
- * tokens of the whole sequence (FPDT). Megatron-LM has neither, so they are never written. A sequence that chunks do
- * not divide becomes a text that is no number, which the configuration refuses. */
+/* Reads arguments of Megatron-DeepSpeed: the number of ranks that share a sequence (Ulysses), and the tokens of the
+ * whole sequence in one chunk of attention (FPDT). Megatron-LM has neither, so they are never written. A sequence that
+ * chunks do not divide becomes a text that is no number, which the configuration refuses. */
 static void read_ulysses(const cJSON *root, tws_settings *s) {
   static const char usual_chunk[] = "65536";
   char sharers[32], chunk[32];

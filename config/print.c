@@ -355,6 +355,11 @@ static const char *idle_type(const tws_config *c, const char *path) {
   return idle_at_stage(c, path);
 }
 
+/* Returns 1 if a part of the optimizer may be offloaded: not if the states and the parameters are on one disk. */
+static int may_offload_a_part(const tws_zero_config *z) {
+  return z->stage == 3 && z->offload_optimizer && !(z->offload_optimizer == 2 && z->offload_param == 2);
+}
+
 /* Returns the reason why a key has no effect: the feature that it configures is not in use; NULL: the key has an
  * effect. Called only for values other than the default. */
 static const char *idle_reason(const tws_config *c, const char *path) {
@@ -386,8 +391,8 @@ static const char *idle_reason(const tws_config *c, const char *path) {
        c->partition_activations && (c->recompute != TWS_RECOMPUTE_FULL || !tensor),
        "it needs twinspeed.recompute full, and tensor_parallel.autotp_size above 1"},
       {"zero_optimization.offload_optimizer.ratio",
-       c->zero.offload_optimizer_ratio < 1 && (c->zero.offload_optimizer != 1 || c->zero.stage != 3),
-       "parts of the optimizer are offloaded to the cpu alone, at stage 3"},
+       c->zero.offload_optimizer_ratio < 1 && !may_offload_a_part(&c->zero),
+       "a part of the optimizer is offloaded at stage 3, and not if parameters are on a disk with it"},
       {"zero_optimization.zenflow.steps_per_epoch", c->zenflow.strategy == TWS_ZENFLOW_STEP, "steps are counted"},
       {"twinspeed.delayed_update_warm_up", !c->delayed_update && c->delayed_warm_up > 0,
        "it needs twinspeed.delayed_update"},

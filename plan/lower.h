@@ -261,9 +261,13 @@ typedef struct tws_columns_segment {
   uint32_t param;
   uint32_t zero_class;
   int64_t columns, chosen; /* numbers of columns of the whole matrix: all columns, and the selected ones */
-  int64_t rows, first,
-      /* number of rows that the part touches; column of its first element; number of its elements, 0: none */
-      count;
+  /* columns of the whole matrix that this rank stores (tensor parallelism may split them): their number, and how many
+   * columns come before them */
+  int64_t local, before;
+  int apart; /* 1: tensor-parallel ranks have different elements of the matrix; 0: each has a copy */
+  /* number of rows that the part touches; column of its first element, among the local ones; number of its elements,
+   * 0: none */
+  int64_t rows, first, count;
   uint64_t at, kept; /* index of its first element: in the flat order, and among the elements that the rank updates */
   /* offset of the segment, in elements, in the lists of columns, norms, the device's compact states, and the sizes */
   uint64_t list, norms, compact, sizes;

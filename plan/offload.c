@@ -27,12 +27,17 @@ static int adds_later(const tws_lower *l) {
   return p->ranks[TWS_AXIS_MODEL] > 1 || p->ranks[TWS_AXIS_PIPE] > 1;
 }
 
+/* Returns the share of the sub-groups that the host updates. It is all of them below stage 3, and if a rank's swap file
+ * has both its states and its parameters, whose blocks then have the same elements. */
+static double host_share(const tws_lower *l) {
+  const tws_zero_config *z = &l->config->zero;
+  return z->stage != 3 || (z->offload_optimizer == 2 && z->offload_param == 2) ? 1 : z->offload_optimizer_ratio;
+}
+
 void tws_offload_begin(tws_lower *l) {
   tws_offload *o = &l->offload;
   const tws_plan *plan = l->b.plan;
-  const int none = l->zero.stage == 3 && l->config->zero.offload_optimizer == 1 &&
-                   /* `none` is 1 if the host's share of the updates is 0, so that nothing is offloaded */
-                   !(l->config->zero.offload_optimizer_ratio > 0);
+  const int none = !(host_share(l) > 0); /* 1: the host updates nothing, so that nothing is offloaded */
   o->optimizer = l->config->zero.offload_optimizer && l->zero.stage > 0 && !none && !l->extent.parameters_only;
   o->tier = !o->optimizer                              ? TWS_TIER_DEVICE
             : l->config->zero.offload_optimizer_pinned ? TWS_TIER_PINNED
@@ -69,10 +74,10 @@ void tws_offload_find_cut(tws_lower *l) {
   const tws_zero *z = &l->zero;
   tws_offload *o = &l->offload;
   const int n = (int)z->classes[z->trained_count - 1].end;
-  const double ratio = l->config->zero.offload_optimizer_ratio;
+  const double ratio = host_share(l);
   o->cut = 0;
   memset(o->above_cut, 0xff, sizeof o->above_cut); /* TWS_NONE */
-  if (l->config->zero.stage != 3 || l->config->zero.offload_optimizer != 1 || !(ratio < 1)) return;
+  if (!l->config->zero.offload_optimizer || !(ratio < 1)) return;
   int64_t *part = tws_lower_memory(l, (size_t)n, sizeof *part);
   int *group_of = tws_lower_memory(l, (size_t)n, sizeof *group_of), kept = 0;
   if (l->b.failed != TWS_OK) return;
@@ -270,28 +275,38 @@ tws_operand tws_offload_state(const tws_lower *l, int kind, uint32_t buffer, uin
                               uint32_t access) {
   const tws_staged *staged = l->offload.staged;
   tws_operand operand = {.buffer = buffer, .access = access, .offset = offset, .count = count};
-  if (l->offload.cut > 0 && offset >= l->offload.cut) {
-    operand.buffer = l->offload.above_cut[kind];
-    operand.offset -= l->offload.cut;
-  } else if (staged && moves_states(l)) {
+  if (staged && moves_states(l) && offset >= l->offload.cut) {
     operand.buffer = staged->buffer[kind];
     operand.offset -= staged->first;
+  } else if (l->offload.cut > 0 && offset >= l->offload.cut) {
+    operand.buffer = l->offload.above_cut[kind];
+    operand.offset -= l->offload.cut;
   }
   return operand;
 }
 
+/* Returns the buffer on the disk of the master weights (kind 0) or a state. */
+static uint32_t disk_buffer(const tws_lower *l, int kind) {
+  const tws_plan *plan = l->b.plan;
+  if (l->offload.cut > 0) return l->offload.above_cut[kind];
+  return kind == 0 ? plan->master : plan->optimizer_state[kind - 1];
+}
+
+/* Emits the reads of a range's master weights and states from the disk, or (back 1) their writes. The elements below
+ * the cut are on the device. */
 static void move_range(tws_lower *l, tws_staged *s, int back) {
   const tws_plan *plan = l->b.plan;
+  if (s->first < l->offload.cut) return;
   static const char *const names[1 + TWS_OPTIMIZER_STATES] = {"masters from the disk", "state 1 from the disk",
                                                               "state 2 from the disk", "state 3 from the disk",
                                                               "state 4 from the disk"};
   for (int kind = 0; kind <= plan->optimizer_states && l->b.failed == TWS_OK; kind++) {
-    const uint32_t on_disk = kind == 0 ? plan->master : plan->optimizer_state[kind - 1];
+    const uint32_t on_disk = disk_buffer(l, kind);
     const tws_buffer *of = &plan->buffers[on_disk];
     if (!back)
       s->buffer[kind] = tws_offload_buffer(l, names[kind], (tws_category)of->category, (tws_dtype)of->dtype, s->count);
     const tws_operand here = tws_all(&l->b, s->buffer[kind], back ? TWS_READ : TWS_WRITE);
-    const tws_operand there = {on_disk, back ? TWS_WRITE : TWS_READ, s->first, s->count};
+    const tws_operand there = {on_disk, back ? TWS_WRITE : TWS_READ, s->first - l->offload.cut, s->count};
     tws_builder_copy(&l->b, TWS_STREAM_DISK, back ? here : there, back ? there : here);
   }
 }
@@ -334,11 +349,17 @@ static void end_weights(tws_lower *l, const tws_staged *s) {
       tws_write(l->offload.param_disk, s->first - l->offload.param_cut, l->b.plan->buffers[s->weights].elements));
 }
 
-/* Lists ranges of about sub_group_size elements; a range has either only parameters in host memory or only parameters
- * on the disk. Returns their number. */
+/* Returns the number of elements of all ranges: if states are on the disk, with the padding of their last block. */
+static uint64_t ranged_elements(const tws_lower *l) {
+  if (!moves_states(l) || l->offload.cut >= updated_elements(l)) return updated_elements(l);
+  return l->offload.cut + l->b.plan->buffers[disk_buffer(l, 0)].elements;
+}
+
+/* Lists ranges of about sub_group_size elements. A range has either only parameters in host memory or only parameters
+ * on the disk, and either only states on the device or only states on the disk. Returns their number. */
 static int64_t list_ranges(tws_lower *l, tws_staged **out) {
-  const uint64_t all = moves_states(l) ? l->b.plan->buffers[l->b.plan->master].elements : updated_elements(l);
-  uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : 0;
+  const uint64_t all = ranged_elements(l);
+  uint64_t cut = l->offload.param_disk != TWS_NONE ? l->offload.param_cut : moves_states(l) ? l->offload.cut : 0;
   uint64_t size = (uint64_t)l->config->zero.sub_group_size / TWS_DISK_ELEMENTS * TWS_DISK_ELEMENTS;
   int64_t n = 0;
   if (size < TWS_DISK_ELEMENTS) size = TWS_DISK_ELEMENTS;

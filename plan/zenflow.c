@@ -15,7 +15,9 @@
  *
  *   SELECT   an APPLY followed by the selection of columns: those with the largest sums over the rows of a matrix of
  *            |sum of gradients|, added over all ranks that have a part of it, so that the selection does not depend on
- *            how it is partitioned.
+ *            how it is partitioned. Where tensor parallelism splits a matrix by columns, the numbers of the selected
+ *            columns are those of the whole matrix, and a rank's compact buffers have room for all of them, of which
+ *            those that it does not store stay 0. Experts of a layer are one matrix.
  *
  *   SYNC     copies master weights and states of the device's columns to the host, and those of selected columns to the
  *            device: after SELECT, before a checkpoint, and when a training continues from one.
@@ -51,8 +53,27 @@ static void place_piece(const tws_lower *l, tws_columns_segment *p) {
   p->at = part.at;
   p->kept = part.kept;
   p->count = (int64_t)part.count;
-  p->first = (int64_t)(part.first % (uint64_t)p->columns);
-  p->rows = (p->first + p->count + p->columns - 1) / p->columns;
+  p->first = (int64_t)(part.first % (uint64_t)p->local);
+  p->rows = (p->first + p->count + p->local - 1) / p->local;
+}
+
+/* Returns the segment of a parameter, without the part of this rank and the offsets. A matrix is that of the whole
+ * network: its columns, of which tensor parallelism may give this rank only some. */
+static tws_columns_segment segment_of(const tws_lower *l, uint32_t param, uint32_t zero_class) {
+  uint64_t in_weight;
+  const uint32_t origin = tws_weight_tile_origin(l, param, &in_weight);
+  const tws_param *whole = &l->b.plan->network->params[origin];
+  const tws_param_slice *slice = l->local.slices ? &l->local.slices[origin] : NULL;
+  const int matrix = whole->rows > 1;
+  const int64_t columns = matrix ? whole->columns : 1, local = matrix ? l->network->params[param].columns : 1;
+  return (tws_columns_segment){
+      .param = param,
+      .zero_class = zero_class,
+      .columns = columns,
+      .chosen = matrix ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1,
+      .local = local,
+      .before = slice && local < columns ? slice->first_column : 0,
+      .apart = tws_placed_is_split((tws_placed)l->local.params[param].on[TWS_AXIS_MODEL])};
 }
 
 /* The sizes of a matrix: its sums of |gradient| over all columns, and over the selected ones. Each sum has PARTS parts,
@@ -70,24 +91,19 @@ static void list_pieces(tws_lower *l) {
   for (uint32_t k = 0; k < l->zero.trained_count && l->b.failed == TWS_OK; k++)
     for (uint32_t i = l->zero.classes[k].first; i < l->zero.classes[k].end; i++) {
       const uint32_t param = (uint32_t)l->zero.order[i];
-      const tws_param *of = &l->network->params[param];
-      const int64_t columns = of->rows > 1 ? of->columns : 1;
-      const int64_t chosen = of->rows > 1 ? (int64_t)(l->config->zenflow.topk_ratio * (double)columns) : 1;
-      if (chosen == 0) continue; /* the matrix is too narrow to have selected columns, so the host updates all of it */
-      tws_columns_segment *p = &z->segments[z->count++];
-      *p = (tws_columns_segment){.param = param,
-                                 .zero_class = k,
-                                 .columns = columns,
-                                 .chosen = chosen,
-                                 .list = z->listed,
-                                 .norms = z->normed,
-                                 .compact = z->compact_elements,
-                                 .sizes = z->sized};
+      tws_columns_segment *p = &z->segments[z->count];
+      *p = segment_of(l, param, k);
+      if (p->chosen == 0) continue; /* too narrow a matrix to have selected columns: the host updates all of it */
+      z->count++;
+      p->list = z->listed;
+      p->norms = z->normed;
+      p->compact = z->compact_elements;
+      p->sizes = z->sized;
       place_piece(l, p);
       if (is_measured(p)) z->sized += SIZES * PARTS;
-      z->listed += (uint64_t)chosen;
-      z->normed += (uint64_t)columns;
-      z->compact_elements += (uint64_t)(p->rows * chosen);
+      z->listed += (uint64_t)p->chosen;
+      z->normed += (uint64_t)p->columns;
+      z->compact_elements += (uint64_t)(p->rows * p->chosen);
     }
 }
 
@@ -166,13 +182,37 @@ static uint32_t end_of_class(const tws_columns *z, uint32_t i) {
   return next;
 }
 
-/* Emits the sum of the elements [first, end) of a float32 buffer over the ranks that share segment i's ZeRO class. */
-static void add_over_ranks(tws_lower *l, uint32_t i, uint32_t buffer, uint64_t first, uint64_t end) {
-  const tws_zero_class *c = &l->zero.classes[l->columns.segments[i].zero_class];
+/* Returns the offset in the norms (sizes 0) or in the sizes at which segment i begins, or the end of all. */
+static uint64_t offset_of(const tws_columns *z, uint32_t i, int sizes) {
+  if (i == z->count) return sizes ? z->sized : z->normed;
+  return sizes ? z->segments[i].sizes : z->segments[i].norms;
+}
+
+static void add_over(tws_lower *l, uint32_t group, uint32_t buffer, uint64_t first, uint64_t end) {
   const tws_operand all = tws_update(buffer, first, end - first);
-  if (c->ranks > 1 && end > first && l->b.failed == TWS_OK)
-    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, c->group, TWS_F32,
+  if (end > first && l->b.failed == TWS_OK)
+    tws_builder_collective(&l->b, TWS_STREAM_COMPUTE, TWS_COLLECTIVE_ALL_REDUCE, group, TWS_F32,
                            all.count * sizeof(float), 1, 0, &all, 1);
+}
+
+/* Emits the sums of a float32 buffer of norms (sizes 0) or sizes over all ranks that have different parts of a matrix:
+ * those that share its ZeRO class, those that have other experts, and, of matrices that tensor parallelism splits, the
+ * tensor-parallel ranks. Of each ZeRO class these matrices come first. */
+static void add_over_ranks(tws_lower *l, uint32_t buffer, int sizes) {
+  const tws_columns *z = &l->columns;
+  for (uint32_t i = 0, next, apart; i < z->count; i = next) {
+    const tws_zero_class *c = &l->zero.classes[z->segments[i].zero_class];
+    const tws_placement *placed = &l->local.params[z->segments[i].param];
+    next = end_of_class(z, i);
+    const uint64_t first = offset_of(z, i, sizes), end = offset_of(z, next, sizes);
+    if (c->ranks > 1) add_over(l, c->group, buffer, first, end);
+    for (int axis = 0; axis < TWS_AXIS_COUNT; axis++)
+      if (placed->on[axis] == TWS_PLACED_EXPERTS && l->sharding.position.ranks[axis] > 1)
+        add_over(l, tws_lower_group(l, 1u << axis), buffer, first, end);
+    for (apart = i; apart < next && z->segments[apart].apart;) apart++;
+    if (l->group[TWS_AXIS_MODEL] != TWS_NONE)
+      add_over(l, l->group[TWS_AXIS_MODEL], buffer, first, offset_of(z, apart, sizes));
+  }
 }
 
 /* ---- copies of columns ---- */
@@ -188,14 +228,14 @@ static void move(tws_lower *l, const tws_columns_segment *p, tws_operand range, 
   const uint64_t elements = (uint64_t)(p->rows * p->chosen);
   tws_work work = tws_kernel_work(back ? TWS_KERNEL_SCATTER_COLUMNS : TWS_KERNEL_GATHER_COLUMNS,
                                   (tws_dtype)plan->buffers[compact].dtype, 0);
-  const int64_t sizes[] = {p->count, p->columns, p->chosen, p->rows};
+  const int64_t sizes[] = {p->count, p->local, p->chosen, p->rows};
   for (int i = 0; i < 4; i++) work.d[i] = sizes[i];
   range.access = back ? TWS_READ_WRITE : TWS_READ;
   const tws_operand packed = {compact, back ? TWS_READ : TWS_WRITE, p->compact, elements};
   const tws_operand operands[3] = {back ? packed : range, tws_read(lists, p->list, (uint64_t)p->chosen),
                                    back ? range : packed};
   tws_builder_compute_with(&l->b, host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
-                           &(tws_arguments){{(double)p->first}}, operands, 3);
+                           &(tws_arguments){{(double)p->first, (double)p->before}}, operands, 3);
 }
 
 static uint32_t on_device(tws_lower *l, const char *name, tws_category category, tws_dtype dtype) {
@@ -268,20 +308,26 @@ static void add_up(tws_lower *l, tws_operand norms, uint64_t size) {
     tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{0}}, operands, 2);
 }
 
-/* Emits the sizes of a matrix's gradients, over the rows that this rank updates: first the norms of its columns, from
- * these the norms of the selected ones, and of both the sums. */
+/* Emits the sizes of a matrix's gradients, over the elements that this rank updates: first the norms of its columns,
+ * from these the norms of the selected ones, and of both the sums. */
 static void measure_matrix(tws_lower *l, const tws_columns_segment *p, uint32_t norms, uint32_t selected) {
   const tws_columns *z = &l->columns;
-  const uint64_t columns = (uint64_t)p->columns, chosen = (uint64_t)p->chosen;
+  const uint64_t columns = (uint64_t)p->local, chosen = (uint64_t)p->chosen;
   if (l->b.failed != TWS_OK) return;
   tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, l->config->accumulation_dtype, 0);
   work.d[0] = p->count;
-  work.d[1] = p->columns;
+  work.d[1] = p->local;
   const tws_operand all[2] = {gradients_of(l, p->at, p->kept, (uint64_t)p->count), tws_write(norms, p->norms, columns)};
   tws_builder_compute_with(&l->b, TWS_STREAM_COMPUTE, &work, &(tws_arguments){{(double)p->first}}, all, 2);
   add_up(l, tws_read(norms, p->norms, columns), p->sizes);
-  const tws_columns_segment row = {
-      .columns = p->columns, .chosen = p->chosen, .rows = 1, .count = p->columns, .list = p->list, .compact = p->list};
+  const tws_columns_segment row = {.columns = p->columns,
+                                   .chosen = p->chosen,
+                                   .local = p->local,
+                                   .before = p->before,
+                                   .rows = 1,
+                                   .count = p->local,
+                                   .list = p->list,
+                                   .compact = p->list};
   move(l, &row, tws_read(norms, p->norms, columns), z->held, selected, 0);
   add_up(l, tws_read(selected, p->list, chosen), p->sizes + PARTS);
 }
@@ -297,10 +343,7 @@ static void measure(tws_lower *l) {
   clear(l, TWS_STREAM_COMPUTE, z->sizes, z->sized); /* the sizes of matrices of which this rank updates nothing are 0 */
   for (uint32_t i = 0; i < z->count; i++)
     if (is_measured(&z->segments[i]) && z->segments[i].count > 0) measure_matrix(l, &z->segments[i], norms, selected);
-  for (uint32_t i = 0, next; i < z->count; i = next) {
-    next = end_of_class(z, i);
-    add_over_ranks(l, i, z->sizes, z->segments[i].sizes, next < z->count ? z->segments[next].sizes : z->sized);
-  }
+  add_over_ranks(l, z->sizes, 1);
 }
 
 /* Calls `emit` for ranges of all gradients that this rank updates, the last ones first. at: index of the range's first
@@ -390,9 +433,9 @@ static uint32_t find_norms(tws_lower *l) {
     if (p->count == 0) continue;
     tws_work work = tws_kernel_work(TWS_KERNEL_COLUMN_NORMS, TWS_F32, 0);
     work.d[0] = p->count;
-    work.d[1] = p->columns;
+    work.d[1] = p->local;
     const tws_operand operands[2] = {tws_read(z->accumulated, p->kept, (uint64_t)p->count),
-                                     tws_write(here, p->norms, (uint64_t)p->columns)};
+                                     tws_write(here, p->norms + (uint64_t)p->before, (uint64_t)p->local)};
     tws_builder_compute_with(&l->b, TWS_STREAM_HOST, &work, &(tws_arguments){{(double)p->first}}, operands, 2);
   }
   return here;
@@ -404,10 +447,7 @@ static uint32_t share_norms(tws_lower *l, uint32_t here) {
   const uint32_t norms =
       tws_builder_buffer(&l->b, "norms of columns", TWS_CATEGORY_WORKSPACE, TWS_F32, z->normed, TWS_LIFETIME_OPS);
   tws_builder_copy(&l->b, TWS_STREAM_COPY_IN, tws_read(here, 0, z->normed), tws_write(norms, 0, z->normed));
-  for (uint32_t i = 0, next; i < z->count; i = next) {
-    next = end_of_class(z, i);
-    add_over_ranks(l, i, norms, z->segments[i].norms, next < z->count ? z->segments[next].norms : z->normed);
-  }
+  add_over_ranks(l, norms, 0);
   return norms;
 }
 

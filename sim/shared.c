@@ -1,8 +1,8 @@
 /* Simulates resources that the ranks of a node share: links between devices and their host (one for the devices of a
  * PCIe switch in each direction, and one that both directions share), the host's memory, and the disk. Copies between
- * tiers and kernels on the host are flows over these resources. An operation may have several flows in succession: a copy of pageable memory first passes through the
- * driver's pinned buffer. The bytes are those that the estimators count (estimators/path.c), but the estimators divide
- * each link evenly among all ranks. */
+ * tiers and kernels on the host are flows over these resources. An operation may have several flows in succession: a
+ * copy of pageable memory first passes through the driver's pinned buffer. The bytes are those that the estimators
+ * count (estimators/path.c), but the estimators divide each link evenly among all ranks. */
 #include <math.h>
 
 #include "models/hardware/runtime.h"

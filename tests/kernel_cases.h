@@ -591,7 +591,7 @@ static const test_case table[] = {
     CASE(ACCUMULATE_CLIPPED, {20011}, {0}, 0, F),
     CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, M),
     CASE(ACCUMULATE_CLIPPED, {65}, {0}, 0, HM),
-    /* columns of the numbers below: count, columns[, kept, rows]; first */
+    /* columns of the numbers below: count, columns[, kept, rows]; first[, before] */
     CASE(COLUMN_NORMS, {20011, 37}, {5}, 0, F),
     CASE(COLUMN_NORMS, {300, 1}, {0}, 0, B),
     CASE(COLUMN_NORMS, {17, 300}, {290}, 0, F),
@@ -601,6 +601,8 @@ static const test_case table[] = {
     CASE(GATHER_COLUMNS, {300, 1, 1, 300}, {0}, 0, F),
     CASE(GATHER_COLUMNS, {2000, 65, 9, 32}, {64}, 0, F),
     CASE(GATHER_COLUMNS, {20, 65, 9, 1}, {20}, 0, B),
+    CASE(GATHER_COLUMNS, {2000, 65, 9, 32}, {64, 30}, 0, F),
+    CASE(SCATTER_COLUMNS, {2000, 65, 9, 32}, {64, 30}, 0, B),
     CASE(SCATTER_COLUMNS, {300, 1, 1, 300}, {0}, 0, F),
     CASE(SCATTER_COLUMNS, {2000, 65, 9, 32}, {64}, 0, H),
     CASE(SCATTER_COLUMNS, {20, 65, 9, 1}, {20}, 0, F),

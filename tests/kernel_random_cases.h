@@ -138,6 +138,7 @@ static test_case random_case(int number) {
     case TWS_KERNEL_GATHER_COLUMNS:
     case TWS_KERNEL_SCATTER_COLUMNS:
       c.d[2] = draw(s, 20, 1, c.d[1]), c.f[0] = (double)draw(s, 21, 0, c.d[1] - 1), c.d[0] *= draw(s, 22, 1, 30);
+      c.f[1] = draw(s, 23, 0, 1) ? (double)draw(s, 24, 0, c.d[2] - 1) : 0;
       c.d[3] = ((int64_t)c.f[0] + c.d[0] + c.d[1] - 1) / c.d[1];
       break;
     case TWS_KERNEL_TRANSPOSE:

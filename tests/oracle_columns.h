@@ -26,8 +26,8 @@ static inline void oracle_move_columns(const tws_work *w, const double *a, doubl
                                        int back) {
   for (int64_t r = 0; r < w->d[3]; ++r)
     for (int64_t i = 0; i < w->d[2]; ++i) {
-      const int64_t at = r * w->d[1] + (int64_t)chosen[i] - 1 - (int64_t)a[0];
-      const int there = chosen[i] > 0 && at >= 0 && at < w->d[0];
+      const int64_t column = (int64_t)chosen[i] - (int64_t)a[1], at = r * w->d[1] + column - 1 - (int64_t)a[0];
+      const int there = chosen[i] > 0 && column > 0 && column <= w->d[1] && at >= 0 && at < w->d[0];
       if (back && there) x[at] = y[r * w->d[2] + i];
       if (!back) y[r * w->d[2] + i] = there ? x[at] : 0;
     }

@@ -94,6 +94,10 @@ static const struct {
                                                                                           "\"buffer_count\":3,\"buffer_"
                                                                                           "size\":5000") "}",
      "--dtype fp32", 1e-6, 0},
+    {"a part on the device, the rest on a disk", 2, 3, "small-gpt",
+     "\"zero_optimization\":{\"stage\":3,\"stage3_param_persistence_threshold\":100,\"sub_group_size\":4000,"
+     "\"offload_optimizer\":" ON_DISK(",\"ratio\":0.5,\"pipeline_read\":true") "}",
+     "--dtype fp32", 1e-6, 0},
     {"columns on the device", 2, 6, "small-gpt",
      "\"zero_optimization\":{\"stage\":2," HOST
      ",\"zenflow\":{\"topk_ratio\":0.2,\"update_interval\":2,\"select_interval\":2,\"full_warm_up_rounds\":1,"
@@ -104,6 +108,18 @@ static const struct {
      ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":2,\"select_interval\":4,\"select_strategy\":\"step\","
      "\"overlap_step\":true}}",
      "--dtype fp32", 1e-6, 0},
+    {"columns on the device, intervals of measured length", 2, 8, "small-gpt",
+     "\"zero_optimization\":{\"stage\":2," HOST
+     ",\"zenflow\":{\"topk_ratio\":0.3,\"update_interval\":\"auto\",\"auto_ratio\":0.5,\"select_interval\":5,"
+     "\"select_strategy\":\"step\",\"overlap_step\":true}}",
+     "--dtype fp32", 1e-6, 0},
+    {"columns of tensor-parallel ranks", 4, 6, "small-llama",
+     "\"zero_optimization\":{\"stage\":3," HOST
+     ",\"zenflow\":{\"topk_ratio\":0.2,\"update_interval\":2,\"select_interval\":2,\"select_strategy\":\"step\"}}",
+     "--dtype fp32 --tp 2", 1e-6, 0},
+    {"columns of experts, intervals of measured length", 2, 6, "small-mixtral",
+     "\"zero_optimization\":{\"stage\":2," HOST ",\"zenflow\":{\"topk_ratio\":0.3,\"auto_ratio\":0.5}}",
+     "--dtype fp32 --ep 2", 1e-6, 0},
     {"activation checkpoints and pageable memory", 2, 3, "small-llama",
      "\"zero_optimization\":{\"stage\":1,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":false}},"
      "\"activation_checkpointing\":{\"cpu_checkpointing\":true}",
@@ -207,7 +223,7 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
            : disk     ? "nvme"
                       : "cpu",
            folder, PICK(10, "true", "true", "true", "false"),
-           stage == 3 && !disk && !zenflow && !late ? PICK(11, "1", "0.6", "0.3") : "1", PICK(12, "true", "false"),
+           stage == 3 && !zenflow && !late ? PICK(11, "1", "0.6", "0.3") : "1", PICK(12, "true", "false"),
            PICK(13, "true", "false"));
   if (parameters)
     snprintf(parameter_text, sizeof parameter_text,
@@ -236,7 +252,7 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
   const char *model = PICK(30, "small-gpt", "small-llama", "small-mixtral");
   snprintf(flags, flag_size, "-m %s/%s.json -c %s/config.json%s%s", folder, model, folder,
            away ? " --recompute full" : "",
-           ranks == 1 || zenflow ? "" : PICK(31, "", "", "", " --tp 2", late || stage > 1 ? "" : " --pp 2"));
+           ranks == 1 ? "" : PICK(31, "", "", "", " --tp 2", late || zenflow || stage > 1 ? "" : " --pp 2"));
   return ranks;
 }
 

@@ -536,7 +536,7 @@ START_TEST(the_page_says_what_files_hold) {
 }
 END_TEST
 
-/* Arguments of Megatron-DeepSpeed for long sequences: ranks that share a sequence, and attention in chunks of tokens. */
+/* Arguments of Megatron-DeepSpeed: ranks that share a sequence, and attention in chunks of tokens. */
 START_TEST(long_sequences_of_megatron_deepspeed) {
   static const struct {
     const char *arguments;

@@ -28,9 +28,9 @@ static void add_training(FILE *file, int stage, int p, int offload, int ranks, c
           "\"seed\":7}}\n",
           precisions[p].name, stage, offload ? "host" : "device", *axes ? "-axes" : "", 8, settings, ranks > 2 ? 1 : 2,
           stage, stage % 2 ? "true" : "false",
-          !offload              ? "none"
-          : stage == 3 && p > 1 ? "nvme"
-                                : "cpu",
+          !offload                                            ? "none"
+          : stage == 3 && (p > 1 || (p == 0 && ranks == 2)) ? "nvme" /* of fp32 on two ranks a part */
+                                                              : "cpu",
           folder, stage == 2 ? "false" : "true", stage == 3 && p < 2 ? "0.4" : "1",
           !offload || p == 0 ? "none"
           : p == 1           ? "cpu"

@@ -78,7 +78,9 @@ START_TEST(plans_at_random) {
   enum { CASES = TWS_SANITIZED ? 20 : 60 };
   for (uint64_t seed = 0; seed < CASES; seed++) {
     char text[1024];
-    const int sequence = draw(seed, 1, 0, 3) == 0 ? 2 : 1, ranks = sequence * draw(seed, 2, 1, 4);
+    const int sequence = draw(seed, 1, 0, 3) == 0 ? 2 : 1, tensor = draw(seed, 17, 0, 2) == 0 ? 2 : 1,
+              ranks = sequence * tensor * draw(seed, 2, 1, tensor > 1 ? 2 : 4), model = draw(seed, 15, 0, 2);
+    const int experts = model == 2 && sequence == 1 && ranks / tensor % 2 == 0 && draw(seed, 18, 0, 1) ? 2 : 1;
     const double ratio = draw(seed, 3, 0, 20) / 20.0;
     snprintf(
         text, sizeof text,
@@ -87,14 +89,14 @@ START_TEST(plans_at_random) {
         "\"reduce_bucket_size\":%d,\"sub_group_size\":%d,\"round_robin_gradients\":%s,"
         "\"stage3_param_persistence_threshold\":100,\"offload_optimizer\":{\"device\":\"cpu\",\"pin_memory\":%s},"
         "\"zenflow\":{\"topk_ratio\":%g,\"update_interval\":%s,\"overlap_step\":%s}},\"sequence_parallel_size\":%d%s,"
-        "\"twinspeed\":{\"sequence_length\":16}}",
+        "\"tensor_parallel\":{\"autotp_size\":%d},\"twinspeed\":{\"sequence_length\":16,\"expert_parallel_size\":%d}}",
         draw(seed, 4, 1, 3), draw(seed, 5, 0, 1), rules[draw(seed, 6, 0, 3)], draw(seed, 7, 1, 3),
         draw(seed, 8, 0, 1) ? "true" : "false", draw(seed, 9, 1, 60000), draw(seed, 10, 1, 60000),
         draw(seed, 11, 0, 1) ? "true" : "false", draw(seed, 12, 0, 1) ? "true" : "false", ratio,
         intervals[draw(seed, 13, 0, 5)], draw(seed, 16, 0, 1) ? "true" : "false", sequence,
-        precision[draw(seed, 14, 0, 3)]);
+        precision[draw(seed, 14, 0, 3)], tensor, experts);
     tws_network *network;
-    ck_assert(tws_network_load(models[draw(seed, 15, 0, 2)], 1, &network, &err) == TWS_OK);
+    ck_assert(tws_network_load(models[model], 1, &network, &err) == TWS_OK);
     tws_config *config = config_of(text, ranks, network);
     tws_plan_request request = {.network = network, .config = config, .backend = TWS_BACKEND_CUDA, .threads = 1};
     ck_assert(tws_plan_topology(config, ranks, &request.topology, &err) == TWS_OK);
@@ -363,6 +365,55 @@ START_TEST(losses) {
 }
 END_TEST
 
+/* Losses do not depend on how weights are divided: with tensor-parallel ranks, which have some rows of a matrix or some
+ * columns, and with ranks that have experts of their own, they equal those of one rank. */
+START_TEST(divided_weights) {
+  static const struct {
+    const char *model;
+    int log_ranks, tensor, experts, micro_batch; /* micro_batch: also of the one rank, as experts are chosen in one */
+  } divisions[] = {{"tiny-llama", 1, 2, 1, 2},
+                   {"tiny-gpt2", 1, 2, 1, 2},
+                   {"tiny-mixtral", 1, 1, 2, 1},
+                   {"tiny-llama", 2, 2, 1, 2},
+                   {"tiny-mixtral", 2, 2, 2, 1}};
+  static const int chosen[] = {0, 1, OVERLAPPED, MEASURED};
+  enum { DIVISIONS = sizeof divisions / sizeof *divisions, CHOSEN = sizeof chosen / sizeof *chosen };
+  static curve reference[DIVISIONS][CHOSEN];
+  double worst = 0;
+  for (int k = 0; k < 3; k++) {
+    const char *jobs = in_folder("jobs");
+    FILE *file = fopen(jobs, "w");
+    for (int d = 0; d < DIVISIONS; d++)
+      for (int i = 0; i < CHOSEN; i++) {
+        if (k > 0 && divisions[d].log_ranks != k) continue;
+        fprintf(file,
+                "divided-%d-%d\t%s\t%d\t{%s,\"train_micro_batch_size_per_gpu\":%d,\"zero_optimization\":{\"stage\":%d,"
+                "\"reduce_bucket_size\":20000,\"sub_group_size\":15000,\"offload_optimizer\":{\"device\":\"cpu\"},"
+                "\"zenflow\":%s},\"tensor_parallel\":{\"autotp_size\":%d},\"twinspeed\":{\"sequence_length\":32,"
+                "\"seed\":7,\"expert_parallel_size\":%d}}\n",
+                d, i, divisions[d].model, COMPARED, settings, divisions[d].micro_batch, k ? 1 + (d + i) % 3 : 1,
+                ways[chosen[i]].text, k ? divisions[d].tensor : 1, k ? divisions[d].experts : 1);
+      }
+    fclose(file);
+    run_jobs(k, jobs);
+    for (int i = 0; i < curve_count[k]; i++) {
+      const curve *c = &curves[k][i];
+      int d, way;
+      ck_assert(sscanf(c->name, "divided-%d-%d", &d, &way) == 2);
+      if (k == 0) reference[d][way] = *c;
+      for (int s = 0; s < c->steps; s++) {
+        const double error = fabs(c->loss[s] / reference[d][way].loss[s] - 1);
+        worst = fmax(worst, error);
+        ck_assert_msg(error < 1e-6, "%s %s, %d tensor and %d expert ranks of %d, step %d: loss %.9g, not %.9g",
+                      divisions[d].model, ways[chosen[way]].name, divisions[d].tensor, divisions[d].experts, 1 << k,
+                      s + 1, c->loss[s], reference[d][way].loss[s]);
+      }
+    }
+  }
+  printf("divided weights: largest relative difference of a loss %.2g\n", worst);
+}
+END_TEST
+
 /* A training that resumes within an interval, with columns on the device, continues as if uninterrupted, on other
  * numbers of ranks and at other stages, too. */
 START_TEST(checkpoints) {
@@ -405,6 +456,7 @@ int main(void) {
   tcase_add_test(tests, waits_of_the_device);
   tcase_add_test(tests, measured_intervals);
   tcase_add_test(tests, losses);
+  tcase_add_test(tests, divided_weights);
   tcase_add_test(tests, checkpoints);
   suite_add_tcase(suite, tests);
   return run_training(suite);

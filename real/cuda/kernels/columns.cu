@@ -86,9 +86,9 @@ __global__ void top_columns(const float *norms, int32_t *chosen, int64_t columns
 
 template <typename E, bool BACK>
 __global__ void move_columns(E *x, const int32_t *chosen, E *y, int64_t count, int64_t columns, int64_t kept,
-                             int64_t rows, int64_t first) {
+                             int64_t rows, int64_t first, int64_t before) {
   EACH_ITEM(i, rows * kept) {
-    const int64_t column = chosen[i % kept], at = i / kept * columns + column - 1 - first;
+    const int64_t column = chosen[i % kept] - before, at = i / kept * columns + column - 1 - first;
     const bool there = column > 0 && column <= columns && at >= 0 && at < count;
     if (BACK && there) x[at] = y[i];
     if (!BACK) y[i] = there ? x[at] : E(0);
@@ -100,7 +100,7 @@ tws_code run_move(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d;
   E *x = static_cast<E *>(call->operand[BACK ? 2 : 0]), *y = static_cast<E *>(call->operand[BACK ? 0 : 2]);
   LAUNCH((move_columns<E, BACK>), grid_for(call, d[3] * d[2], BLOCK), BLOCK, 0, call, x, in<int32_t>(call, 1), y, d[0],
-         d[1], d[2], d[3], (int64_t)call->argument[0]);
+         d[1], d[2], d[3], (int64_t)call->argument[0], (int64_t)call->argument[1]);
   return launched(err);
 }
 

@@ -93,15 +93,16 @@ HOST_KERNEL(top_columns) {
 #define MOVE_COLUMNS(E, x, y, back)                                                         \
   for (int64_t row = r.begin; row < r.end; ++row)                                           \
     for (int64_t i = 0; i < kept; ++i) {                                                    \
-      const int64_t from = row * columns + chosen[i] - 1 - first;                           \
-      const int there = chosen[i] > 0 && chosen[i] <= columns && from >= 0 && from < count; \
+      const int64_t column = chosen[i] - before, from = row * columns + column - 1 - first; \
+      const int there = column > 0 && column <= columns && from >= 0 && from < count;       \
       if (back && there) ((E *)(x))[from] = ((const E *)(y))[row * kept + i];               \
       if (!(back)) ((E *)(y))[row * kept + i] = there ? ((const E *)(x))[from] : (E)0;      \
     }
 
 static void move_columns(const tws_host_call *call, void *x, void *y, int back, int thread, int threads) {
   const int64_t *d = call->work->d;
-  const int64_t count = d[0], columns = d[1], kept = d[2], first = (int64_t)call->argument[0];
+  const int64_t count = d[0], columns = d[1], kept = d[2], first = (int64_t)call->argument[0],
+                before = (int64_t)call->argument[1];
   const int32_t *chosen = call->operand[1];
   const host_range r = share(d[3], 1, thread, threads);
   if (call->dtype[0] == TWS_F32)
