@@ -47,6 +47,7 @@ tws_code tws_json_fail(const tws_json *json, const cJSON *item, tws_error *err, 
   if (vsnprintf(message, sizeof message, format, arguments) < 0) message[0] = 0;
   va_end(arguments);
   int line, column;
+  if (json && !json->places) return tws_fail(err, TWS_INVALID, hint, "%s: %s", json->name, message);
   tws_json_place(json, item, &line, &column);
   return tws_fail(err, TWS_INVALID, hint, "%s:%d:%d: %s", json ? json->name : "json", line, column, message);
 }

@@ -14,7 +14,7 @@
 typedef struct tws_json {
   cJSON *root;
   char *name; /* file name for messages */
-  struct tws_json_places *places;
+  struct tws_json_places *places; /* NULL: the tree is not of a text, and errors name no line */
 } tws_json;
 
 tws_code tws_json_parse(const char *text, size_t length, const char *name, tws_json **out, tws_error *err);

@@ -4,9 +4,10 @@
 #include "job/modules.h"
 #include "launch/launch.h"
 
-tws_code tws_weights_check(const tws_weights_options *weights, const char *verb, tws_error *err) {
-  if (!weights->resume && !weights->init_from)
-    return tws_fail(err, TWS_USAGE, "--resume DIR of `train --save DIR`, or --init-from model.safetensors",
+tws_code tws_weights_check(const tws_weights_options *weights, const char *model, const char *verb, tws_error *err) {
+  if (!weights->resume && !weights->init_from && !(model && tws_network_file_has_weights(model)))
+    return tws_fail(err, TWS_USAGE,
+                    "--resume DIR of `train --save DIR`, --init-from model.safetensors, or -m model.onnx",
                     "%s: no weights were given", verb);
   if (weights->tag && !weights->resume)
     return tws_fail(err, TWS_USAGE, "give --resume DIR too", "%s: --tag without --resume", verb);

@@ -17,9 +17,9 @@ typedef struct tws_weights_options {
       TWS_STRING("tag", 0, "TAG", type, field.tag, "its name (default: the one that DIR/latest names)"),            \
       TWS_STRING("init-from", 0, "FILE", type, field.init_from, "weights of a Hugging Face model")
 
-/* Fails with TWS_USAGE unless weights are given, and if a tag is given without a checkpoint. verb: the subcommand that
- * the message names. */
-tws_code tws_weights_check(const tws_weights_options *weights, const char *verb, tws_error *err);
+/* Fails with TWS_USAGE unless weights are given, also by a model's file (NULL: there is none) that has some, and if a
+ * tag is given without a checkpoint. verb: the subcommand that the message names. */
+tws_code tws_weights_check(const tws_weights_options *weights, const char *model, const char *verb, tws_error *err);
 /* Loads the engine and starts it on this rank; *rank receives the rank's number. Fails with TWS_UNSUPPORTED if no
  * engine of this program runs on the job's devices. */
 tws_code tws_forward_load(const tws_cli *cli, const tws_job *job, const tws_job_spec *spec, const tws_real_api **api,

@@ -436,7 +436,7 @@ static tws_code check_job(const options *o, tws_error *err) {
         "generate: %lld ranks are not replicas of %lld tensor ranks x %lld stages, in groups of %lld expert "
         "ranks",
         (long long)s->ranks, (long long)tensor, (long long)stages, (long long)experts);
-  TWS_TRY(tws_weights_check(&o->weights, "generate", err));
+  TWS_TRY(tws_weights_check(&o->weights, o->job.model, "generate", err));
   for (int i = 0; i < o->stop.count; i++)
     if (!o->stop.item[i][0])
       return tws_fail(err, TWS_USAGE, "give a text, such as --stop '.'", "generate: an empty text stops at once");

@@ -189,7 +189,7 @@ static tws_code check_options(const options *o, tws_error *err) {
   if (s->ranks > 1 || s->tensor_ranks > 1 || s->pipeline_stages > 1 || s->sequence_ranks > 1 || s->expert_ranks > 1)
     return tws_fail(err, TWS_UNSUPPORTED, "leave these options out; checkpoints of any number of ranks can be read",
                     "predict: predictions are made by one rank");
-  TWS_TRY(tws_weights_check(&o->weights, "predict", err));
+  TWS_TRY(tws_weights_check(&o->weights, s->model, "predict", err));
   if (!o->data)
     return tws_fail(err, TWS_USAGE, "docs/encoders.md says what a line of FILE.jsonl has",
                     "predict: no --data was given");

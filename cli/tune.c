@@ -411,7 +411,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
 }
 
 static const tws_option table[] = {
-    TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, or a built-in model's name"),
+    TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, ONNX file, or a built-in model's name"),
     TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
     TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", options, job.cluster,
                "cluster file or built-in name (default: host)"),

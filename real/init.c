@@ -1,6 +1,7 @@
 #include "real/init.h"
 #include <math.h>
 #include <pthread.h>
+#include <string.h>
 #include "base/random.h"
 
 /* Maps a random word to the open interval (0, 1): 24 bits plus a half, exact in float32. */
@@ -23,6 +24,10 @@ static void normals(uint64_t seed, uint64_t stream, uint64_t block, float out[4]
 void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint64_t first, uint64_t count,
                      float *out) {
   const float std = param->init_std, value = param->init_value;
+  if (param->given) {
+    memcpy(out, param->given + first, count * sizeof *out);
+    return;
+  }
   const uint64_t queries = param->first_std > 0 ? (uint64_t)(param->fused[0] * param->columns) : 0;
   if (std == 0.0f) {
     for (uint64_t i = 0; i < count; i++) out[i] = value;
@@ -38,7 +43,7 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out) {
-  if (!slice || param->init_std == 0.0f) { /* all elements are equal: their positions do not matter */
+  if (!slice || (param->init_std == 0.0f && !param->given)) { /* all elements are equal: their positions do not matter */
     tws_init_values(param, index, seed, first, count, out);
     return;
   }
@@ -56,7 +61,9 @@ void tws_init_running(const tws_plan *plan, float *out) {
     if (plan->running_first[r] == TWS_NO_OFFSET) continue;
     for (int64_t i = 0; i < running->rows * running->columns; i++)
       out[plan->running_first[r] + (uint64_t)i] =
-          running->fixed ? running->fixed[i] : running->init_value[i / running->columns];
+          running->fixed   ? running->fixed[i]
+          : running->given ? running->given[i]
+                           : running->init_value[i / running->columns];
   }
 }
 

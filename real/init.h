@@ -1,6 +1,7 @@
-/* Computes initial weights. Element e of parameter p is init_value + init_std x normal(e), where the normals of
- * elements 4 b .. 4 b + 3 come from one Philox block (seed, stream p, index b) by Box-Muller in float32: a weight
- * depends on the seed alone, not on ranks, ZeRO stage, tensor parallelism or the rank that computes it. */
+/* Computes initial weights: those that the model's file has (tws_param.given), or random ones. Then element e of
+ * parameter p is init_value + init_std x normal(e), where the normals of elements 4 b .. 4 b + 3 come from one Philox
+ * block (seed, stream p, index b) by Box-Muller in float32: a weight depends on the seed alone, not on ranks, ZeRO
+ * stage, tensor parallelism or the rank that computes it. */
 #ifndef TWS_REAL_INIT_H
 #define TWS_REAL_INIT_H
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "models/kernel.h"
 #include "models/network/build.h"
+#include "models/network/onnx.h"
 
 static const struct {
   const char *name, *model_type, *class_name, *prefix, *block;
@@ -227,6 +228,24 @@ static tws_code unknown_model(const char *spec, tws_error *err) {
   return tws_fail(err, TWS_INVALID, hint, "\"%.200s\" is neither a built-in model nor a file", spec);
 }
 
+int tws_network_file_has_weights(const char *spec) {
+  return tws_onnx_is_path(spec) && !tws_network_builtin(spec);
+}
+
+static tws_code load_onnx(const char *path, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
+  tws_onnx_model *model;
+  const tws_json *json;
+  TWS_TRY(tws_onnx_read(path, &model, &json, err));
+  tws_code code = tws_network_from_json(json, vocabulary_multiple, out, err);
+  if (code == TWS_OK) code = tws_onnx_give_weights(model, *out, err);
+  if (code != TWS_OK) {
+    tws_network_destroy(*out);
+    *out = NULL;
+  }
+  tws_onnx_close(model);
+  return code;
+}
+
 tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
   *out = NULL;
   tws_json *json = NULL;
@@ -240,7 +259,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     if (strcmp(spec, "-") != 0) {
       if (stat(spec, &status) != 0) {
         const size_t size = strlen(spec); /* spec does not exist: it is a missing path or an unknown name */
-        if (strchr(spec, '/') || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
+        if (strchr(spec, '/') || tws_onnx_is_path(spec) || (size > 5 && strcmp(spec + size - 5, ".json") == 0))
           return tws_fail(err, TWS_IO,
                           spec[0] != '/' && spec[0] != '.' && strchr(spec, '/')
                               ? "of a model on the Hugging Face hub, "
@@ -250,6 +269,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
         return unknown_model(spec, err);
       }
       folder = S_ISDIR(status.st_mode);
+      if (!folder && tws_onnx_is_path(spec)) return load_onnx(spec, vocabulary_multiple, out, err);
     }
     int length = snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", spec);
     if (length < 0 || (size_t)length >= sizeof path)

@@ -131,6 +131,7 @@ typedef struct tws_param {
   int64_t groups;      /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
                    * are separate tensors */
   int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
+  const float *given;  /* initial values that the model's file has, row by row; NULL: as the deviations and init_value say */
   uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
   int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
   uint8_t shared;      /* 1: several linear modules use it, so that tensor ranks do not split it */
@@ -148,6 +149,7 @@ typedef struct tws_running {
   const char *name; /* such as "layer1.0.bn1.running" */
   int64_t rows, columns;
   float init_value[2]; /* initial value of each of the at most two rows */
+  const float *given;  /* initial values that the model's file has, row by row; NULL: init_value */
   const float *fixed;  /* the constant table; NULL: moving averages, initially init_value */
 } tws_running;
 
@@ -251,12 +253,15 @@ typedef struct tws_network {
   uint32_t turns;
 } tws_network;
 
-/* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one).
+/* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one), of
+ * a network file, or of an ONNX file, whose weights are the parameters' initial values (tws_param.given).
  * vocabulary_multiple: the vocabulary is padded to a multiple of it (0 or 1: no padding). Fails with TWS_INVALID for an
  * unknown architecture (the hint lists the known ones) and for missing or contradictory keys, with file, line and key.
  * The caller destroys *out. */
 tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
 tws_code tws_network_from_json(const tws_json *json, int64_t vocabulary_multiple, tws_network **out, tws_error *err);
+/* Returns 1 if the file that `spec` names has weights, too: if it is an ONNX file. */
+int tws_network_file_has_weights(const char *spec);
 /* Creates a network without modules, for models/network/build.h. */
 tws_code tws_network_create(const char *name, tws_network **out, tws_error *err);
 void tws_network_destroy(tws_network *network);
