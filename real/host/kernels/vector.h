@@ -232,19 +232,21 @@ VECTOR_INLINE void v_store_part(float *p, vf x, int n) {
 #endif
 }
 
-VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
-  if (type == TWS_F32) {
-    const float *p = (const float *)base + index;
-    return n == LANES ? v_load(p) : v_load_part(p, n);
-  }
-  const uint16_t *p = (const uint16_t *)base + index;
-  if (n == LANES) return v_widen(type, *(const vh_unaligned *)p);
+VECTOR_INLINE vh v_get_half(const uint16_t *p, int n) {
+  if (n == LANES) return *(const vh_unaligned *)p;
   union {
     vh v;
     uint16_t h[LANES];
   } u = {.v = {0}};
   for (int i = 0; i < n; ++i) u.h[i] = p[i];
-  return v_widen(type, u.v);
+  return u.v;
+}
+VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
+  if (type == TWS_F32) {
+    const float *p = (const float *)base + index;
+    return n == LANES ? v_load(p) : v_load_part(p, n);
+  }
+  return v_widen(type, v_get_half((const uint16_t *)base + index, n));
 }
 VECTOR_INLINE void v_put_half(uint16_t *p, vh h, int n) {
   if (n == LANES) {
