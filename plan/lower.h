@@ -444,7 +444,9 @@ typedef struct tws_values {
 /* Matrix products of layers in 8-bit floating point. */
 typedef struct tws_lower_float8 {
   int on;
-  uint8_t *again; /* per module: 1 if it is recomputed in backward */
+  uint8_t *again;   /* per module: 1 if it is recomputed in backward */
+  uint8_t *known;   /* per parameter: 1 if an operation has computed its largest absolute value in this program */
+  uint32_t largest; /* buffer of these values, one per parameter; TWS_NONE before the first */
 } tws_lower_float8;
 
 /* Values whose gradient may share its buffer with another value's. */
