@@ -42,9 +42,14 @@ tws_code tws_float8_begin(tws_lower *l) {
   l->float8.largest = TWS_NONE;
   l->float8.again = tws_lower_memory(l, l->network->module_count, 1);
   l->float8.known = tws_lower_memory(l, l->network->param_count, 1);
-  if (!l->float8.again || !l->float8.known) return l->b.failed;
-  for (uint32_t m = 0; m < l->network->module_count; m++)
-    if (tws_is_float8(l, &l->network->modules[m])) return TWS_OK;
+  l->float8.read = tws_lower_memory(l, l->network->value_count, 1);
+  if (!l->float8.again || !l->float8.known || !l->float8.read) return l->b.failed;
+  int any = 0;
+  for (uint32_t i = 0; i < l->network->module_count; i++) {
+    const tws_module *m = &l->network->modules[i];
+    if (tws_is_float8(l, m)) any = l->float8.read[m->in[0]] = 1;
+  }
+  if (any) return TWS_OK;
   return tws_fail(
       l->b.err, TWS_INVALID,
       "use sizes, and tokens of a micro-batch, that are multiples of 16, without twinspeed.linear_tile_size; or "
@@ -129,6 +134,16 @@ static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
   if (l->b.phase == TWS_PHASE_BACKWARD) return TWS_COLUMNS;
   if (l->b.phase == TWS_PHASE_RECOMPUTE) return TWS_ROWS | (trained ? TWS_COLUMNS : 0);
   return TWS_ROWS | (trained && l->kept[m->in[0]] != TWS_NOT_KEPT && !l->float8.again[module] ? TWS_COLUMNS : 0);
+}
+
+int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand) {
+  /* tiles, and tokens that tensor-parallel ranks gather before the product, have largest values of their own */
+  if (!l->float8.on || !l->float8.read[value] || l->config->mlp_tiles > 1 || l->at.tiles > 1 ||
+      l->sharding.position.ranks[TWS_AXIS_MODEL] > 1 || l->b.failed != TWS_OK)
+    return 0;
+  *operand = tws_lower_scratch(l, "largest number", TWS_F32, 1);
+  l->pipeline.context->codes[value].amax = operand->buffer;
+  return 1;
 }
 
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {

@@ -509,6 +509,7 @@ END_TEST
 #include "tests/kernel_optimizers.h"
 #include "tests/kernel_rounding.h"
 #include "tests/kernel_split.h"
+#include "tests/kernel_largest.h"
 
 /* ---- outputs that may use the memory of an input ---- */
 
@@ -720,6 +721,7 @@ int main(void) {
   tcase_add_loop_test(identities, rounding_keeps_the_mean, 0, 15);
   tcase_add_loop_test(identities, rounding_is_to_an_adjacent_number, 0, 6);
   tcase_add_loop_test(identities, split_weights_are_float32_weights, 0, SPLIT_ROUNDS);
+  tcase_add_loop_test(identities, largest_beside_the_output, 0, IDENTITY_ROUNDS);
   suite_add_tcase(suite, modes);
   suite_add_tcase(suite, identities);
   suite_add_tcase(suite, repeats);
