@@ -4,11 +4,12 @@
 
 #include <stddef.h>
 
-/* E4M3 and E5M2 are described in base/float8.h. */
+/* E4M3 and E5M2 are described in base/float8.h, LOW16 below. */
 #define TWS_DTYPES(X) \
   X(F32, 4, "fp32")   \
   X(BF16, 2, "bf16")  \
-  X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") X(E5M2, 1, "e5m2")
+  X(F16, 2, "fp16") X(F64, 8, "fp64") X(I32, 4, "int32") X(U8, 1, "uint8") X(E4M3, 1, "e4m3") X(E5M2, 1, "e5m2") \
+  X(LOW16, 2, "low16")
 typedef enum tws_dtype {
 #define X(name, bytes, text) TWS_##name,
   TWS_DTYPES(X)
@@ -37,6 +38,22 @@ static inline unsigned short tws_to_bf16(float value) {
   union { float value; unsigned int bits; } u = {.value = value};
   if ((u.bits & 0x7fffffffu) > 0x7f800000u) return (unsigned short)((u.bits >> 16) | 0x40u);
   return (unsigned short)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
+}
+
+/* A float32 number in two halves of 16 bits: the bfloat16 to which it rounds, and its own lower 16 bits, which have the
+ * type LOW16. Rounding to nearest even adds 1 to the number's upper half if the lower bits are more than 0x8000, or are
+ * 0x8000 and the upper half is odd. The lower bits as a signed integer are therefore the difference between the bits of
+ * the number and those of the bfloat16, and tws_join_halves() adds them. The exception is a number midway between two
+ * bfloat16 numbers of which the one nearer to 0 has an even upper half (one in 2^17 of all numbers): its difference,
+ * +0x8000, has no signed 16-bit code, and the next float32 number towards 0, which rounds to the same bfloat16, takes
+ * its place. tws_low_half() returns the lower bits of the number or of that neighbour. NaN stays NaN. */
+static inline unsigned short tws_low_half(float value) {
+  union { float value; unsigned int bits; } u = {.value = value};
+  return (unsigned short)((u.bits & 0x1ffffu) == 0x8000u ? 0x7fffu : u.bits & 0xffffu);
+}
+static inline float tws_join_halves(unsigned short bf16, unsigned short low) {
+  union { unsigned int bits; float value; } u = {.bits = ((unsigned int)bf16 << 16) + ((low ^ 0x8000u) - 0x8000u)};
+  return u.value;
 }
 
 /* Convert between IEEE half precision, with 5 bits of exponent and 10 of fraction, and float32. Conversion to half

@@ -36,6 +36,9 @@ static void set_element(tws_dtype dtype, void *out, uint64_t i, double value) {
     case TWS_BF16:
       ((unsigned short *)out)[i] = tws_to_bf16((float)value);
       return;
+    case TWS_LOW16:
+      ((unsigned short *)out)[i] = tws_low_half((float)value);
+      return;
     case TWS_F16:
       ((unsigned short *)out)[i] = tws_to_f16((float)value);
       return;

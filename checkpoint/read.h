@@ -34,7 +34,8 @@ tws_code tws_saved_read(tws_saved_reader *reader, uint32_t entry, uint32_t param
 /* Reads all data of the checkpoint; returns TWS_OK if every checksum agrees. */
 tws_code tws_saved_verify(tws_saved_reader *reader, tws_error *err);
 
-/* Converts `count` elements: copies the bytes if the types are equal, otherwise rounds to nearest. */
+/* Converts `count` elements: copies the bytes if the types are equal, otherwise rounds to nearest. `from` is not
+ * TWS_LOW16: lower halves alone are no numbers. */
 void tws_convert_elements(tws_dtype from, const void *in, tws_dtype to, void *out, uint64_t count);
 
 #endif

@@ -162,6 +162,7 @@ typedef struct tws_config {
   int fp16_masters;               /* fp16.fp16_master_weights_and_grads; see tws_config_half_masters() */
   int bf16_masters, bf16_moments; /* read them with tws_config_bf16_masters() and tws_config_bf16_moments() */
   int dropout;                    /* twinspeed.dropout: 1: training applies the dropout of the model's file */
+  int split_masters;              /* twinspeed.split_master_weights; read it with tws_config_split_masters() */
   int stochastic_rounding;        /* twinspeed.stochastic_rounding: 1 for weights updated without a float32 copy */
   struct {                        /* used if dtype is F16; see config/loss_scale.h */
     double loss_scale;            /* a fixed loss scale; 0: dynamic */
@@ -385,6 +386,11 @@ static inline const char *tws_config_disk(const tws_config *config) {
  * tws_config_bf16_moments() returns 1 if the optimizer's moments are bfloat16 too. */
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
+}
+/* tws_config_split_masters() returns 1 if float32 master weights are kept as their lower 16 bits beside the bfloat16
+ * parameters (LOW16 of base/dtype.h). */
+static inline int tws_config_split_masters(const tws_config *config) {
+  return config->dtype == TWS_BF16 && config->split_masters && !config->bf16_masters;
 }
 /* Returns 1 if weights have no float32 copy: bfloat16 masters, or float16 ones, which the host updates. */
 static inline int tws_config_half_masters(const tws_config *config) {

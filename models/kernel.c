@@ -18,7 +18,7 @@ const char *tws_kernel_flag_name(int bit) {
                                                       NULL,           "relative",
                                                       NULL,           NULL,
                                                       "fp8",          "sums",
-                                                      "documents"};
+                                                      "documents",    "split_weights"};
   return bit >= 0 && bit < TWS_KERNEL_FLAGS ? names[bit] : NULL;
 }
 

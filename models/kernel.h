@@ -62,10 +62,12 @@ enum {
   TWS_DOCUMENTS =
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
                              */
+  TWS_SPLIT_WEIGHTS = 134217728, /* weight updates: p has the lower halves of float32 weights (LOW16 of base/dtype.h) */
+  TWS_LARGEST = 268435456, /* NORM, SWIGLU: an operand gets the largest |y|, with y as it is stored */
 };
 
 /* Names of the flags in profiles, by bit; NULL: costs do not depend on the flag. */
-enum { TWS_KERNEL_FLAGS = 27 };
+enum { TWS_KERNEL_FLAGS = 29 };
 const char *tws_kernel_flag_name(int bit);
 
 enum { TWS_WORK_DIMS = 8, TWS_WORK_PARAMETERS = 6 };

@@ -7,7 +7,7 @@
  * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
  * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
- * not affected. Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate
+ * not affected; its largest absolute value is computed once a step, for the weight changes only after all products. Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate
  * scales on each rank, replicated operands have equal scales. */
 #include "plan/float8.h"
 #include "plan/lower.h"
@@ -39,10 +39,17 @@ tws_code tws_float8_begin(tws_lower *l) {
     return tws_fail(l->b.err, TWS_INVALID, "set bf16.enabled, or leave out twinspeed.matmul_dtype",
                     "twinspeed.matmul_dtype fp8 is for layers of 16 bits, and these are float32");
   l->float8.on = 1;
+  l->float8.largest = TWS_NONE;
   l->float8.again = tws_lower_memory(l, l->network->module_count, 1);
-  if (!l->float8.again) return l->b.failed;
-  for (uint32_t m = 0; m < l->network->module_count; m++)
-    if (tws_is_float8(l, &l->network->modules[m])) return TWS_OK;
+  l->float8.known = tws_lower_memory(l, l->network->param_count, 1);
+  l->float8.read = tws_lower_memory(l, l->network->value_count, 1);
+  if (!l->float8.again || !l->float8.known || !l->float8.read) return l->b.failed;
+  int any = 0;
+  for (uint32_t i = 0; i < l->network->module_count; i++) {
+    const tws_module *m = &l->network->modules[i];
+    if (tws_is_float8(l, m)) any = l->float8.read[m->in[0]] = 1;
+  }
+  if (any) return TWS_OK;
   return tws_fail(
       l->b.err, TWS_INVALID,
       "use sizes, and tokens of a micro-batch, that are multiples of 16, without twinspeed.linear_tile_size; or "
@@ -58,12 +65,30 @@ void tws_float8_visits(tws_lower *l, const tws_visit_list *visits) {
 
 /* ---- casts ---- */
 
-static tws_operand largest_of(tws_lower *l, tws_operand x) {
+static void find_largest(tws_lower *l, tws_operand x, tws_operand to) {
   tws_work work = tws_kernel_work(TWS_KERNEL_AMAX, l->config->dtype, 0);
   work.d[0] = (int64_t)x.count;
-  const tws_operand operands[2] = {x, tws_lower_scratch(l, "largest number", TWS_F32, 1)};
+  const tws_operand operands[2] = {x, to};
   tws_lower_compute(l, &work, operands, 2);
-  return tws_read(operands[1].buffer, 0, 1);
+}
+
+static tws_operand largest_of(tws_lower *l, tws_operand x) {
+  const tws_operand largest = tws_lower_scratch(l, "largest number", TWS_F32, 1);
+  find_largest(l, x, largest);
+  return tws_read(largest.buffer, 0, 1);
+}
+
+/* Returns the largest absolute value of a parameter, which the first product of the program that reads it computes. */
+static tws_operand largest_of_weight(tws_lower *l, uint32_t param, tws_operand x) {
+  tws_lower_float8 *f = &l->float8;
+  if (f->largest == TWS_NONE)
+    f->largest = tws_builder_buffer(&l->b, "largest weights", TWS_CATEGORY_WORKSPACE, TWS_F32, l->network->param_count,
+                                    TWS_LIFETIME_OPS);
+  if (!f->known[param] && l->b.failed == TWS_OK) {
+    f->known[param] = 1;
+    find_largest(l, x, tws_write(f->largest, param, 1));
+  }
+  return tws_read(f->largest, param, 1);
 }
 
 /* Casts x, whose largest absolute value is `amax`, to codes in one layout or two (TWS_ROWS, TWS_COLUMNS); out: an
@@ -85,16 +110,20 @@ static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_oper
   return tws_read(operands[2].buffer, 0, 1);
 }
 
-/* Casts an operand, such as a tile, for the next kernel alone: its codes are scratch memory, and its largest absolute
- * value is computed first. */
-static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
-                            const char *name, uint32_t layouts) {
+/* Casts an operand for the next kernel alone: its codes are scratch memory. */
+static tws_float8 cast_by(tws_lower *l, tws_operand x, int64_t width, tws_operand amax, tws_dtype type,
+                          tws_category category, const char *name, uint32_t layouts) {
   tws_operand out[2] = {{0}};
-  const tws_operand amax = largest_of(l, x);
   tws_float8 cast = {.scale = quantize(l, x, width, amax, type, category, name, layouts, out)};
   cast.rows = out[0];
   cast.columns = out[1];
   return cast;
+}
+
+/* Casts an operand, such as a tile, for the next kernel alone, after its largest absolute value was computed. */
+static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
+                            const char *name, uint32_t layouts) {
+  return cast_by(l, x, width, largest_of(l, x), type, category, name, layouts);
 }
 
 /* Returns the layouts to cast to. Backward reads the transpose, which is cast now if neither the value nor the product
@@ -105,6 +134,16 @@ static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
   if (l->b.phase == TWS_PHASE_BACKWARD) return TWS_COLUMNS;
   if (l->b.phase == TWS_PHASE_RECOMPUTE) return TWS_ROWS | (trained ? TWS_COLUMNS : 0);
   return TWS_ROWS | (trained && l->kept[m->in[0]] != TWS_NOT_KEPT && !l->float8.again[module] ? TWS_COLUMNS : 0);
+}
+
+int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand) {
+  /* tiles, and tokens that tensor-parallel ranks gather before the product, have largest values of their own */
+  if (!l->float8.on || !l->float8.read[value] || l->config->mlp_tiles > 1 || l->at.tiles > 1 ||
+      l->sharding.position.ranks[TWS_AXIS_MODEL] > 1 || l->b.failed != TWS_OK)
+    return 0;
+  *operand = tws_lower_scratch(l, "largest number", TWS_F32, 1);
+  l->pipeline.context->codes[value].amax = operand->buffer;
+  return 1;
 }
 
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
@@ -137,8 +176,9 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
 
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m) {
   const int backward = l->b.phase == TWS_PHASE_BACKWARD;
-  return cast_once(l, tws_zero_param(l, m->param[0]), m->in_features, TWS_E4M3, TWS_CATEGORY_WORKSPACE,
-                   "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
+  const tws_operand weight = tws_zero_param(l, m->param[0]);
+  return cast_by(l, weight, m->in_features, largest_of_weight(l, m->param[0], weight), TWS_E4M3,
+                 TWS_CATEGORY_WORKSPACE, "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
 }
 
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {

@@ -451,7 +451,10 @@ typedef struct tws_values {
 /* Matrix products of layers in 8-bit floating point. */
 typedef struct tws_lower_float8 {
   int on;
-  uint8_t *again; /* per module: 1 if it is recomputed in backward */
+  uint8_t *again;   /* per module: 1 if it is recomputed in backward */
+  uint8_t *known;   /* per parameter: 1 if an operation has computed its largest absolute value in this program */
+  uint8_t *read;    /* per value: 1 if a product in 8 bits reads it */
+  uint32_t largest; /* buffer of these values, one per parameter; TWS_NONE before the first */
 } tws_lower_float8;
 
 /* Values whose gradient may share its buffer with another value's. */
@@ -597,6 +600,9 @@ int tws_is_float8(const tws_lower *l, const tws_module *m);
 typedef struct tws_float8 {
   tws_operand rows, columns, scale;
 } tws_float8;
+/* If the kernel that writes a value is to find its largest absolute value, for a cast that follows, sets the kernel's
+ * last operand and returns 1; called after the value's buffer was made. */
+int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand);
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);

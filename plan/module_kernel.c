@@ -190,6 +190,8 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
       bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
   if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
   if (l->b.failed != TWS_OK || e.unwanted) return;
+  if (kernel->kernel == TWS_KERNEL_SWIGLU && tws_float8_largest(l, m->out[0], &e.operand[e.count]))
+    e.work.flags |= TWS_LARGEST, e.count++;
   if (kernel->kernel == TWS_KERNEL_NORM_GRAD) e.count = tws_lower_sums(l, &e.work, e.operand, e.count);
   const int has_arguments = arguments_of(l, m, &e.work, &arguments);
   tws_lower_compute_with(l, &e.work, has_arguments ? &arguments : NULL, e.operand, e.count);

@@ -177,6 +177,7 @@ static tws_work update_work(const tws_config *config, const run *r, int norms, t
       norms);
   if (!config->adam_w_mode && !tws_optimizer_of(config->optimizer)->decoupled) work.flags |= TWS_L2;
   if (tws_config_half_masters(config)) work.flags |= TWS_HALF_WEIGHTS;
+  if (tws_config_split_masters(config)) work.flags |= TWS_SPLIT_WEIGHTS;
   if (tws_config_bf16_moments(config)) work.flags |= TWS_HALF_MOMENTS;
   work.dtype2 = (uint8_t)config->dtype;
   work.d[0] = (int64_t)r->count;
@@ -232,7 +233,9 @@ static void update(tws_lower *l, const run *r, uint32_t norms) {
   tws_operand updated = operands[0];
   const uint64_t first = r->of->kept + r->at - tws_zero_kept_first(&l->zero, r->of);
   const int on_host = tws_offload_updates(l, first);
-  if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
+  if (tws_config_split_masters(l->config))
+    operands[n++] = updated = tws_update(plan->parameters, r->at, r->count);
+  else if (plan->master != TWS_NONE && plan->buffers[plan->master].dtype != l->config->dtype)
     operands[n++] = updated = tws_offload_weights(l, r->at, r->count, on_host);
   tws_builder_compute_with(&l->b, on_host ? TWS_STREAM_HOST : TWS_STREAM_COMPUTE, &work,
                            is_stochastic(l->config) ? &arguments : NULL, operands, n);

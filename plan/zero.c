@@ -126,7 +126,9 @@ static void make_state(tws_lower *l, uint64_t elements, uint64_t owned, const ui
   const tws_dtype moments = tws_config_bf16_moments(l->config) ? TWS_BF16 : TWS_F32;
   /* If the host updates parameters that the device uses, they have separate master weights, even if both are
    * float32. */
-  const tws_dtype masters = tws_config_half_masters(l->config) ? l->config->dtype : TWS_F32;
+  const tws_dtype masters = tws_config_half_masters(l->config)    ? l->config->dtype
+                            : tws_config_split_masters(l->config) ? TWS_LOW16
+                                                                  : TWS_F32;
   tws_state_entry entry = {.name = "master weights",
                            .dtype = (uint8_t)masters,
                            .category = TWS_CATEGORY_MASTER,

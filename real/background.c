@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include "base/memory.h"
 #include "base/system.h"
+#include "real/split_masters.h"
 
 /* ---- a task ---- */
 
@@ -44,7 +45,7 @@ void tws_task_yield(void) {
 /* ---- a snapshot ---- */
 
 static uint64_t bytes_of(const tws_snapshot *s, const tws_piece *piece) {
-  return piece->count * tws_dtype_bytes((tws_dtype)s->plan->state->entries[piece->entry].dtype);
+  return piece->count * tws_dtype_bytes(tws_whole_dtype(&s->plan->state->entries[piece->entry]));
 }
 
 static int changes_state(const tws_plan *plan, const tws_op *op) {
@@ -110,9 +111,9 @@ tws_code tws_snapshot_take(tws_snapshot *s, tws_error *err) {
   for (uint32_t i = 0; i < s->count && code == TWS_OK; i++) {
     const tws_piece *piece = &s->pieces[i];
     const void *at;
-    if (!s->overlaps) {
-      code = tws_executor_get(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, s->bytes + s->place[i],
-                              piece->count, err);
+    if (!s->overlaps || s->plan->state->entries[piece->held].dtype == TWS_LOW16) {
+      code = tws_whole_get(s->executor, s->plan, s->buffer[piece->held], piece->at, piece->count,
+                           s->bytes + s->place[i], err);
       continue;
     }
     code = tws_executor_find(s->executor, TWS_PROGRAM_TRAIN, s->buffer[piece->held], piece->at, piece->count, &at, err);
@@ -131,7 +132,7 @@ void tws_snapshot_wait(tws_snapshot *s) {
 tws_code tws_snapshot_get(void *snapshot, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
                           tws_error *err) {
   const tws_snapshot *s = snapshot;
-  const size_t size = tws_dtype_bytes((tws_dtype)s->plan->state->entries[piece->entry].dtype);
+  const size_t size = tws_dtype_bytes(tws_whole_dtype(&s->plan->state->entries[piece->entry]));
   (void)err;
   memcpy(to, s->bytes + s->place[piece - s->pieces] + first * size, count * size);
   return TWS_OK;

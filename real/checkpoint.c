@@ -18,6 +18,7 @@
 #include "models/network/adapt.h"
 #include "real/background.h"
 #include "real/remote_files.h"
+#include "real/split_masters.h"
 #include "real/train_internal.h"
 
 typedef enum phase { IDLE, WRITING, PUBLISHING } phase;
@@ -31,6 +32,7 @@ typedef struct tws_checkpoint {
   uint32_t own_count;
   uint64_t job_bytes; /* on rank 0: approximate bytes of a checkpoint of the whole job */
   uint32_t *buffer;   /* [state entry] index of its buffer in the training program */
+  tws_state_entry *entries; /* the state's entries with the types in which they are saved */
   int64_t saved_step; /* last step after which a save was begun */
   tws_snapshot snapshot;
   /* members of the save in progress */
@@ -130,7 +132,7 @@ static tws_code divide_pieces(tws_training *t, tws_piece *held, uint64_t count, 
   const tws_state *state = t->plan->state;
   uint8_t *sizes = tws_arena_alloc(c->arena, state->count + (size_t)1, 1);
   if (!sizes) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
-  for (uint32_t i = 0; i < state->count; i++) sizes[i] = (uint8_t)tws_dtype_bytes((tws_dtype)state->entries[i].dtype);
+  for (uint32_t i = 0; i < state->count; i++) sizes[i] = (uint8_t)tws_dtype_bytes((tws_dtype)c->entries[i].dtype);
   return tws_pieces_share(held, (uint32_t)count, sizes, t->far_writers, t->world, c->arena, &c->all, &c->all_count,
                           err);
 }
@@ -169,8 +171,7 @@ static tws_code get_piece(void *user, const tws_piece *piece, uint64_t first, ui
                           tws_error *err) {
   const tws_training *t = user;
   tws_watchdog_count_progress(t->watchdog);
-  return tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, t->checkpoint->buffer[piece->held], piece->at + first, to,
-                          count, err);
+  return tws_whole_get(t->executor, t->plan, t->checkpoint->buffer[piece->held], piece->at + first, count, to, err);
 }
 
 static tws_code get_copied(void *user, const tws_piece *piece, uint64_t first, uint64_t count, void *to,
@@ -181,7 +182,7 @@ static tws_code get_copied(void *user, const tws_piece *piece, uint64_t first, u
 }
 
 static tws_shard_request shard_of(tws_training *t) {
-  return (tws_shard_request){.entries = t->plan->state->entries,
+  return (tws_shard_request){.entries = t->checkpoint->entries,
                              .params = t->plan->network->params,
                              .pieces = t->checkpoint->own,
                              .count = t->checkpoint->own_count,
@@ -222,6 +223,18 @@ static tws_code prepare_copy(tws_training *t, tws_error *err) {
   return TWS_OK;
 }
 
+static tws_code find_types(tws_training *t, tws_error *err) {
+  tws_checkpoint *c = t->checkpoint;
+  const tws_state *state = t->plan->state;
+  c->entries = tws_arena_alloc(c->arena, state->count + (size_t)1, sizeof *c->entries);
+  if (!c->entries) return tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
+  for (uint32_t i = 0; i < state->count; i++) {
+    c->entries[i] = state->entries[i];
+    c->entries[i].dtype = (uint8_t)tws_whole_dtype(&state->entries[i]);
+  }
+  return TWS_OK;
+}
+
 /* Finds the buffer of each entry of the state, and the bytes of the whole checkpoint. */
 static tws_code find_buffers(tws_training *t, tws_error *err) {
   tws_checkpoint *c = t->checkpoint;
@@ -231,7 +244,7 @@ static tws_code find_buffers(tws_training *t, tws_error *err) {
   for (uint32_t i = 0; i < state->count; i++) c->buffer[i] = tws_training_buffer(t->plan, state->entries[i].name);
   c->job_bytes = 4096;
   for (uint32_t i = 0; i < c->all_count; i++)
-    c->job_bytes += 512 + c->all[i].count * tws_dtype_bytes((tws_dtype)state->entries[c->all[i].entry].dtype);
+    c->job_bytes += 512 + c->all[i].count * tws_dtype_bytes((tws_dtype)c->entries[c->all[i].entry].dtype);
   return TWS_OK;
 }
 
@@ -242,6 +255,7 @@ tws_code tws_checkpoint_prepare(tws_training *t, tws_error *err) {
   if (!c) return TWS_OK;
   TWS_TRY(tws_pieces_of(t->plan, c->arena, &held, &count, err));
   count = leave_out_frozen(t->plan->network, held, count);
+  TWS_TRY(find_types(t, err));
   TWS_TRY(share_pieces(t, held, count, err));
   TWS_TRY(find_buffers(t, err));
   TWS_TRY(prepare_copy(t, err));
@@ -288,7 +302,7 @@ static void describe_state(const tws_training *t, tws_saved_index *x) {
   x->entry_count = state->count;
   for (uint32_t i = 0; i < state->count; i++)
     x->entries[i] = (tws_saved_entry){
-        .name = state->entries[i].name, .dtype = state->entries[i].dtype, .initial = state->entries[i].initial};
+        .name = state->entries[i].name, .dtype = t->checkpoint->entries[i].dtype, .initial = state->entries[i].initial};
 }
 
 /* Builds the list of files from the ranks' reports, with the offset of each segment. */

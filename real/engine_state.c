@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "checkpoint/read.h"
 #include "real/engine_internal.h"
+#include "real/split_masters.h"
 
 static const char parameter[] = "parameter", gradient[] = "gradient";
 enum { CHUNK = 1 << 18 };
@@ -121,11 +122,17 @@ static tws_dtype type_of(const tws_engine *e, const tws_engine_part *part) {
   return (tws_dtype)e->t.plan->buffers[part->buffer].dtype;
 }
 
+/* Returns the bytes of an element in the type in which a part is offered: master weights in two halves are float32. */
+static size_t bytes_of(const tws_engine *e, const tws_engine_part *part) {
+  const tws_dtype dtype = type_of(e, part);
+  return tws_dtype_bytes(dtype == TWS_LOW16 ? TWS_F32 : dtype);
+}
+
 /* Returns the bytes of an element of the widest copy of a parameter's state that this rank has; 0: it has none. */
 static size_t widest(const tws_engine *e, uint32_t param, const char *state) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < e->part_count; i++) {
-    const size_t these = tws_dtype_bytes(type_of(e, &e->parts[i]));
+    const size_t these = bytes_of(e, &e->parts[i]);
     if (belongs(e, &e->parts[i], param, state) && these > bytes) bytes = these;
   }
   return bytes;
@@ -184,6 +191,8 @@ static tws_code read_part(tws_engine *e, const tws_engine_part *part, float *val
   const tws_state_entry *codes = codes_of(e, part);
   const tws_dtype dtype = type_of(e, part);
   const float scale = scale_of(e, part);
+  if (dtype == TWS_LOW16)
+    return tws_whole_get(e->t.executor, e->t.plan, part->buffer, part->piece.at, part->piece.count, values, err);
   void *chunk = tws_calloc(CHUNK, sizeof(double));
   tws_code code = chunk ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (uint64_t done = 0; done < part->piece.count && code == TWS_OK; done += CHUNK) {
@@ -253,7 +262,7 @@ static tws_code add_parts(tws_engine *e, uint32_t param, const char *state, cons
   const size_t bytes = widest(e, param, state);
   for (uint32_t i = 0; i < e->part_count; i++) {
     const tws_engine_part *part = &e->parts[i];
-    if (!belongs(e, part, param, state) || (local && tws_dtype_bytes(type_of(e, part)) != bytes)) continue;
+    if (!belongs(e, part, param, state) || (local && bytes_of(e, part) != bytes)) continue;
     float *values = tws_calloc(part->piece.count, sizeof *values);
     tws_code code = values ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
     if (code == TWS_OK && !local) code = read_part(e, part, values, err);
@@ -278,7 +287,7 @@ static uint64_t assemble(const tws_engine *e, const unsigned char *at, const uns
     memcpy(&piece, at, sizeof piece);
     at += sizeof piece;
     const tws_state_entry *entry = piece.entry == TWS_NONE ? NULL : &e->t.plan->state->entries[piece.entry];
-    const int is_type = !entry || tws_dtype_bytes((tws_dtype)entry->dtype) == element;
+    const int is_type = !entry || tws_dtype_bytes(tws_whole_dtype(entry)) == element;
     for (uint64_t done = 0, run; is_type && done < piece.count; done += run) {
       const uint64_t to = whole_index(e, &piece, done, &run);
       memcpy(whole + to, at + done * sizeof *whole, run * sizeof *whole);
@@ -379,7 +388,7 @@ tws_code tws_engine_local(tws_engine *e, uint32_t param, const char *state, floa
   const size_t bytes = widest(e, param, state);
   for (uint32_t i = 0; i < e->part_count; i++) {
     const tws_engine_part *part = &e->parts[i];
-    if (!belongs(e, part, param, state) || tws_dtype_bytes(type_of(e, part)) != bytes) continue;
+    if (!belongs(e, part, param, state) || bytes_of(e, part) != bytes) continue;
     if (values) TWS_TRY(read_part(e, part, values + *count, err));
     *count += part->piece.count;
   }

@@ -12,6 +12,7 @@
 #include "models/network/huggingface.h"
 #include "models/network/safetensors.h"
 #include "real/init.h"
+#include "real/split_masters.h"
 #include "real/train_internal.h"
 
 enum { CHUNK = 1 << 20 };
@@ -234,8 +235,9 @@ static tws_code load_chunk(weights_file *w, uint32_t buffer, const tws_piece *pi
   /* 1: the file lacks the parameter, or parts of it */
   const int lacks = w->upcycles || !w->found[w->first[piece->param]];
   if (lacks || t->plan->network->padded_vocabulary != t->plan->network->vocabulary) {
-    TWS_TRY(tws_executor_get(t->executor, TWS_PROGRAM_TRAIN, buffer, piece->at + done, w->converted, count, err));
-    tws_convert_elements(dtype, w->converted, TWS_F32, w->values, count);
+    const tws_dtype from = dtype == TWS_LOW16 ? TWS_F32 : dtype;
+    TWS_TRY(tws_whole_get(t->executor, t->plan, buffer, piece->at + done, count, w->converted, err));
+    tws_convert_elements(from, w->converted, TWS_F32, w->values, count);
   }
   TWS_TRY(read_elements(w, piece, piece->first + done, count, err));
   tws_convert_elements(TWS_F32, w->values, dtype, w->converted, count);

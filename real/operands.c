@@ -57,6 +57,18 @@ tws_code tws_check_operand_size(const tws_work *work, int index, uint64_t elemen
                   tws_kernel_name((tws_kernel)work->code), index, o->name, (unsigned long long)elements, o->elements);
 }
 
+/* Returns 1 for the kernels of updates that are scaled by norms. */
+static int has_norms(uint8_t code) {
+  switch (code) {
+#define TENSOR_UPDATE_RULE(id, ...) case TWS_KERNEL_##id:
+#define UPDATE_RULE(...)
+#include "config/optimizers.def"
+    return 1;
+    default:
+      return 0;
+  }
+}
+
 int tws_operands_supported(const tws_work *work) {
   if (work->code >= TWS_KERNEL_COUNT) return 0;
   if (work->code == TWS_KERNEL_CLIP) return 1;
@@ -67,6 +79,9 @@ int tws_operands_supported(const tws_work *work) {
   const int caches = work->code == TWS_KERNEL_CACHE_WRITE || work->code == TWS_KERNEL_CACHED_ATTENTION ||
                      work->code == TWS_KERNEL_LATENT_WRITE || work->code == TWS_KERNEL_LATENT_ATTENTION;
   if (caches && work->dtype2 == TWS_E4M3) return is_computable(work->dtype);
+  if (work->flags & TWS_SPLIT_WEIGHTS)
+    return !has_norms(work->code) && !(work->flags & TWS_HALF_WEIGHTS) && is_computable(work->dtype) &&
+           work->dtype2 == TWS_BF16;
   if (work->flags & TWS_HALF_WEIGHTS && work->dtype == TWS_F16)
     return work->dtype2 == TWS_F16 && !(work->flags & (TWS_HALF_MOMENTS | TWS_STOCHASTIC));
   if (work->flags & TWS_HALF_WEIGHTS) return work->dtype == TWS_BF16 && work->dtype2 == TWS_BF16;

@@ -166,10 +166,12 @@ static tws_code put_weights(tws_training *t, weight_maker *m, uint32_t buffer, u
   const tws_dtype dtype = (tws_dtype)t->plan->buffers[buffer].dtype;
   if (dtype == TWS_F32)
     return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->values + from, count, err);
-  if (dtype != TWS_BF16 && dtype != TWS_F16)
+  if (dtype != TWS_BF16 && dtype != TWS_F16 && dtype != TWS_LOW16)
     return tws_fail(err, TWS_UNSUPPORTED, "use fp32, bf16 or fp16", "parameters of type %s", tws_dtype_name(dtype));
   for (uint64_t i = from; i < from + count; i++)
-    m->rounded[i] = dtype == TWS_F16 ? tws_to_f16(m->values[i]) : tws_to_bf16(m->values[i]);
+    m->rounded[i] = dtype == TWS_LOW16 ? tws_low_half(m->values[i])
+                    : dtype == TWS_F16 ? tws_to_f16(m->values[i])
+                                       : tws_to_bf16(m->values[i]);
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, buffer, offset, m->rounded + from, count, err);
 }
 

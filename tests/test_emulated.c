@@ -87,6 +87,19 @@ static const struct {
     {2, "gpt", "--stage 3 --micro-batch 2 --set optimizer.type=AdamW8bit --set optimizer.params.lr=0.003", NULL},
 };
 
+/* Float32 masters in two halves give the bits of whole ones on the device too, in recorded steps. */
+START_TEST(halves) {
+  static const char flags[] = "--dtype bf16 --stage 2 --micro-batch 2 --accumulation 2 --steps 6";
+  char more[256];
+  double whole[MOST_STEPS], split[MOST_STEPS];
+  snprintf(more, sizeof more, "-m %s/llama.json %s", folder, flags);
+  const int count = train(1, 2, more, whole);
+  snprintf(more, sizeof more, "-m %s/llama.json %s --set twinspeed.split_master_weights=true", folder, flags);
+  ck_assert_int_eq(train(1, 2, more, split), count);
+  compare(more, count, whole, split, 0);
+}
+END_TEST
+
 /* Trainings with groups of every axis, messages between stages and tied parameters have the losses of the host's
  * communicator. */
 START_TEST(ranks) {
@@ -418,6 +431,7 @@ int main(void) {
   tcase_add_loop_test(tests, recorded, 0, 3);
   tcase_add_test(tests, not_recorded);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
+  tcase_add_test(tests, halves);
   tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
   tcase_add_loop_test(tests, described, 0, 9);

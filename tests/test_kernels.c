@@ -509,6 +509,8 @@ END_TEST
 #include "tests/kernel_muon.h"
 #include "tests/kernel_optimizers.h"
 #include "tests/kernel_rounding.h"
+#include "tests/kernel_split.h"
+#include "tests/kernel_largest.h"
 
 /* ---- outputs that may use the memory of an input ---- */
 
@@ -719,6 +721,8 @@ int main(void) {
   tcase_add_loop_test(identities, rounding_draws_the_stated_bits, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, rounding_keeps_the_mean, 0, 15);
   tcase_add_loop_test(identities, rounding_is_to_an_adjacent_number, 0, 6);
+  tcase_add_loop_test(identities, split_weights_are_float32_weights, 0, SPLIT_ROUNDS);
+  tcase_add_loop_test(identities, largest_beside_the_output, 0, IDENTITY_ROUNDS);
   suite_add_tcase(suite, modes);
   suite_add_tcase(suite, identities);
   suite_add_tcase(suite, repeats);
@@ -736,6 +740,7 @@ int main(void) {
   tcase_add_test(single, one_cycle_golden);
   tcase_add_test(single, overflow_skips_the_step);
   tcase_add_test(single, rounding_of_values_that_are_not_finite);
+  tcase_add_test(single, halves_are_the_number);
   tcase_add_test(single, wide_activations);
   if (!staged) tcase_add_test(single, refusals);
   if (on_host) tcase_add_test(single, memory);

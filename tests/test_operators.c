@@ -219,10 +219,10 @@ START_TEST(rows_hold_together) {
     ck_assert_int_le(row->dims, TWS_WORK_DIMS);
     ck_assert_int_le(row->arguments, TWS_ARGUMENTS);
     for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
-    /* all sets of the lower flags, and every 1229th set of all flags; under the sanitizers a seventh of them. A sample
+    /* all sets of the lower flags, and every 4915th set of all flags; under the sanitizers a seventh of them. A sample
      * has one of five adjacent sets: with steps of an odd number all flags are set and clear equally often. */
     const uint32_t step = (TWS_SANITIZED ? 7 : 1) * (takes_all() ? 1 : OF);
-    for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 1229 * step)
+    for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 4915 * step)
       for (int types = 0; types < 9; ++types) {
         /* sizes of a cache, and of its blocks and of biases, which are parameters of attention to it */
         const int caches = strncmp(row->name, "cache", 5) == 0 || k == TWS_KERNEL_LATENT_ATTENTION;

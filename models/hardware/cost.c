@@ -170,7 +170,7 @@ static double mismatch(const tws_family *family, const tws_work *work, int like)
   if (family->is_surface) return far;
   if (flags & (TWS_ACCUMULATE | TWS_RMS)) far += 2;
   if (flags & (TWS_ACCUMULATE_PARAM | TWS_BIAS | TWS_L2 | TWS_SUMS)) far += 1;
-  if (flags & (TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS)) far += 2;
+  if (flags & (TWS_HALF_WEIGHTS | TWS_HALF_MOMENTS | TWS_SPLIT_WEIGHTS)) far += 2;
   if (flags & TWS_STOCHASTIC) far += 1;
   return far;
 }

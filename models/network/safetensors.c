@@ -381,7 +381,8 @@ const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const ch
 
 static const char *const dtype_names[TWS_DTYPE_COUNT] = {
     [TWS_F32] = "F32", [TWS_BF16] = "BF16", [TWS_F16] = "F16",      [TWS_F64] = "F64",
-    [TWS_I32] = "I32", [TWS_U8] = "U8",     [TWS_E4M3] = "F8_E4M3", [TWS_E5M2] = "F8_E5M2"};
+    [TWS_I32] = "I32", [TWS_U8] = "U8",     [TWS_E4M3] = "F8_E4M3", [TWS_E5M2] = "F8_E5M2",
+    [TWS_LOW16] = "U16"};
 
 int tws_safetensors_dtype(const char *dtype) {
   static const tws_dtype floating[] = {TWS_F32, TWS_BF16, TWS_F16, TWS_F64};

@@ -134,6 +134,7 @@ JOBS = {
         ("lamb", "gpt", optimizer("Lamb")), ("sgd", "gpt", optimizer("SGD", P + "momentum=0.9 " + P + "nesterov=true")),
         ("muon", "llama", optimizer("Muon")), ("adafactor", "llama", optimizer("Adafactor", P + "lr=0.01")),
         ("codes", "llama", optimizer("AdamW8bit")), ("codes-paged", "gpt", optimizer("PagedAdamW8bit")),
+        ("halves", "llama", "--dtype bf16 --set twinspeed.split_master_weights=true", 1, 3e-2),
         ("bf16-states", "gpt", "--dtype bf16 --stage 1 --set bf16.bf16_master_weights_and_grads=true "
                                "--set bf16.bf16_optimizer_states=true", 1, 3e-2)],
     "adapters": [

@@ -121,6 +121,29 @@ __device__ inline void store(T *to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N> *>(to) = packed<T>(x);
 }
 
+// Returns the bits of the larger of `most` and the largest magnitude of a pack; magnitudes compare as their bits do, and
+// NaN is larger than all others.
+template <typename T, int N>
+__device__ inline uint32_t largest_of(const Pack<T, N> &pack, uint32_t most) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const uint32_t bits = bits_of<uint32_t>(at(pack, j)) & 0x7fffffffU;
+    most = bits > most ? bits : most;
+  }
+  return most;
+}
+// Raises *largest, which holds bits of a magnitude, to the largest of a warp, all of whose threads have to call this.
+// Most warps find a larger number there and write nothing.
+__device__ inline void raise_largest(float *largest, uint32_t most) {
+#pragma unroll
+  for (int d = WARP / 2; d > 0; d /= 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffU, most, d);
+    most = other > most ? other : most;
+  }
+  int *bits = reinterpret_cast<int *>(largest);
+  if (threadIdx.x % WARP == 0 && (int)most > *static_cast<volatile int *>(bits)) atomicMax(bits, (int)most);
+}
+
 // Loads the items first, first + step, ... below end, at most DEEP of them in flight at once, then processes them one
 // after another: use(index, loaded).
 template <int DEEP, typename I, typename Load, typename Use>
@@ -208,6 +231,12 @@ inline tws_code allow_shared(K kernel, size_t bytes, tws_error *err) {
 inline tws_code launched(tws_error *err) {
   const cudaError_t status = cudaGetLastError();
   return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "launch");
+}
+
+// Sets a largest magnitude to 0, before kernels raise it.
+inline tws_code clear_largest(const tws_cuda_call *call, float *largest, tws_error *err) {
+  const cudaError_t status = cudaMemsetAsync(largest, 0, sizeof *largest, call->stream);
+  return status == cudaSuccess ? TWS_OK : tws_cuda_fail(err, status, "clearing a largest number");
 }
 
 // Runs the statement with T as the storage type.

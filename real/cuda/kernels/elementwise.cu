@@ -261,24 +261,28 @@ Rows rows_of(int64_t tokens, int64_t packs) {
 }
 
 template <typename T, int V, typename Gate>
-__global__ void __launch_bounds__(BLOCK) gated(const T *gate_up, T *y, Rows r) {
+__global__ void __launch_bounds__(BLOCK) gated(const T *gate_up, T *y, Rows r, float *largest) {
   const int64_t row = blockIdx.x / r.chunks;
   const int64_t first = (int64_t)(blockIdx.x % r.chunks) * DEEP * blockDim.x + threadIdx.x;
   const Pack<T, V> *gate = reinterpret_cast<const Pack<T, V> *>(gate_up) + row * 2 * r.packs, *up = gate + r.packs;
   struct Both {
     Pack<T, V> gate, up;
   };
+  uint32_t most = 0;
   at_once<DEEP>(
       first, r.packs, (int64_t)blockDim.x,
       [=](int64_t i) {
         return Both{gate[i], up[i]};
       },
-      [=](int64_t i, const Both &x) {
+      [&](int64_t i, const Both &x) {
         float z[V];
 #pragma unroll
         for (int j = 0; j < V; ++j) z[j] = Gate::value(at(x.gate, j)) * at(x.up, j);
-        store<V>(y + (row * r.packs + i) * V, z);
+        const Pack<T, V> written = packed<T>(z);
+        reinterpret_cast<Pack<T, V> *>(y)[row * r.packs + i] = written;
+        if (largest) most = largest_of(written, most);
       });
+  if (largest) raise_largest(largest, most);
 }
 
 template <typename T, int V, typename Gate>
@@ -311,10 +315,12 @@ __global__ void __launch_bounds__(BLOCK) gated_grad(const T *dy, const T *gate_u
 template <typename T, int V, typename Gate>
 tws_code start_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
   const Rows r = rows_of(call->work->d[0], call->work->d[1] / V);
+  float *largest = !backward && call->work->flags & TWS_LARGEST ? out<float>(call, 2) : nullptr;
+  if (largest) TWS_TRY(clear_largest(call, largest, err));
   if (backward)
     LAUNCH((gated_grad<T, V, Gate>), r.blocks, r.threads, 0, call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), r);
   else
-    LAUNCH((gated<T, V, Gate>), r.blocks, r.threads, 0, call, in<T>(call, 0), out<T>(call, 1), r);
+    LAUNCH((gated<T, V, Gate>), r.blocks, r.threads, 0, call, in<T>(call, 0), out<T>(call, 1), r, largest);
   return launched(err);
 }
 

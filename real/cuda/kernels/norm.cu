@@ -21,6 +21,7 @@ struct Norm {
   int64_t tokens, width;
   float epsilon, offset;  // offset: added to the weights
   bool rms;
+  float *largest;  // gets the largest |y|; NULL: none is asked for
 };
 
 template <typename T>
@@ -42,15 +43,18 @@ __device__ void add_pack(Pack<T, V> *a, const Pack<T, V> &b) {
   *a = packed<T>(sum);
 }
 
+// Returns the bits of the larger of `most` and, where it is asked for, the largest magnitude that is written.
 template <typename T, int V>
-__device__ void normalise_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, float mean,
-                               float inverse) {
+__device__ uint32_t normalise_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, float mean,
+                                   float inverse, uint32_t most) {
   float v[V], w[V] = {}, b[V] = {};
   if (n.weight) load<V>(n.weight + column, w);
   if (n.bias) load<V>(n.bias + column, b);
 #pragma unroll
   for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * (n.weight ? w[j] + n.offset : 1.0F) + b[j];
-  store<V>(n.y + row * n.width + column, v);
+  const Pack<T, V> written = packed<T>(v);
+  *reinterpret_cast<Pack<T, V> *>(n.y + row * n.width + column) = written;
+  return n.largest ? largest_of(written, most) : most;
 }
 
 // Normalizes rows: a block (WHOLE) or a warp processes a row and reads it once. Where V is 1 the compiler would rather
@@ -90,12 +94,14 @@ __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n)
   }
   squares = WHOLE ? block_sum(squares, scratch) : warp_sum(squares);
   const float inverse = 1.0F / sqrtf(squares / (float)n.width + n.epsilon);
+  uint32_t most = 0;
 #pragma unroll
   for (int k = 0; k < PER_THREAD; ++k) {
     const int i = first + k * stride;
     if (i >= packs) break;
-    normalise_pack<T, V>(n, row, (int64_t)i * V, v[k], mean, inverse);
+    most = normalise_pack<T, V>(n, row, (int64_t)i * V, v[k], mean, inverse, most);
   }
+  if (n.largest) raise_largest(n.largest, most);
   if (first == 0) keep_stats(n, row, mean, inverse);
 }
 
@@ -124,10 +130,12 @@ __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
     for (int j = 0; j < V; ++j) squares += (v[j] - mean) * (v[j] - mean);
   }
   const float inverse = 1.0F / sqrtf(warp_sum(squares) / (float)n.width + n.epsilon);
+  uint32_t most = 0;
   EACH_PACK(c, n.width, V) {
     const Pack<T, V> v = *reinterpret_cast<const Pack<T, V> *>(from + c);
-    normalise_pack<T, V>(n, row, c, v, mean, inverse);
+    most = normalise_pack<T, V>(n, row, c, v, mean, inverse, most);
   }
+  if (n.largest) raise_largest(n.largest, most);
   if (threadIdx.x % WARP == 0) keep_stats(n, row, mean, inverse);
 }
 
@@ -470,7 +478,9 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
                      width,
                      (float)call->work->f[0],
                      (float)call->work->f[1],
-                     rms};
+                     rms,
+                     flags & TWS_LARGEST ? out<float>(call, call->count - 1) : nullptr};
+  if (n.largest) TWS_TRY(clear_largest(call, n.largest, err));
   const bool aligned = packable<N>(n.x, width) && packable<N>(n.r, width) && packable<N>(n.weight, width) &&
                        packable<N>(n.bias, width) && packable<N>(n.sum, width) && packable<N>(n.y, width);
   if (aligned) return residual ? start_norm<T, N, true>(call, n, err) : start_norm<T, N, false>(call, n, err);

@@ -208,6 +208,75 @@ tws_code run_update(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- update of float32 weights in two halves: tws_join_halves() and tws_low_half() of base/dtype.h ----
+
+// Joins a bfloat16 number, as a float, and lower bits, which are the upper 16 bits of the float `low`.
+__device__ float join_halves(float upper, float low) {
+  return bits_of<float>(bits_of<uint32_t>(upper) + (uint32_t)((int32_t)bits_of<uint32_t>(low) >> 16));
+}
+
+// Returns the bits of p or, where their lower half has no code, of the next number towards 0.
+__device__ uint32_t with_low_half(float p) {
+  const uint32_t bits = bits_of<uint32_t>(p);
+  return bits - ((bits & 0x1ffffU) == 0x8000U ? 1U : 0U);
+}
+
+template <tws_kernel KERNEL, typename G>
+__global__ void update_split(bf16 *low, Pointers<States<KERNEL>::count, float> states, const G *grad,
+                             const float *hyper, const double *metrics, bf16 *upper, Parameters c, int64_t packs,
+                             int64_t count) {
+  constexpr int N = 4, S = States<KERNEL>::count;
+  if (metrics[TWS_METRIC_CLIP] == 0) return;
+  const Rates r = rates_of(c, hyper, metrics, nullptr);
+  const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+  for (int64_t i = first; i < packs; i += stride) {
+    float w[N], lower[N], state[S][N], g[N];
+    load<N>(upper + i * N, w);
+    load<N>(low + i * N, lower);
+#pragma unroll
+    for (int k = 0; k < S; ++k) load<N>(states.at[k] + i * N, state[k]);
+    load<N>(grad + i * N, g);
+    Pack<bf16, N> halves;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      w[j] = join_halves(w[j], lower[j]);
+      update_one<KERNEL>(r, g[j], &w[j], state, j);
+      const uint32_t half = with_low_half(w[j]) & 0xffffU;
+      halves.w[j / 2] = j % 2 ? halves.w[j / 2] | half << 16 : half;
+    }
+    store<N>(upper + i * N, w);
+    *reinterpret_cast<Pack<bf16, N> *>(low + i * N) = halves;
+#pragma unroll
+    for (int k = 0; k < S; ++k) store<N>(states.at[k] + i * N, state[k]);
+  }
+  for (int64_t i = packs * N + first; i < count; i += stride) {
+    float state[S][1], p = join_halves(to_float(upper[i]), bits_of<float>((uint32_t)bits_of<uint16_t>(low[i]) << 16));
+#pragma unroll
+    for (int k = 0; k < S; ++k) state[k][0] = states.at[k][i];
+    update_one<KERNEL>(r, to_float(grad[i]), &p, state, 0);
+#pragma unroll
+    for (int k = 0; k < S; ++k) states.at[k][i] = state[k][0];
+    upper[i] = from_float<bf16>(p);
+    low[i] = bits_of<bf16>((uint16_t)(with_low_half(p) & 0xffffU));
+  }
+}
+
+template <tws_kernel KERNEL, typename G>
+tws_code run_update_split(const tws_cuda_call *call, tws_error *err) {
+  constexpr int N = 4, S = States<KERNEL>::count;
+  const int64_t count = call->work->d[0];
+  bf16 *low = out<bf16>(call, 0), *upper = out<bf16>(call, S + 4);
+  const auto states = states_of<KERNEL, float>(call);
+  const G *grad = in<G>(call, S + 1);
+  if (count == 0) return TWS_OK;
+  bool aligned = packable<N>(low, 0) && packable<N>(upper, 0) && packable<N>(grad, 0);
+  for (int k = 0; k < S; ++k) aligned = aligned && packable<N>(states.at[k], 0);
+  const int64_t packs = aligned ? count / N : 0;
+  LAUNCH((update_split<KERNEL, G>), grid_for(call, packs ? packs : count, BLOCK), BLOCK, 0, call, low, states, grad,
+         in<float>(call, S + 2), in<double>(call, S + 3), upper, parameters_of(call->work), packs, count);
+  return launched(err);
+}
+
 // ---- update of bfloat16 weights that have no float32 copy ----
 
 struct Draw {
@@ -344,6 +413,10 @@ tws_code start_update(const tws_cuda_call *call, tws_error *err) {
   if (call->work->flags & TWS_HALF_MOMENTS) return run_update_bf16<KERNEL, bf16>(call, err);
   if (call->work->flags & TWS_HALF_WEIGHTS) return run_update_bf16<KERNEL, float>(call, err);
   constexpr int S = States<KERNEL>::count, COPY = S + 4 + States<KERNEL>::norms;
+  if constexpr (!States<KERNEL>::norms) {
+    if (call->work->flags & TWS_SPLIT_WEIGHTS)
+      FOR_TYPE(call->dtype[S + 1], G, return run_update_split<KERNEL, G>(call, err));
+  }
   if (call->count > COPY && call->dtype[COPY] == TWS_F16)
     FOR_TYPE(call->dtype[S + 1], G, return run_update<KERNEL, G, f16>(call, err));
   else

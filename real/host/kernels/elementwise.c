@@ -403,18 +403,23 @@ VECTOR_INLINE vf gate_slope(const int gelu, vf g) {
   return gelu ? gelu_slope(g) : silu_slope(g);
 }
 
-VECTOR_INLINE void gated_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
+/* Returns the bits of the largest |y| of the rows, with TWS_LARGEST. */
+VECTOR_INLINE int32_t gated_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
   const int64_t width = call->work->d[1];
   host_range r = share(call->work->d[0], 1, thread, threads);
   const void *gate_up = call->operand[0];
   void *y = call->operand[1];
+  const int finds = !gelu && call->work->flags & TWS_LARGEST;
+  vi most = {0};
   for (int64_t t = r.begin; t < r.end; ++t) {
     const int64_t gate = 2 * t * width, up = gate + width, out = t * width;
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
-               vf g = v_get(T, gate_up, gate + i, n);
-               v_put(T, y, out + i, gate_of(gelu, g) * v_get(T, gate_up, up + i, n), n);
+               const vf v = gate_of(gelu, v_get(T, gate_up, gate + i, n)) * v_get(T, gate_up, up + i, n);
+               v_put(T, y, out + i, v, n);
+               if (finds) most = v_larger_magnitudes(T, v, most, n);
              }));
   }
+  return v_largest_bits(most);
 }
 
 VECTOR_INLINE void gated_grad_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
@@ -434,12 +439,22 @@ VECTOR_INLINE void gated_grad_rows(const tws_host_call *call, const int gelu, in
   }
 }
 
+enum { MAX_THREADS = 256 };
+
+typedef struct gated_job {
+  const tws_host_call *call;
+  int32_t largest[MAX_THREADS];
+} gated_job;
+
 static void swiglu_task(void *arg, int thread, int threads) {
-  gated_rows(arg, 0, thread, threads);
+  gated_job *job = arg;
+  job->largest[thread] = gated_rows(job->call, 0, thread, threads);
 }
 HOST_KERNEL(swiglu) {
   (void)err;
-  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, (void *)(uintptr_t)call);
+  gated_job job = {.call = call};
+  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, &job);
+  if (call->work->flags & TWS_LARGEST) put_largest(call, job.largest, call->operand[2]);
   return TWS_OK;
 }
 

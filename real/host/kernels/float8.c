@@ -22,9 +22,7 @@ VECTOR_INLINE int32_t largest_bits(tws_dtype T, const void *x, host_range r) {
     const vi above = bits > most;
     most = (bits & above) | (most & ~above);
   });
-  int32_t largest = 0;
-  for (int i = 0; i < LANES; ++i) largest = most[i] > largest ? most[i] : largest;
-  return largest;
+  return v_largest_bits(most);
 }
 
 static void amax_task(void *arg, int thread, int threads) {
@@ -38,9 +36,7 @@ HOST_KERNEL(amax) {
   (void)err;
   amax_job job = {.call = call};
   run_parallel(call, tws_work_bytes(call->work), amax_task, &job);
-  int32_t most = 0;
-  for (int i = 0; i < call->backend->threads; ++i) most = job.bits[i] > most ? job.bits[i] : most;
-  memcpy(call->operand[1], &most, sizeof most);
+  put_largest(call, job.bits, call->operand[1]);
   return TWS_OK;
 }
 

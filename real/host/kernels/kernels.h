@@ -17,4 +17,11 @@ typedef struct host_sums {
 } host_sums;
 tws_code TWS_HOST(column_sums)(const tws_host_call *call, host_sums sums);
 
+/* Stores the largest of the threads' magnitudes, which are given as bits, as a float. */
+static inline void put_largest(const tws_host_call *call, const int32_t *bits, float *to) {
+  int32_t most = 0;
+  for (int i = 0; i < call->backend->threads; ++i) most = bits[i] > most ? bits[i] : most;
+  memcpy(to, &most, sizeof most);
+}
+
 #endif

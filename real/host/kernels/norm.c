@@ -1,7 +1,16 @@
 /* LayerNorm and RMSNorm, forward and backward. */
 #include "real/host/kernels/kernels.h"
 
-VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
+enum { MAX_THREADS = 256 };
+
+/* A call of NORM, and the largest output of each thread's rows, as bits. */
+typedef struct norm_job {
+  const tws_host_call *call;
+  int32_t largest[MAX_THREADS];
+} norm_job;
+
+/* Normalises row t; returns the larger of `largest` and the row's largest output, with TWS_LARGEST. */
+VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t, int32_t largest) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0;
   const int biased = !rms && (call->work->flags & TWS_BIAS);
@@ -29,11 +38,14 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
     squares += v * v;
   });
   const float inverse = 1.0F / sqrtf(v_sum(squares) / (float)width + (float)call->work->f[0]);
+  const int finds = (call->work->flags & TWS_LARGEST) != 0;
+  vi most = {0};
   EACH_VECTOR(i, n, 0, width, {
     vf v = (v_get(T, x, row + i, n) - mean) * inverse;
     if (weight) v *= v_get(T, weight, i, n) + offset;
     if (bias) v += v_get(T, bias, i, n);
     v_put(T, y, row + i, v, n);
+    if (finds) most = v_larger_magnitudes(T, v, most, n);
   });
   if (rms) {
     stats[t] = inverse;
@@ -41,16 +53,24 @@ VECTOR_INLINE void norm_row(tws_dtype T, const tws_host_call *call, int64_t t) {
     stats[2 * t] = mean;
     stats[2 * t + 1] = inverse;
   }
+  const int32_t own = v_largest_bits(most);
+  return own > largest ? own : largest;
 }
 
 static void norm_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
+  norm_job *job = arg;
+  const tws_host_call *call = job->call;
   host_range r = share(call->work->d[0], 1, thread, threads);
-  FOR_TYPE(call->dtype[0], T, for (int64_t t = r.begin; t < r.end; ++t) norm_row(T, call, t));
+  int32_t largest = 0;
+  FOR_TYPE(call->dtype[0], T,
+           for (int64_t t = r.begin; t < r.end; ++t) largest = norm_row(T, call, t, largest));
+  job->largest[thread] = largest;
 }
 HOST_KERNEL(norm) {
   (void)err;
-  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), norm_task, (void *)(uintptr_t)call);
+  norm_job job = {.call = call};
+  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), norm_task, &job);
+  if (call->work->flags & TWS_LARGEST) put_largest(call, job.largest, call->operand[call->count - 1]);
   return TWS_OK;
 }
 

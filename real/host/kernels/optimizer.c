@@ -133,6 +133,30 @@ VECTOR_INLINE void update_range(tws_kernel kernel, tws_dtype G, tws_dtype P, con
   });
 }
 
+/* Updates a range of float32 weights in two halves, as tws_join_halves() and tws_low_half() of base/dtype.h have
+ * them. */
+VECTOR_INLINE void update_split_range(tws_kernel kernel, tws_dtype G, const tws_host_call *call,
+                                      const update_constants *constants, host_range r) {
+  const update_constants copy = *constants, *c = &copy;
+  const int states = state_count(kernel);
+  uint16_t *low = call->operand[0], *upper = call->operand[states + 4];
+  EACH_VECTOR(i, n, r.begin, r.end, {
+    vf state[MOST_STATES];
+    union {
+      vf number;
+      vu bits;
+    } u;
+    for (int k = 0; k < states; ++k) state[k] = v_get(TWS_F32, call->operand[k + 1], i, n);
+    u.bits = __builtin_convertvector(v_get_half(upper + i, n), vu) << 16;
+    u.bits += (__builtin_convertvector(v_get_half(low + i, n), vu) ^ 0x8000U) - 0x8000U;
+    u.number = update_vector(kernel, c, u.number, state, v_get(G, call->operand[states + 1], i, n));
+    for (int k = 0; k < states; ++k) v_put(TWS_F32, call->operand[k + 1], i, state[k], n);
+    u.bits += (vu)((u.bits & 0x1ffffU) == 0x8000U); /* the comparison is -1 where it is true */
+    v_put_half(low + i, __builtin_convertvector(u.bits & 0xffffU, vh), n);
+    v_put(TWS_BF16, upper, i, u.number, n);
+  });
+}
+
 /* ---- bfloat16 weights without a float32 copy ---- */
 
 /* Random bits are drawn for this many elements at once. */
@@ -214,7 +238,9 @@ VECTOR_INLINE void update_share(tws_kernel kernel, const update_job *job, int th
   const uint32_t flags = call->work->flags;
   const int states = state_count(kernel);
   host_range r = share(call->work->d[0], flags & TWS_HALF_WEIGHTS ? DRAWN : 64, thread, threads);
-  if (!(flags & TWS_HALF_WEIGHTS)) {
+  if (flags & TWS_SPLIT_WEIGHTS) {
+    FOR_TYPE(call->dtype[states + 1], G, update_split_range(kernel, G, call, c, r));
+  } else if (!(flags & TWS_HALF_WEIGHTS)) {
     const int copy_at = states + 4 + has_norms(kernel);
     const tws_dtype type = call->count > copy_at ? call->dtype[copy_at] : TWS_F32;
     FOR_TYPE(call->dtype[states + 1], G, FOR_TYPE(type, P, update_range(kernel, G, P, call, c, r)));

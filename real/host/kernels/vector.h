@@ -238,19 +238,33 @@ VECTOR_INLINE void v_store_part(float *p, vf x, int n) {
 #endif
 }
 
-VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
-  if (type == TWS_F32) {
-    const float *p = (const float *)base + index;
-    return n == LANES ? v_load(p) : v_load_part(p, n);
-  }
-  const uint16_t *p = (const uint16_t *)base + index;
-  if (n == LANES) return v_widen(type, *(const vh_unaligned *)p);
+/* The largest magnitudes of numbers as a type stores them, lane by lane, as bits, which compare as magnitudes do; NaN is
+ * larger than all others. Lanes from n on do not count. */
+VECTOR_INLINE vi v_larger_magnitudes(tws_dtype type, vf x, vi most, int n) {
+  const vi lane = V_LANE_NUMBERS, stored = (vi)(type == TWS_F32 ? x : v_widen(type, v_narrow(type, x)));
+  const vi bits = stored & 0x7fffffff & (lane < n), above = bits > most;
+  return (bits & above) | (most & ~above);
+}
+VECTOR_INLINE int32_t v_largest_bits(vi most) {
+  int32_t largest = 0;
+  for (int i = 0; i < LANES; ++i) largest = most[i] > largest ? most[i] : largest;
+  return largest;
+}
+VECTOR_INLINE vh v_get_half(const uint16_t *p, int n) {
+  if (n == LANES) return *(const vh_unaligned *)p;
   union {
     vh v;
     uint16_t h[LANES];
   } u = {.v = {0}};
   for (int i = 0; i < n; ++i) u.h[i] = p[i];
-  return v_widen(type, u.v);
+  return u.v;
+}
+VECTOR_INLINE vf v_get(tws_dtype type, const void *base, int64_t index, int n) {
+  if (type == TWS_F32) {
+    const float *p = (const float *)base + index;
+    return n == LANES ? v_load(p) : v_load_part(p, n);
+  }
+  return v_widen(type, v_get_half((const uint16_t *)base + index, n));
 }
 VECTOR_INLINE void v_put_half(uint16_t *p, vh h, int n) {
   if (n == LANES) {
