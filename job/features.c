@@ -115,6 +115,8 @@ static const struct {
   const char *name, *family;
 } members[] = {{"transformers-2021-ddp", "PyTorch DDP"},
                {"transformers-ddp", "PyTorch DDP"},
+               {"transformers-4-ddp", "PyTorch DDP"},
+               {"transformers-4-fsdp", "PyTorch FSDP"},
                {"trl", "PyTorch DDP"},
                {"transformers-fsdp", "PyTorch FSDP"},
                {"transformers", "Hugging Face Transformers with DeepSpeed"},

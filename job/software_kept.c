@@ -109,6 +109,8 @@ static double kept_bytes(const keeper *k, const tws_module *m) {
       return norm_bytes(k, m);
     case TWS_MODULE_ROPE:
       return keeps->rotated * (double)(m->heads + m->kv_heads) * m->head_size;
+    case TWS_MODULE_ATTENTION: /* keys and values of all heads in place of those that are shared */
+      return keeps->repeated_keys * 2 * (double)(m->heads - m->kv_heads) * m->head_size;
     case TWS_MODULE_SWIGLU:
     case TWS_MODULE_GEGLU:
       return keeps->gate_output * (double)m->out_features;

@@ -6,16 +6,19 @@
 #include "job/software_step.h"
 #include "models/network/adapt.h"
 
-/* Returns the bytes of unfused attention's scores: two copies of the softmax's output and a dropout mask, 5 bytes a
- * score in 16 bits, 9 in float32. */
+/* Returns the bytes of unfused attention's scores: those that the runtime states, or two copies of the softmax's output
+ * and a dropout mask, 5 bytes a score in 16 bits, 9 in float32; and those that exist while the softmax of one layer is
+ * differentiated. */
 static double score_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
   const double tensor = tws_job_ranks_along(job, TWS_AXIS_MODEL), s = (double)c->sequence_length;
-  const double score = 2 * (double)tws_dtype_bytes(c->dtype) + 1;
-  const double layer = score * (double)job->network->heads * s * tws_software_tokens(job) / tensor;
+  const double stated = runtime->kept_score_bytes[0];
+  const double score = stated > 0 ? stated : 2 * (double)tws_dtype_bytes(c->dtype) + 1;
+  const double scores = (double)job->network->heads * s * tws_software_tokens(job) / tensor;
+  const double layer = score * scores, differentiated = runtime->kept_score_bytes[1] * scores;
   if (runtime->attention != TWS_ATTENTION_UNFUSED) return 0;
-  if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer;
-  return stage->layers * tws_software_in_flight(job, stage->stage) * layer;
+  if (c->recompute == TWS_RECOMPUTE_FULL || tws_profile_recomputes_scores(job->profile)) return layer + differentiated;
+  return stage->layers * tws_software_in_flight(job, stage->stage) * layer + differentiated;
 }
 
 /* Returns the bytes of the dropout masks after attention and after the feed-forward layer, one byte an element. */
@@ -178,6 +181,23 @@ static double joined_bytes(const tws_job *job, const tws_stage_estimate *stage) 
                                               flat.outside + 4 * flat.layer + rows * (double)job->network->hidden);
 }
 
+/* Returns the bytes of frozen parameters and of the inputs of recomputed layers in addition to the plan's 16-bit ones,
+ * if the software makes float32 what is not quantized under adapters. */
+static double widened_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  const double more = 4 - (double)tws_dtype_bytes(c->dtype);
+  double frozen = 0;
+  if (!runtime->widens_frozen || !(c->lora.r > 0) || tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE) return 0;
+  for (uint32_t p = 0; p < job->network->param_count; p++) {
+    const tws_param *param = &job->network->params[p];
+    if (param->frozen && param->code_type == 0) frozen += (double)tws_param_numel(param);
+  }
+  const double inputs = c->recompute == TWS_RECOMPUTE_FULL && !c->cpu_checkpointing
+                            ? tws_software_tokens(job) * (double)job->network->hidden * stage->layers
+                            : 0;
+  return more * (frozen / tws_job_ranks_along(job, TWS_AXIS_MODEL) / tws_job_stages(job) + inputs);
+}
+
 /* Returns the bytes while a model is loaded, if each rank builds it whole before ZeRO-3 partitions it. */
 static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
@@ -186,15 +206,34 @@ static double loaded_bytes(const tws_job *job, const tws_stage_estimate *stage) 
   return (double)tws_dtype_bytes(c->dtype) * stage->parameters * (loads > 1 ? 1 + 1 / tws_software_shards(job) : 1);
 }
 
-static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
-  const double tokens = tws_software_tokens(job);
+/* Returns the number of logits of a micro-batch on one rank that have copies: those of all tokens, or of the scored
+ * ones of a masked language model; 0 before the last stage. */
+static double copied_logits(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   if (stage->stage < tws_job_stages(job) - 1) return 0;
   const tws_objective objective = job->network->objective;
   const int masked = objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES;
   const double scored = masked && runtime->scored_share > 0 ? runtime->scored_share : 1;
+  return scored * tws_software_tokens(job) * (double)job->network->padded_vocabulary /
+         tws_job_ranks_along(job, TWS_AXIS_MODEL);
+}
+
+/* Returns the bytes of float32 logits that the last stage keeps during all passes once as many micro-batches have run
+ * as a pipeline engine has buffers for outputs, which it overwrites and does not free; 0 for other engines. Engines
+ * with pipelines have ZeRO stages 0 and 1. */
+static double kept_output_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
+  const tws_config *c = job->config;
+  if (c->zero.stage > 1 || c->accumulation_steps <= runtime->kept_outputs) return 0;
+  return 4 * runtime->kept_outputs * copied_logits(job, runtime, stage);
+}
+
+/* Returns the bytes of copies of logits while the loss is computed, in addition to the plan's 16-bit ones. If outputs
+ * are kept, one of them is the micro-batch's own; its softmax, which the gradient overwrites, and the 16-bit gradient
+ * exist at the same time. */
+static double logit_bytes(const tws_job *job, const tws_runtime *runtime, const tws_stage_estimate *stage) {
   const double tiles = fmax((double)job->config->loss_tiles, 1); /* of which one has logits */
-  return (runtime->logit_bytes / tiles + runtime->all_logit_bytes) * scored * tokens *
-         (double)job->network->padded_vocabulary / tws_job_ranks_along(job, TWS_AXIS_MODEL);
+  const double logits = copied_logits(job, runtime, stage), kept = kept_output_bytes(job, runtime, stage);
+  if (kept > 0) return kept + 4 * logits;
+  return (runtime->logit_bytes / tiles + runtime->all_logit_bytes) * logits;
 }
 
 /* Returns the bytes of DDP's buckets, which are a second copy of all gradients. */
@@ -232,7 +271,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   double bytes = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + gradient_bytes(job, runtime, stage) +
                  unread_bytes(job, runtime, stage) + tws_software_kept(job, stage) +
                  bucket_copy_bytes(job, runtime, stage) + flat_gradient_bytes(job, stage) +
-                 bucket_gradient_bytes(job, runtime, stage) + gathered_bytes(job, runtime) -
+                 bucket_gradient_bytes(job, runtime, stage) + gathered_bytes(job, runtime) +
+                 widened_bytes(job, runtime, stage) -
                  uncast_bytes(job, runtime) + tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) +
                  tws_profile_library_bytes(job->profile) - spared_activation_bytes(job, runtime, stage);
   bytes += logit_bytes(job, runtime, stage);
@@ -262,6 +302,11 @@ static double waiting_bytes(const tws_job *job, const tws_stage_estimate *stage)
   return (double)tws_dtype_bytes(c->dtype) * tws_software_tokens(job) * (double)job->network->hidden * stage->layers;
 }
 
+/* Returns the bytes of one frozen parameter: at least half a byte if it is quantized. */
+static double frozen_number(const tws_config *c) {
+  return tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE ? (double)tws_dtype_bytes(c->dtype) : 0.5;
+}
+
 /* Returns the bytes of a plan's parameters, gradients, master weights and two moments where ZeRO partitions none, and
  * of what DDP and autocast add to them. */
 static double lasting_bytes(const tws_job *job, const tws_stage_estimate *stage) {
@@ -271,8 +316,7 @@ static double lasting_bytes(const tws_job *job, const tws_stage_estimate *stage)
   const int narrow = tws_optimizer_of(c->optimizer)->eight_bits;
   const double states = tws_config_half_masters(c) && !narrow ? 2 * number : tws_software_state_bytes(job);
   const double updated = tws_config_half_masters(c) || c->dtype == TWS_F32 ? states : 4 + states;
-  const double frozen = tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE ? number : 0.5; /* at least */
-  return number * 2 * trained + frozen * (stage->parameters - trained) + updated * trained +
+  return number * 2 * trained + frozen_number(c) * (stage->parameters - trained) + updated * trained +
          gradient_bytes(job, runtime, stage) + bucket_gradient_bytes(job, runtime, stage);
 }
 
@@ -288,7 +332,7 @@ static double passes_peak(const tws_job *job, const tws_stage_estimate *stage) {
   if (job->config->recompute != TWS_RECOMPUTE_FULL || !(loss > 0)) return arena + beside - late;
   const double layer = score_bytes(job, runtime, stage) + mask_bytes(job, stage) + tws_software_kept(job, stage);
   const double replaced = fmin(late, waiting_bytes(job, stage));
-  return fmax(arena + beside - logit_bytes(job, runtime, stage) - replaced,
+  return fmax(arena + beside - logit_bytes(job, runtime, stage) + kept_output_bytes(job, runtime, stage) - replaced,
               loss + beside + uncast_bytes(job, runtime) - layer - late);
 }
 
@@ -307,16 +351,21 @@ static double reduced_peak(const tws_job *job, const tws_stage_estimate *stage) 
          tws_software_moment(job, stage, TWS_MOMENT_BACKWARD);
 }
 
-/* Returns the bytes of parameters and gradients in 16 bits, master weights in float32, the optimizer's states, and
- * ZeRO-3's bucket, which stays allocated. */
+/* Returns the bytes of the parameters, and for each trained one of its 16-bit gradient, its float32 master weight and
+ * the optimizer's states (float32 weights and gradients have as many), of ZeRO-3's bucket, which stays allocated, and
+ * of DDP's. */
 static double states_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_config *c = job->config;
-  const double shards = tws_software_shards(job), gradients = c->zero.stage > 1 ? 2 / shards : 2;
-  const double parameters = c->zero.stage > 2 ? 2 / shards : 2;
-  const double bucket = c->zero.stage > 2 ? (double)tws_dtype_bytes(tws_config_communication_dtype(c)) *
-                                                (double)c->zero.reduce_bucket_size
-                                          : 0;
-  return stage->parameters * (parameters + gradients + (4 + tws_software_state_bytes(job)) / shards) + bucket;
+  const double shards = tws_software_shards(job), trained = tws_software_trained(job, stage);
+  const double gradients = c->zero.stage > 1 ? 2 / shards : 2, kept = c->zero.stage > 2 ? 1 / shards : 1;
+  const tws_runtime *runtime = tws_profile_runtime(job->profile);
+  const double bucket = c->zero.stage > 2 && runtime->copies_buckets
+                            ? (double)tws_dtype_bytes(tws_config_communication_dtype(c)) *
+                                  (double)c->zero.reduce_bucket_size
+                            : 0;
+  return frozen_number(c) * kept * (stage->parameters - trained) +
+         trained * (2 * kept + gradients + (4 + tws_software_state_bytes(job)) / shards) + bucket +
+         bucket_gradient_bytes(job, runtime, stage);
 }
 
 double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *stage) {

@@ -7,11 +7,13 @@
 
 /* Returns the bytes of tensors on one rank of a stage during forward and backward, in addition to the plan's, by the
  * figures of the profile's runtime; 0 for this program's own:
- *   copies of logits in the last stage (runtime->logit_bytes each)
+ *   copies of logits in the last stage (runtime->logit_bytes each, or those of a pipeline engine that keeps the outputs
+ *     of several micro-batches: runtime->kept_outputs)
  *   gradients of bf16 training: in float32 and in 16 bits (4 bytes per parameter more), or accumulated in float32
  *     alone (2 more than the plan's, where that has them in 16 bits)
  *   two boundary tensors per micro-batch in flight of a pipeline
- *   scores and masks of unfused attention, 5 a s^2 b bytes per layer (a heads, s tokens, b samples; 9 in float32), kept
+ *   scores and masks of unfused attention, 5 a s^2 b bytes per layer (a heads, s tokens, b samples; 9 in float32; other
+ *     software: runtime->kept_score_bytes), kept
  *     between the passes or, where layers are recomputed, of one layer (Korthikanti et al., 2022, equation 1), and two
  *     bytes of dropout masks per token, hidden and kept layer
  *   results that recomputation by operation keeps although backward does not read them, two bytes a token, hidden and
@@ -22,6 +24,8 @@
  *   gradients of whole layers on each rank, frozen ones too, where FSDP accumulates (runtime->flat_gradients)
  *   DDP's buckets, a second copy of gradients (runtime->bucket_copies), and what FSDP has gathered in addition to the
  *     plan (runtime->root_stays, gather_copies)
+ *   under adapters over quantized weights, the float32 copies of other frozen parameters and of the inputs of
+ *     recomputed layers (runtime->widens_frozen)
  *   workspaces of libraries
  * less the 16-bit parameters of recomputed layers that autocast makes for one layer at a time (runtime->casts_weights)
  * and less the activations of experts that a plan keeps and the software does not (runtime->weighs_early), which can

@@ -86,7 +86,10 @@ double tws_software_paged_bytes(const tws_job *job, const tws_stage_estimate *st
 static int is_held(const tws_config *c, tws_step_where where) {
   const tws_zero_config *z = &c->zero;
   const int low = z->stage == 1 || z->stage == 2, torch = !tws_config_has_key(c, "optimizer.type");
+  const tws_optimizer_row *row = tws_optimizer_of(c->optimizer);
   switch (where) {
+    case TWS_STEP_ADAM:
+      return !z->offload_optimizer && row->states == 2 && !row->eight_bits;
     case TWS_STEP_STAGES_1_2:
       return low && !z->offload_optimizer;
     case TWS_STEP_STAGES_1_2_TORCH:
@@ -109,7 +112,7 @@ double tws_software_moment(const tws_job *job, const tws_stage_estimate *stage, 
   int count;
   const tws_step_buffer *buffers = tws_step_buffers(&count);
   if (runtime->step == TWS_STEP_AS_PLANNED || c->dtype == TWS_F32 || tws_config_half_masters(c)) return 0;
-  if (tws_software_shards(job) < 2) return 0;
+  if (runtime->step == TWS_STEP_DEEPSPEED && tws_software_shards(job) < 2) return 0;
   for (int i = 0; i < count; i++)
     if (buffers[i].software == runtime->step && buffers[i].moment == moment && is_held(c, buffers[i].where))
       bytes += buffers[i].bytes * elements_of(job, stage, buffers[i].of);

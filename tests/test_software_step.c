@@ -8,15 +8,16 @@
 #include "job/job.h"
 #include "job/software_memory.h"
 #include "job/software_step.h"
+#include "models/network/adapt.h"
 #include "tests/folder.h"
 #include "tests/suite.h"
 
 #define GIB 1073741824.0
 
 /* peak: bytes of the optimizer phase on one of eight ranks, after activations are freed; parameters: those of the
- * model */
+ * model; trained: those that are not frozen */
 typedef struct step_case {
-  double peak, parameters, largest;
+  double peak, parameters, trained, largest;
 } step_case;
 static step_case step_of(const char *model, const char *runtime, int stage, const char *set[], int count) {
   tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
@@ -33,7 +34,8 @@ static step_case step_of(const char *model, const char *runtime, int stage, cons
   ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
   const double parameters = (double)tws_network_params(job->network, 0);
   const tws_stage_estimate none = {.parameters = parameters};
-  const step_case found = {tws_software_stage_peak(job, &none), parameters, tws_software_largest_parameter(job)};
+  const step_case found = {tws_software_stage_peak(job, &none), parameters, (double)tws_network_trained(job->network),
+                           tws_software_largest_parameter(job)};
   tws_job_destroy(job);
   return found;
 }
@@ -52,6 +54,27 @@ START_TEST(a_step_of_stage_2_takes_22_bytes) {
   /* gradient accumulation needs a second buffer in the passes, and not in the optimizer phase */
   const step_case more = step_of("llama-3-8b", "deepspeed-flash", 2, twice, 1);
   ck_assert_double_eq_tol(more.peak / more.parameters, 2 + 22 / 8.0, 1e-9);
+}
+END_TEST
+
+/* Frozen weights have neither gradients nor states; adapters take the bytes of trained parameters. */
+START_TEST(a_step_of_adapters_updates_adapters) {
+  const char *adapters[] = {"twinspeed.lora.r=64", "twinspeed.lora.target_modules=\"all-linear\""};
+  const step_case found = step_of("llama-3-8b", "deepspeed-flash", 2, adapters, 2);
+  ck_assert_double_lt(found.trained, 0.03 * found.parameters);
+  ck_assert_double_eq_tol(found.peak, 2 * found.parameters + 22 / 8.0 * found.trained, 16);
+}
+END_TEST
+
+/* Without DeepSpeed, PyTorch's foreach allocates a float32 tensor for all elements: 4 bytes in addition to 16 of
+ * float32 weights, gradients and moments and to 4 of DDP's buckets. */
+START_TEST(a_step_with_foreach_takes_4_bytes_more) {
+  const char *adam[] = {"optimizer.type=AdamW"}, *narrow[] = {"optimizer.type=AdamW8bit"};
+  const step_case found = step_of("llama-3-8b", "transformers-4-ddp", 0, NULL, 0);
+  ck_assert_double_eq_tol(found.peak / found.parameters, 16 + 4 + 4, 1e-9);
+  ck_assert_double_eq(step_of("llama-3-8b", "transformers-4-ddp", 0, adam, 1).peak, found.peak);
+  ck_assert_double_lt(step_of("llama-3-8b", "transformers-4-ddp", 0, narrow, 1).peak, found.peak);
+  ck_assert_double_lt(step_of("llama-3-8b", "transformers-ddp", 0, NULL, 0).peak, found.peak); /* the fused optimizer */
 }
 END_TEST
 
@@ -120,6 +143,40 @@ START_TEST(buckets_are_of_their_full_size) {
   tws_job_destroy(job);
   ck_assert_double_eq(step_of("gpt2", "twinspeed", 3, bucket, 1).peak, 0);
   ck_assert_double_eq(step_of("gpt2", "twinspeed", 2, offload, 1).peak, 0);
+}
+END_TEST
+
+/* Returns tws_job_software_bytes() of GPT-2 with `micro_batches` micro-batches a step, and counts the logits of one. */
+static double bytes_with_pipe(const char *micro_batches, int stage, double *logits) {
+  tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+  tws_job *job;
+  tws_error err = {0};
+  char set[64];
+  snprintf(set, sizeof set, "gradient_accumulation_steps=%s", micro_batches);
+  spec = (tws_job_spec){.model = "gpt2",
+                        .cluster = "dgx1-v100",
+                        .runtime = "megatron-2021",
+                        .dtype = "fp16",
+                        .stage = stage,
+                        .seed = -1,
+                        .ranks = 8,
+                        .micro_batch = 1};
+  spec.set.item[spec.set.count++] = set;
+  ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+  const double bytes = tws_job_software_bytes(job);
+  *logits = (double)job->config->sequence_length * (double)job->network->padded_vocabulary;
+  tws_job_destroy(job);
+  return bytes;
+}
+
+/* DeepSpeed's pipeline engine has two buffers for float32 outputs: while the loss of the third micro-batch is
+ * computed, 14 bytes a logit exist, 12 of them in addition to a plan's, instead of 10. Engines of stages 2 and 3 have
+ * no pipelines. */
+START_TEST(pipelines_keep_the_outputs_of_two_micro_batches) {
+  double logits;
+  const double before = bytes_with_pipe("2", 1, &logits);
+  ck_assert_double_eq_tol((bytes_with_pipe("3", 1, &logits) - before) / logits, 2, 1e-9);
+  ck_assert_double_eq(bytes_with_pipe("2", 3, &logits), bytes_with_pipe("3", 3, &logits));
 }
 END_TEST
 
@@ -201,6 +258,57 @@ START_TEST(layers_of_the_trainer) {
     const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* a caching allocator loses at most this share */
     ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
                   counted[i].options, layer, expected);
+  }
+  remove_folder();
+}
+END_TEST
+
+/* Counted in Transformers 4.38 to 4.57 with the same tracer: keys and values are repeated for each head of queries, 8f
+ * + 24h + 4H bytes a token and layer (34h under autocast); eager attention keeps 6 bytes a score. */
+START_TEST(layers_of_transformers_4) {
+  const double h = 2048, f = 6144, heads = 16, tokens = 7168;
+  const struct {
+    const char *options;
+    double layer, parameter; /* bytes per token and layer; bytes per parameter */
+  } counted[] = {{"--runtime transformers-4", 8 * f + 24 * h + 4 * heads, 16},
+                 {"--runtime transformers-4-ddp", 8 * f + 34 * h + 4 * heads, 14},
+                 {"--runtime transformers-4-eager", 8 * f + 24 * h + 6 * heads * tokens, 16},
+                 {"--runtime transformers-4-ddp-eager", 8 * f + 34 * h + 6 * heads * tokens, 14}};
+  double few, many;
+  make_folder();
+  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+    const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
+    const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
+    ck_assert_msg(fabs(layer / counted[i].layer - 1) < 0.01, "%s: %.0f bytes a token, expected %.0f",
+                  counted[i].options, layer, counted[i].layer);
+  }
+  /* while the softmax of the one recomputed layer is differentiated, 12 bytes a score exist; without scores the most is
+   * while the loss is computed, so that the difference is smaller */
+  const double eager = needed(4, "--runtime transformers-4-eager --recompute full", &few);
+  const double fused = needed(4, "--runtime transformers-4 --recompute full", &few);
+  ck_assert_double_ge(eager - fused, 10 * heads * tokens * tokens);
+  ck_assert_double_le(eager - fused, 12 * heads * tokens * tokens);
+  remove_folder();
+}
+END_TEST
+
+/* PEFT's prepare_model_for_kbit_training() makes embedding, norms and head float32 under 4-bit weights, and with them
+ * the residual, which is the kept input of each recomputed layer. */
+START_TEST(layers_over_quantized_weights_have_float32_inputs) {
+  const double h = 2048, tokens = 7168;
+  double few, many;
+  make_folder();
+  static const struct {
+    const char *runtime;
+    double number;
+  } counted[] = {{"--runtime transformers-ddp ", 4}, {"--runtime transformers ", 2}};
+  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+    char options[512];
+    snprintf(options, sizeof options, "%s" ALL_LINEAR NF4_TWICE "--recompute full", counted[i].runtime);
+    const double first = needed(4, options, &few), second = needed(8, options, &many);
+    const double layer = (second - first - 0.516 * (many - few)) / 4 / tokens / h;
+    ck_assert_msg(layer > counted[i].number - 0.1 && layer < counted[i].number + 1, "%s: %.2f h bytes a token", options,
+                  layer);
   }
   remove_folder();
 }
@@ -342,12 +450,17 @@ int main(void) {
   TCase *tests = tcase_create("software_step");
   tcase_set_timeout(tests, 120);
   tcase_add_test(tests, a_step_of_stage_2_takes_22_bytes);
+  tcase_add_test(tests, a_step_of_adapters_updates_adapters);
+  tcase_add_test(tests, a_step_with_foreach_takes_4_bytes_more);
   tcase_add_test(tests, states_of_8_bits);
   tcase_add_test(tests, a_step_of_stage_3_is_of_a_sub_group);
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);
+  tcase_add_test(tests, pipelines_keep_the_outputs_of_two_micro_batches);
   tcase_add_test(tests, layers_and_logits_of_transformers);
   tcase_add_test(tests, layers_of_the_trainer);
+  tcase_add_test(tests, layers_of_transformers_4);
+  tcase_add_test(tests, layers_over_quantized_weights_have_float32_inputs);
   tcase_add_test(tests, losses_in_chunks_have_no_logits_of_all_tokens);
   tcase_add_test(tests, replicas_have_gradients_twice);
   tcase_add_test(tests, masked_tokens_alone_are_scored);

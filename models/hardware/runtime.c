@@ -41,6 +41,10 @@
  *               with three communicators a rank, 1.5 GiB without any communicator.
  *   logits      A float32 copy and its gradient exist in addition to the plan's tensors: 10 bytes a logit.
  *               Megatron-Core writes the gradient over the float32 copy: 4 bytes.
+ *   kept_outputs  DeepSpeed's pipe/engine.py has at least two buffers for a stage's outputs and frees none in the last
+ *               stage (_exec_backward_pass). In BigScience's Megatron-DeepSpeed of 2021 these are float32 logits
+ *               (gpt_model.py, float16_to_fp32), of which the loss makes the softmax in a clone and the gradient in its
+ *               place (mpu/cross_entropy.py): 4 + 4 + 4 + 2 bytes a logit.
  *   places_ahead  PyTorch's allocator places a tensor when it is requested, so the gaps of a plan's layout do not apply
  *               to it, only the allocator's own: nine of ten public messages of jobs that ran out of memory state less
  *               than 4 % of the allocated bytes as reserved and unused.
@@ -50,7 +54,9 @@
  *   copies      DeepSpeed 0.19 (coalesced_collectives.py) interleaves the partitions of a bucket's gradients in a new
  *               tensor before it reduces them, so the bucket and its copy exist at the same time. ZeRO-2
  *               (stage_1_and_2.py) flattens gradients, and has two buckets with overlap_comm.
- *   step        The buffers from the first gradient through the optimizer phase are listed in step_buffers.def.
+ *   step        The Trainer 4's default optimizer is PyTorch's AdamW with foreach; with PyTorch 2.8 and later it is
+ *               the fused one from 4.57 on (training_args.py). The buffers from the first gradient through the
+ *               optimizer phase are listed in step_buffers.def.
  *   host        Pinned buffers and their rounding are listed in host_buffers.def. A Python process with CUDA's
  *               libraries takes 3 to 5 GB (assumed: 4; a published run of 33 B on one node then takes 781 GB, and 750
  *               to 800 GB were reported).
@@ -87,6 +93,12 @@
  *               PEFT 0.21 makes adapters float32 and casts x for each (lora/layer.py, _cast_input_dtype), which
  *               autocast makes 16 bits again: a copy for each adapter; DeepSpeed makes adapters 16 bits, which share x.
  *               bitsandbytes's MatMul4Bit since 0.41 keeps no input. Liger's RMSNorm and SiLUMul keep their inputs.
+ *               Transformers 4.38 to 4.57 (counted by the same tracer): repeat_kv() copies keys and values for each
+ *               head of queries before SDPA, which keeps the copies: 8f + 24h + 4H bytes a token and layer (2h more in
+ *               4.50). Eager attention keeps the softmax in float32 and its 16-bit copy, 6 bytes a score; in the
+ *               softmax's derivative there are the float32 output, its gradient and the result: 12.
+ *   widens_frozen  PEFT 0.21, utils/other.py: prepare_model_for_kbit_training() makes all 16-bit parameters that are
+ *               not of a quantized linear layer float32. A float32 embedding makes the residual float32.
  *   loss_chunks  Liger's fused_linear_cross_entropy.py: parts of next_power_of_2(ceil(tokens / ceil(V / h))) tokens,
  *               gradients made in the forward pass. TRL 1.10's loss_type is chunked_nll (sft_trainer.py): 256 tokens.
  *   bucket_copies  DistributedDataParallel without gradient_as_bucket_view, as accelerate calls it.
@@ -177,19 +189,23 @@
   .measured = TWS_MEASURED_FSDP, .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, \
   .by_block = 1, FLASH_ATTENTION(FLASH_2), .unread_outputs = 1
 /* Hugging Face's modules, and what autograd keeps of them. */
-#define HUGGING_FACE                                                                                                   \
-  FLASH_ATTENTION(FLASH_2), .launch_s = 6e-6, .host_op_s = 60e-6, .unfused = 1, .products = CUBLAS_12,                 \
-                            .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS, .overlaps_data = 1, \
-                            .host_reached = DEEPSPEED_HOST
+#define HUGGING_FACE_MODULES                                                                                      \
+  .launch_s = 6e-6, .host_op_s = 60e-6, .unfused = 1, .products = CUBLAS_12,                                      \
+  .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS, .overlaps_data = 1,                      \
+  .host_reached = DEEPSPEED_HOST
+#define HUGGING_FACE FLASH_ATTENTION(FLASH_2), HUGGING_FACE_MODULES
+#define HUGGING_FACE_EAGER EAGER_ATTENTION(21, 19), .kept_score_bytes = {6, 6}, HUGGING_FACE_MODULES
 #define HUGGING_FACE_DDP COMMUNICATORS, .float_gradients = 1, .bucket_copies = 1, .late_gradients = 1
 #define HUGGING_FACE_FSDP TORCH, .recomputes_whole = 1, .contends = 1, .by_block = 1, .root_stays = 1
 #define LIGER_KEEPS .dropout_mask = 1, .adapters_apart = 1
 #define HUGGING_FACE_KEEPS .norm_input = 2, .normalized = 2, .gate_output = 2, LIGER_KEEPS
-#define AUTOCAST                                                         \
-  .casts_weights = 1, .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2}, \
-  .keeps_cast = {.norm_input = 2, .normalized = 4, .gate_output = 2, .cast_input = 2, LIGER_KEEPS}
-#define LIGER_AUTOCAST                                            \
-  .casts_weights = 1, .keeps = {LIGER_KEEPS, .adapter_input = 2}, \
+#define AUTOCAST(repeated)                                                                          \
+  .casts_weights = 1, .widens_frozen = 1,                                                           \
+  .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2, .repeated_keys = repeated},                     \
+  .keeps_cast = {.norm_input = 2, .normalized = 4, .gate_output = 2, .cast_input = 2, LIGER_KEEPS, \
+                 .repeated_keys = repeated}
+#define LIGER_AUTOCAST                                                                 \
+  .casts_weights = 1, .widens_frozen = 1, .keeps = {LIGER_KEEPS, .adapter_input = 2}, \
   .keeps_cast = {.norm_input = 2, .cast_input = 2, LIGER_KEEPS}
 static const tws_runtime runtimes[] = {
     {.name = "twinspeed",
@@ -214,7 +230,8 @@ static const tws_runtime runtimes[] = {
      MEGATRON_LM_2021,
      .part_s = 10e-6,
      .gradient_copies = 1,
-     .boundary_tensors = 2},
+     .boundary_tensors = 2,
+     .kept_outputs = 2},
     {.name = "megatron-deepspeed-2021",
      .about = "Megatron-DeepSpeed of 2021: as megatron-2021, and its engine adds bf16's gradients to float32 ones",
      MEGATRON_LM_2021,
@@ -222,7 +239,8 @@ static const tws_runtime runtimes[] = {
      .accumulates_bytes = 16,
      .whole_gradients = 1,
      .gradient_copies = 1,
-     .boundary_tensors = 2},
+     .boundary_tensors = 2,
+     .kept_outputs = 2},
     {.name = "megatron-2022",
      .about = "megatron-2021 of 2022 and 2023: tensor ranks reduce overlapped with the weight's gradient",
      MEGATRON_LM_2021,
@@ -233,7 +251,8 @@ static const tws_runtime runtimes[] = {
      MEGATRON_LM,
      .launch_s = 150e-6,
      .gradient_copies = 1,
-     .boundary_tensors = 2},
+     .boundary_tensors = 2,
+     .kept_outputs = 2},
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
      MEGATRON_CORE,
@@ -354,6 +373,41 @@ static const tws_runtime runtimes[] = {
      .logit_bytes = 10,
      .keeps = {HUGGING_FACE_KEEPS},
      DEEPSPEED_ENGINE},
+    {.name = "transformers-4",
+     .about = "Hugging Face Transformers 4.38 to 4.57 with DeepSpeed: as transformers, SDPA of repeated keys",
+     HUGGING_FACE,
+     COMMUNICATORS,
+     .logit_bytes = 10,
+     .keeps = {HUGGING_FACE_KEEPS, .repeated_keys = 2},
+     DEEPSPEED_ENGINE},
+    {.name = "transformers-4-eager",
+     .about = "transformers-4 with attn_implementation=\"eager\": attention's scores in memory, softmax in float32",
+     HUGGING_FACE_EAGER,
+     COMMUNICATORS,
+     .logit_bytes = 10,
+     .keeps = {HUGGING_FACE_KEEPS, .repeated_keys = 2},
+     DEEPSPEED_ENGINE},
+    {.name = "transformers-4-ddp",
+     .about = "Hugging Face's Trainer 4.38 to 4.57 on one GPU or with DDP: as transformers-ddp, AdamW with foreach",
+     HUGGING_FACE,
+     HUGGING_FACE_DDP,
+     .logit_bytes = 10,
+     .step = TWS_STEP_FOREACH,
+     AUTOCAST(2)},
+    {.name = "transformers-4-ddp-eager",
+     .about = "transformers-4-ddp with attn_implementation=\"eager\"",
+     HUGGING_FACE_EAGER,
+     HUGGING_FACE_DDP,
+     .logit_bytes = 10,
+     .step = TWS_STEP_FOREACH,
+     AUTOCAST(2)},
+    {.name = "transformers-4-fsdp",
+     .about = "Hugging Face's Trainer 4.38 to 4.57 with FSDP 1: as transformers-fsdp, AdamW with foreach",
+     HUGGING_FACE,
+     HUGGING_FACE_FSDP,
+     .logit_bytes = 10,
+     .step = TWS_STEP_FOREACH,
+     .keeps = {HUGGING_FACE_KEEPS, .adapter_input = 2, .repeated_keys = 2}},
     {.name = "transformers-liger",
      .about = "transformers with Liger's kernels (use_liger_kernel): no logits of all tokens, fused norms and gates",
      HUGGING_FACE,
@@ -366,7 +420,7 @@ static const tws_runtime runtimes[] = {
      HUGGING_FACE,
      HUGGING_FACE_DDP,
      .logit_bytes = 10,
-     AUTOCAST},
+     AUTOCAST(0)},
     {.name = "transformers-ddp-liger",
      .about = "transformers-ddp with Liger's kernels (use_liger_kernel)",
      HUGGING_FACE,
@@ -399,7 +453,7 @@ static const tws_runtime runtimes[] = {
      HUGGING_FACE_DDP,
      .logit_bytes = 10,
      .loss_chunks = TWS_LOSS_BY_256_TOKENS,
-     AUTOCAST},
+     AUTOCAST(0)},
     {.name = "fsdp-2022",
      .about = "PyTorch FSDP of 2022 and 2023 with FlashAttention in Triton: gathers contend with kernels",
      .measured = TWS_MEASURED_FSDP,

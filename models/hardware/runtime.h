@@ -54,6 +54,9 @@ typedef struct tws_runtime_keeps {
    * dropout layer of its own */
   int adapters_apart;
   double quantized_input; /* the input of a product whose weight is quantized */
+  /* keys and values repeated for all heads of queries, which attention keeps instead of the keys and values of the
+   * heads that share them (grouped queries) */
+  double repeated_keys;
   double gelu_tensors[2]; /* not bytes: number of tensors that a GELU keeps in addition, [0] by tanh, [1] by erf */
 } tws_runtime_keeps;
 
@@ -123,6 +126,9 @@ typedef struct tws_runtime {
   /* unfused attention: bytes per score that the kernels between its two products move, in [0] the forward and [1] the
    * backward pass */
   double score_bytes[2];
+  /* unfused attention: bytes per score that [0] each layer keeps for backward and that [1] exist in addition while the
+   * softmax of one layer is differentiated; 0: two copies of the softmax's output and a dropout mask, and none */
+  double kept_score_bytes[2];
   double flash[TWS_GENERATION_COUNT]; /* flash attention: share of the peak flop/s that it reaches; 0: the profile's */
   /* bytes that casts before fp8 products read and write, per element of [0] the input and [1] the weight, in each use;
    * 0: Transformer Engine's 4 (read, written in both layouts) and 0 (weights are cast once a step) */
@@ -147,6 +153,9 @@ typedef struct tws_runtime {
   double logit_bytes;     /* bytes per logit of additional copies of the logits that exist at the same time */
   double all_logit_bytes; /* bytes per logit of a copy of all tokens' logits, even if the loss takes some at a time */
   double scored_share;    /* share of a masked language model's tokens whose logits have such copies; 0: all tokens */
+  /* number of micro-batches whose float32 logits the last stage keeps, with ZeRO stages 0 and 1 and more micro-batches
+   * than that in a step; the micro-batch whose loss is computed is one of them. 0: logit_bytes says all */
+  int kept_outputs;
   tws_loss_chunks loss_chunks;
   tws_runtime_keeps keeps;
   /* 1: weights that have a float32 copy are float32 and cast in each use (torch.autocast), so that backward keeps
@@ -154,6 +163,9 @@ typedef struct tws_runtime {
   int casts_weights;
   tws_runtime_keeps keeps_cast;
   int bucket_copies; /* 1: buckets in which replicas reduce gradients are copies of all gradients (DDP) */
+  /* 1: if adapters train over quantized weights, the other frozen parameters (embedding, norms, head) are float32, and
+   * so is the input of each layer, which a recomputed layer keeps (PEFT's prepare_model_for_kbit_training()) */
+  int widens_frozen;
   int root_stays;    /* 1: with ZeRO-3 parameters outside of layers stay gathered from forward to backward (FSDP) */
   int gather_copies; /* number of 16-bit copies of a layer that gathering it has in addition to the plan's (FSDP2) */
   int keeps_wide;    /* 1: inputs of 8-bit products are kept in 16 bits and cast again in backward */

@@ -3,7 +3,11 @@
 #ifndef TWS_MODELS_STEP_BUFFERS_H
 #define TWS_MODELS_STEP_BUFFERS_H
 
-typedef enum tws_step_software { TWS_STEP_AS_PLANNED, TWS_STEP_DEEPSPEED } tws_step_software;
+typedef enum tws_step_software {
+  TWS_STEP_AS_PLANNED,
+  TWS_STEP_DEEPSPEED,
+  TWS_STEP_FOREACH /* PyTorch's optimizers with foreach, without DeepSpeed */
+} tws_step_software;
 
 typedef enum tws_step_moment {
   TWS_MOMENT_BACKWARD, /* the buffer exists during all forward and backward passes */
@@ -19,6 +23,7 @@ typedef enum tws_step_moment {
 typedef enum tws_step_of { TWS_STEP_SHARD, TWS_STEP_SUB_GROUP, TWS_STEP_LARGEST, TWS_STEP_SLICE } tws_step_of;
 
 typedef enum tws_step_where {
+  TWS_STEP_ADAM, /* allocated at all stages, if the optimizer has two float32 moments */
   TWS_STEP_STAGES_1_2,
   TWS_STEP_STAGES_1_2_TORCH,
   TWS_STEP_STAGE_3,
