@@ -78,9 +78,9 @@ int tws_profile_serial_streams(const tws_profile *profile);
  * a host, the rank has `threads` threads; if ranks share cores, the caller accounts for it. */
 double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int threads, int busy);
 /* As tws_kernel_seconds(), for a kernel that reads its weight again after all kernels together have read and written
- * `reread_bytes` bytes (0: more than the caches hold). Products of few rows on a host (models/few_rows.h)
- * are measured for several such numbers, between which seconds are interpolated in the logarithm of the bytes. Products of
- * more rows save what a product of one row with the same weight saves. */
+ * `reread_bytes` bytes (0: more than the caches hold). Products of few rows on a host (models/few_rows.h) are measured
+ * for several such numbers, between which seconds are interpolated in the logarithm of the bytes. Products of more rows
+ * save what a product of one row with the same weight saves. */
 double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,
                                     double reread_bytes);
 
