@@ -294,7 +294,9 @@ START_TEST(described) {
                {"binary", DECODER("binary_cross_entropy"), 1, "--micro-batch 8 --accumulation 2 --steps 4", 5e-6},
                {"squares", DECODER("mean_squared_error"), 2, "--stage 1 --micro-batch 8 --steps 3", 5e-6},
                {"experts", EXPERTS("\"top_k\":2,\"inner\":24"), 2, "--ep 2 --micro-batch 8 --steps 3", 5e-6},
-               {"tied", TIED_LAYERS, 3, "--pp 3 --micro-batch 4 --accumulation 4 --steps 3", 5e-6}};
+               {"tied", TIED_LAYERS, 3, "--pp 3 --micro-batch 4 --accumulation 4 --steps 3", 5e-6},
+               {"dcgan_small", DCGAN("batch_norm"), 1, "--micro-batch 16 --steps 4", 5e-6},
+               {"dcgan_norms", DCGAN("layer_norm"), 2, "--stage 3 --micro-batch 8 --steps 3", 5e-6}};
   char path[600], flags[1000];
   double host[MOST_STEPS], eager[MOST_STEPS], whole[MOST_STEPS];
   write_pictures(in_folder("pictures"));
@@ -434,7 +436,7 @@ int main(void) {
   tcase_add_test(tests, halves);
   tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
-  tcase_add_loop_test(tests, described, 0, 9);
+  tcase_add_loop_test(tests, described, 0, 11);
   TCase *texts = tcase_create("generating");
   tcase_set_timeout(texts, 300);
   tcase_add_test(texts, generates);
