@@ -43,7 +43,7 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out) {
-  if (!slice || (param->init_std == 0.0f && !param->given)) { /* all elements are equal: their positions do not matter */
+  if (!slice || (param->init_std == 0.0f && !param->given)) { /* equal elements: positions do not matter */
     tws_init_values(param, index, seed, first, count, out);
     return;
   }
