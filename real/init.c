@@ -60,10 +60,9 @@ void tws_init_running(const tws_plan *plan, float *out) {
     const tws_running *running = &plan->network->running[r];
     if (plan->running_first[r] == TWS_NO_OFFSET) continue;
     for (int64_t i = 0; i < running->rows * running->columns; i++)
-      out[plan->running_first[r] + (uint64_t)i] =
-          running->fixed   ? running->fixed[i]
-          : running->given ? running->given[i]
-                           : running->init_value[i / running->columns];
+      out[plan->running_first[r] + (uint64_t)i] = running->fixed   ? running->fixed[i]
+                                                  : running->given ? running->given[i]
+                                                                   : running->init_value[i / running->columns];
   }
 }
 
