@@ -377,8 +377,8 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
   options *o = raw;
   const tws_tune_serve_options *serving = &o->serving;
   if (serving->serve) return tws_tune_serve(cli, &o->job, serving, err);
-  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights ||
-      serving->cache || serving->cache_block)
+  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights || serving->cache ||
+      serving->cache_block)
     return tws_fail(err, TWS_USAGE, "add --serve",
                     "--first-token-within, --token-within, --software, --weights, --cache and --cache-block concern "
                     "inference");
@@ -411,7 +411,8 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
 }
 
 static const tws_option table[] = {
-    TWS_STRING("model", 'm', "MODEL", options, job.model, "Hugging Face config.json, ONNX file, or a built-in model's name"),
+    TWS_STRING("model", 'm', "MODEL", options, job.model,
+               "Hugging Face config.json, ONNX file, or a built-in model's name"),
     TWS_STRING("config", 'c', "FILE", options, job.config, "ds_config.json; its batch keys and stage are searched"),
     TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", options, job.cluster,
                "cluster file or built-in name (default: host)"),

@@ -214,7 +214,8 @@ static tws_code run_validate(tws_cli *cli, void *raw, int argc, char **argv, tws
 
 static const tws_option table[] = {
     TWS_STRING("ranks", 'n', "N", tws_validate_options, ranks, "number of ranks; with --sweep a list (default 1,2,4)"),
-    TWS_STRING("model", 'm', "MODEL", tws_validate_options, job.model, "Hugging Face config.json, ONNX file, or a built-in name"),
+    TWS_STRING("model", 'm', "MODEL", tws_validate_options, job.model,
+               "Hugging Face config.json, ONNX file, or a built-in name"),
     TWS_STRING("config", 'c', "FILE", tws_validate_options, job.config, "ds_config.json"),
     TWS_STRING("profile", 0, "FILE", tws_validate_options, job.profile,
                "calibrated profile (--sweep calibrates if there is none)"),

@@ -43,7 +43,7 @@ void tws_init_values(const tws_param *param, uint32_t index, uint64_t seed, uint
 
 void tws_init_part(const tws_param *param, uint32_t index, uint64_t seed, const tws_param_slice *slice, uint64_t first,
                    uint64_t count, float *out) {
-  if (!slice || (param->init_std == 0.0f && !param->given)) { /* all elements are equal: their positions do not matter */
+  if (!slice || (param->init_std == 0.0f && !param->given)) { /* equal elements: positions do not matter */
     tws_init_values(param, index, seed, first, count, out);
     return;
   }
@@ -60,10 +60,9 @@ void tws_init_running(const tws_plan *plan, float *out) {
     const tws_running *running = &plan->network->running[r];
     if (plan->running_first[r] == TWS_NO_OFFSET) continue;
     for (int64_t i = 0; i < running->rows * running->columns; i++)
-      out[plan->running_first[r] + (uint64_t)i] =
-          running->fixed   ? running->fixed[i]
-          : running->given ? running->given[i]
-                           : running->init_value[i / running->columns];
+      out[plan->running_first[r] + (uint64_t)i] = running->fixed   ? running->fixed[i]
+                                                  : running->given ? running->given[i]
+                                                                   : running->init_value[i / running->columns];
   }
 }
 

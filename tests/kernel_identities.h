@@ -12,8 +12,8 @@ START_TEST(not_finite) {
       w.code == TWS_KERNEL_TOP_COLUMNS)
     return;
   const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP ||
-                        w.code == TWS_KERNEL_SIGMOID || w.flags & TWS_FP8 || w.code == TWS_KERNEL_FACTOR_CHANGE ||
-                        w.code == TWS_KERNEL_LAMB_FACTORS ||
+                        w.code == TWS_KERNEL_SIGMOID || w.code == TWS_KERNEL_CLAMP || w.flags & TWS_FP8 ||
+                        w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_LAMB_FACTORS ||
                         w.code == TWS_KERNEL_LAMB_RATIOS;        /* the last two are cut to limits */
   for (int infinite = 0; infinite < 2 - saturates; ++infinite) { /* of infinity it is finite */
     values x = make_values(&w, &a, 2);

@@ -131,7 +131,7 @@ typedef struct tws_param {
   int64_t groups;      /* fused parts that are one tensor in files: number of groups, with rows of each part; 0: parts
                    * are separate tensors */
   int64_t shape[4];    /* dimensions of its tensor in files if they are not rows and columns; 0: they are */
-  const float *given;  /* initial values that the model's file has, row by row; NULL: as the deviations and init_value say */
+  const float *given;  /* initial values in the model's file, row by row; NULL: init_std and init_value say them */
   uint32_t module;     /* first module that uses it; if it is tied, other modules list it too */
   int32_t experts;     /* number of experts whose rows it has in succession; 0: it is not of experts */
   uint8_t shared;      /* 1: several linear modules use it, so that tensor ranks do not split it */

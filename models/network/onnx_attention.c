@@ -67,7 +67,7 @@ static tws_onnx_folder scratch_of(tws_onnx_import *x) {
 
 static tws_code too_large(const tws_onnx_import *x, int node, tws_error *err) {
   return tws_onnx_refuse(x, node, err, "export the model with a batch of one and shorter texts",
-                         "attention over so many elements is not followed");
+                         "attention is over too many elements to be followed");
 }
 
 tws_code tws_onnx_project(tws_onnx_import *x, int node, const tws_onnx_value *from, const tws_onnx_linear *linear,

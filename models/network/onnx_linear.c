@@ -46,7 +46,7 @@ static void find_bias(tws_onnx_import *x, layer *l) {
 }
 
 /* A linear layer of the network's input is a convolution over the whole picture; of numbers that are no picture, over
- * one pixel with so many channels. */
+ * one pixel that has a channel for each number. */
 static tws_code add_of_input(tws_onnx_import *x, const layer *l, tws_error *err) {
   const int64_t side = l->in->order[0] > 0 ? l->in->order[1] : 1;
   int index, flat;

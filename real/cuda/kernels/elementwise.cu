@@ -92,7 +92,7 @@ struct Clamp {
 struct ClampGrad {  // (dy, x)
   static constexpr bool two = true;
   float low, high;
-  __device__ float operator()(float dy, float x) const { return x <= low || x >= high ? 0.0F : dy; }
+  __device__ float operator()(float dy, float x) const { return dy * (x <= low || x >= high ? 0.0F : 1.0F); }
 };
 
 struct Softcap {

@@ -51,6 +51,11 @@ VECTOR_INLINE vf leaky_factor(vf x, float slope) {
   return v_select(x <= 0.0F, v_set(slope), v_set(1.0F));
 }
 
+/* Returns 1 where low < x < high or x is NaN, else 0. As a factor of a gradient it leaves a NaN there. */
+VECTOR_INLINE vf clamp_slope(vf x, float low, float high) {
+  return zero_where((x <= low) | (x >= high), (vf){0} + 1.0F);
+}
+
 /* Returns Phi(x), the normal distribution function, and sets *density to e^(-x^2/2). Phi(x) = e^(-x^2/2) erfcx(|x|/sqrt
  * 2) / 2 for x < 0, where erfcx(z) = e^(z^2) erfc(z) is t P(t) with t = 1 / (1 + 0.35 z), P fitted for |x| < 13.4 to a
  * relative error of 1e-8. Beyond it Phi is 0 or 1 in float32. */
@@ -275,7 +280,7 @@ static void clamp_grad_task(void *arg, int thread, int threads) {
   const float low = (float)call->work->f[0], high = (float)call->work->f[1];
   FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
              const vf in = v_get(T, x, i, n);
-             v_put(T, dx, i, zero_where((in <= low) | (in >= high), v_get(T, dy, i, n)), n);
+             v_put(T, dx, i, v_get(T, dy, i, n) * clamp_slope(in, low, high), n);
            }));
 }
 HOST_KERNEL(clamp_grad) {
