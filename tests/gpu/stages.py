@@ -402,7 +402,8 @@ def repeats(run):
 
 def learn(run):
     """bfloat16 on the GPU stays with float32 on the host while a text is learned."""
-    flags = ["-m", run.tiny("learner"), "--micro-batch", 8, "--steps", 12 if run.dry else 200]
+    flags = ["-m", run.tiny("gpt" if run.emulated else "learner"), "--micro-batch", 2 if run.emulated else 8, "--steps",
+             12 if run.dry else 200]
     for item in ("optimizer.params.lr=0.0005", "gradient_clipping=1.0", "scheduler.type=WarmupLR",
                  "scheduler.params.warmup_max_lr=0.0005", "scheduler.params.warmup_num_steps=40"):
         flags += ["--set", item]
