@@ -541,8 +541,8 @@ static tws_code check_split_masters(const rules *r, const tws_optimizer_row *row
     return REFUSE(r, key, TWS_UNSUPPORTED, "set it to false, or use AdamW, Adam, Lion, Adagrad or SGD",
                   "%s does not go with %s, whose update is no single pass over the elements", key, row->type);
   if (tws_config_offloads(c))
-    return REFUSE(r, key, TWS_UNSUPPORTED, "set it to false", "%s does not go with offloading: the weights are elsewhere",
-                  key);
+    return REFUSE(r, key, TWS_UNSUPPORTED, "set it to false",
+                  "%s does not go with offloading: the weights are elsewhere", key);
   return TWS_OK;
 }
 
