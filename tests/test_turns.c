@@ -247,6 +247,47 @@ START_TEST(resumed) {
 }
 END_TEST
 
+/* ---- classes ---- */
+
+#define BODY \
+  "{\"name\":\"body\",\"modules\":[{\"type\":\"convolution\",\"out\":8,\"side\":4,\"stride\":4},{\"type\":\"gelu\"}]}"
+#define HEAD(name)                                                                                    \
+  "{\"name\":\"" name                                                                                 \
+  "\",\"modules\":[{\"type\":\"convolution\",\"out\":4,\"side\":3},{\"type\":\"flatten\"},{\"type\":" \
+  "\"linear\",\"out\":10}]}"
+#define CLASSIFIED(networks, turns)                                                                                 \
+  "{\"model_type\":\"network\",\"classes\":10,\"input\":{\"pictures\":{\"side\":32,\"channels\":3}},\"networks\":[" \
+  "" networks                                                                                                       \
+  "],\"turns\":[{\"train\":[\"body\",\"head\"],\"losses\":[{\"name\":\"classes\",\"run\":[\"pictures\","            \
+  "\"body\",\"head\"]}]}" turns "]}"
+
+/* A second turn that reads a network of the first one, and trains another, changes none of the first turn's losses. */
+START_TEST(turns_are_apart) {
+  static const char *const texts[] = {
+      CLASSIFIED(BODY "," HEAD("head"), ""),
+      CLASSIFIED(
+          BODY "," HEAD("head") "," HEAD("probe"),
+          ",{\"train\":\"probe\",\"losses\":[{\"name\":\"probed\",\"run\":[\"pictures\",\"body\",\"probe\"]}]}")};
+  double loss[2][TRAINED];
+  for (int i = 0; i < 2; i++) {
+    write_text(in_folder("classified.json"), texts[i]);
+    command_result r = twinspeed(
+        "train --quiet --json -m %s/classified.json --data %s/pictures.bin --micro-batch 8 -n 2 "
+        "--stage 2 --steps %d --threads 1 --set gradient_clipping=0.1",
+        folder, folder, TRAINED);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *list = i == 0 ? member(json, "losses") : member(member(json, "parts_of_losses"), "classes");
+    for (int step = 0; step < TRAINED; step++) loss[i][step] = cJSON_GetArrayItem(list, step)->valuedouble;
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  ck_assert(loss[0][TRAINED - 1] < loss[0][0]);
+  for (int step = 0; step < TRAINED; step++)
+    ck_assert_msg(loss[0][step] == loss[1][step], "step %d: %.17g and %.17g", step + 1, loss[0][step], loss[1][step]);
+}
+END_TEST
+
 /* ---- refusals ---- */
 
 static void assert_refused(const char *text, const char *says) {
@@ -402,6 +443,7 @@ int main(void) {
   tcase_add_loop_test(tests, gradients_are_slopes_of_their_turns, 0, 4);
   tcase_add_test(tests, tutorial_is_read_by_all_verbs);
   tcase_add_test(tests, resumed);
+  tcase_add_test(tests, turns_are_apart);
   tcase_add_test(tests, faults_are_told);
   tcase_add_test(tests, changed_files_are_read_or_refused);
   tcase_add_test(tests, options_that_do_not_go_with_turns);
