@@ -319,6 +319,7 @@ static tws_code translate(tws_onnx_import *x, tws_error *err) {
   for (int n = 0; n < x->graph->node_count; n++) {
     if (x->done[n]) continue;
     TWS_TRY(translate_node(x, n, err));
+    if (x->folder.failed) return tws_onnx_no_memory(x, err);
     if (x->module_count > 4096)
       return tws_onnx_refuse(x, n, err, "import a smaller model", "the graph has more than 4096 layers");
   }
