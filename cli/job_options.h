@@ -38,7 +38,8 @@
 
 /* Rows for a subcommand's option table: `type` is its options struct, `field` the tws_job_spec member in it. */
 #define TWS_JOB_OPTIONS(type, field)                                                                                  \
-  TWS_STRING("model", 'm', "MODEL", type, field.model, "Hugging Face config.json, ONNX file, or a built-in model's name"),       \
+  TWS_STRING("model", 'm', "MODEL", type, field.model,                                                                \
+             "Hugging Face config.json, ONNX file, or a built-in model's name"),                                      \
       TWS_STRING("config", 'c', "FILE", type, field.config,                                                           \
                  "ds_config.json, or Megatron's, torchtitan's, accelerate's, ... (\"-\": standard input)"),           \
       TWS_STRING("cluster", 0, "NAME[:NODES[xDEVICES]]", type, field.cluster,                                         \

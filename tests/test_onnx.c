@@ -4,6 +4,7 @@
 #include "tests/answers.h"
 #include "models/kernel.h"
 #include "models/network/onnx.h"
+#include "tests/failing_allocator.h"
 #include "tests/hand_network.h"
 #include "tests/members.h"
 #include "tests/network_files.h"
@@ -369,6 +370,40 @@ START_TEST(other_files_are_refused) {
 }
 END_TEST
 
+typedef struct file_bytes {
+  char *bytes;
+  size_t length;
+} file_bytes;
+
+static tws_code read_file(void *user) {
+  const file_bytes *file = user;
+  tws_onnx_model *model = NULL;
+  const tws_json *json;
+  tws_network *network = NULL;
+  tws_code code = tws_onnx_read_bytes(file->bytes, file->length, "model.onnx", &model, &json, &err);
+  if (code == TWS_OK) code = tws_network_from_json(json, 1, &network, &err);
+  if (code == TWS_OK) code = tws_onnx_give_weights(model, network, &err);
+  tws_network_destroy(network);
+  tws_onnx_close(model);
+  return code;
+}
+
+START_TEST(allocations_may_fail) {
+  static const char *const names[] = {"pictures", "pictures_plain", "tokens"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[600];
+    file_bytes file;
+    long bad;
+    snprintf(path, sizeof path, "%s/fuzz/corpus/onnx/%s.onnx", TWS_TEST_DIR, names[i]);
+    HAND_OK(tws_read_file(path, 0, &file.bytes, &file.length, &err));
+    ck_assert_int_gt(fail_every_allocation(read_file, &file, &bad), 30);
+    ck_assert_msg(bad == 0, "%s: %ld allocations that failed were not reported, or others were not freed", names[i],
+                  bad);
+    tws_free(file.bytes);
+  }
+}
+END_TEST
+
 static void open_golden(void) {
   golden = golden_file("onnx.json");
 }
@@ -384,6 +419,7 @@ int main(void) {
   tcase_add_test(tests, unknown_nodes_are_named);
   tcase_add_loop_test(tests, damaged_files_are_read_or_refused, 0, MODELS);
   tcase_add_test(tests, other_files_are_refused);
+  tcase_add_test(tests, allocations_may_fail);
   suite_add_tcase(suite, tests);
   return run_training(suite);
 }

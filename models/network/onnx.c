@@ -101,7 +101,8 @@ static tws_code link_nodes(tws_onnx_import *x, tws_error *err) {
         return tws_fail(err, TWS_INVALID, "the nodes of a graph without cycles follow those that they read",
                         "%s: node %.200s (%.100s): it reads %.200s, which no earlier node computes", x->graph->path,
                         node->name, node->op, node->in[i]);
-      if (value->readers++ == 0) value->first_reader = n;
+      if (value->readers++ == 0 || strcmp(x->graph->nodes[value->first_reader].op, "Shape") == 0)
+        value->first_reader = n; /* one that reads elements, if there is one */
     }
   }
   return TWS_OK;
@@ -247,23 +248,26 @@ static tws_code shape_node(tws_onnx_import *x, int node, tws_error *err) {
   const tws_onnx_value *in = tws_onnx_in(x, node, 0);
   tws_onnx_value *out = tws_onnx_out(x, node, 0);
   const int is_constant = in && in->kind == TWS_ONNX_CONSTANT;
-  if (!in || !out || (!is_constant && in->kind != TWS_ONNX_ACTIVATION && in->kind != TWS_ONNX_FUNCTION))
+  const int is_projection = in && in->kind == TWS_ONNX_PROJECTION && in->epoch == x->epoch;
+  if (!in || !out ||
+      (!is_constant && !is_projection && in->kind != TWS_ONNX_ACTIVATION && in->kind != TWS_ONNX_FUNCTION))
     return tws_onnx_refuse(x, node, err, "export the model with constant shapes",
                            "the shape of its input is not known");
-  const int dims = is_constant ? in->constant->dims : in->dims;
-  const int64_t *shape = is_constant ? in->constant->shape : in->shape;
+  const tws_onnx_tensor *t = is_constant ? in->constant : is_projection ? in->view : NULL;
+  const int dims = t ? t->dims : in->dims;
+  const int64_t *shape = t ? t->shape : in->shape;
   const tws_onnx_node *n = &x->graph->nodes[node];
   int64_t first = tws_onnx_int(n, "start", 0), last = tws_onnx_int(n, "end", dims);
   if (first < 0) first = first < -dims ? 0 : first + dims;
   if (last < 0) last = last < -dims ? 0 : last + dims;
   if (last > dims) last = dims;
   const int64_t count = last > first ? last - first : 0;
-  tws_onnx_tensor *t;
-  int64_t *to = tws_onnx_new_integers(&x->folder, 1, &count, &t);
+  tws_onnx_tensor *result;
+  int64_t *to = tws_onnx_new_integers(&x->folder, 1, &count, &result);
   if (!to) return tws_onnx_no_memory(x, err);
   for (int64_t i = 0; i < count; i++) to[i] = shape[first + i];
   out->kind = TWS_ONNX_CONSTANT;
-  out->constant = t;
+  out->constant = result;
   return TWS_OK;
 }
 
@@ -289,7 +293,7 @@ static tws_code translate_node(tws_onnx_import *x, int node, tws_error *err) {
     constants &= !value || value->kind == TWS_ONNX_CONSTANT;
     stages |= tws_onnx_is_stage(value);
   }
-  if (strcmp(n->op, "Shape") == 0 && !stages) return shape_node(x, node, err);
+  if (strcmp(n->op, "Shape") == 0) return shape_node(x, node, err);
   if (strcmp(n->op, "CastLike") == 0 && tws_onnx_constant_in(x, node, 0)) return cast_like(x, node, err);
   if (constants && tws_onnx_folds(n->op)) return fold_node(x, node, err);
   tws_onnx_handler *handler = tws_onnx_handler_of(n->op);
@@ -319,6 +323,7 @@ static tws_code translate(tws_onnx_import *x, tws_error *err) {
   for (int n = 0; n < x->graph->node_count; n++) {
     if (x->done[n]) continue;
     TWS_TRY(translate_node(x, n, err));
+    if (x->folder.failed) return tws_onnx_no_memory(x, err);
     if (x->module_count > 4096)
       return tws_onnx_refuse(x, n, err, "import a smaller model", "the graph has more than 4096 layers");
   }

@@ -65,7 +65,8 @@ static tws_onnx_folder scratch_of(tws_onnx_import *x) {
   return (tws_onnx_folder){.arena = x->scratch, .path = x->graph->path, .left = MOST_ELEMENTS};
 }
 
-static tws_code too_large(const tws_onnx_import *x, int node, tws_error *err) {
+static tws_code too_large(const tws_onnx_import *x, int node, const tws_onnx_folder *f, tws_error *err) {
+  if (f->failed) return tws_onnx_no_memory(x, err);
   return tws_onnx_refuse(x, node, err, "export the model with a batch of one and shorter texts",
                          "attention is over too many elements to be followed");
 }
@@ -79,7 +80,7 @@ tws_code tws_onnx_project(tws_onnx_import *x, int node, const tws_onnx_value *fr
   memcpy(shape, from->shape, sizeof shape);
   shape[from->dims - 1] = linear->out;
   int64_t *index = tws_onnx_new_integers(&f, from->dims, shape, &view);
-  if (!index || (int64_t)tws_arena_bytes(x->scratch) > (int64_t)MOST_ELEMENTS * 8) return too_large(x, node, err);
+  if (!index || (int64_t)tws_arena_bytes(x->scratch) > (int64_t)MOST_ELEMENTS * 8) return too_large(x, node, &f, err);
   for (int64_t i = 0; i < view->count; i++) index[i] = i;
   tws_onnx_alias(to, from);
   to->kind = TWS_ONNX_PROJECTION;
@@ -143,7 +144,7 @@ static tws_code begin_context(tws_onnx_import *x, int node, const tws_onnx_value
       v->module != a->module || fabs(v->scale - 1) > 1e-5)
     return tws_onnx_refuse(x, node, err, form, "its second operand is no values of the activation that queries are of");
   int64_t *index = tws_onnx_new_integers(&f, v->view->dims, v->view->shape, &view);
-  if (!index) return too_large(x, node, err);
+  if (!index) return too_large(x, node, &f, err);
   for (int64_t i = 0; i < view->count; i++) {
     const int64_t l = i / (a->tokens * head), s = i / head % a->tokens;
     index[i] = ((l / heads * a->tokens + s) * heads + l % heads) * head + i % head;
@@ -223,7 +224,7 @@ static tws_code reorder_stage(tws_onnx_import *x, int node, const tws_onnx_value
                              i + 1);
   }
   TWS_TRY(tws_onnx_fold(&f, n, operands, results, err));
-  if ((int64_t)tws_arena_bytes(x->scratch) > (int64_t)MOST_ELEMENTS * 8) return too_large(x, node, err);
+  if ((int64_t)tws_arena_bytes(x->scratch) > (int64_t)MOST_ELEMENTS * 8) return too_large(x, node, &f, err);
   for (int i = 0; i < n->outs; i++) {
     tws_onnx_value *to = tws_onnx_out(x, node, i);
     if (!to) continue;

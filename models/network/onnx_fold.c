@@ -31,6 +31,7 @@ static tws_onnx_tensor *new_tensor(tws_onnx_folder *f, int dims, const int64_t *
   f->left -= count;
   tws_onnx_tensor *t = tws_arena_alloc(f->arena, 1, sizeof *t);
   void *elements = tws_arena_alloc(f->arena, (size_t)count + 1, is_float ? sizeof *t->numbers : sizeof *t->integers);
+  f->failed |= !t || !elements;
   if (!t || !elements) return NULL;
   *t = (tws_onnx_tensor){.name = "", .dims = dims, .count = count, .type = is_float ? TWS_ONNX_FLOAT : TWS_ONNX_INT64};
   for (int i = 0; i < dims; i++) t->shape[i] = shape[i];
@@ -45,6 +46,7 @@ int64_t *tws_onnx_new_integers(tws_onnx_folder *f, int dims, const int64_t *shap
 }
 
 static tws_code too_large(const call *c, tws_error *err) {
+  if (c->f->failed) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for the file's constants", c->f->path);
   return tws_fail(err, TWS_UNSUPPORTED, "export the model with constant folding, or a smaller batch",
                   "%s: node %.200s: the constant that %.100s computes is too large", c->f->path, c->n->name, c->n->op);
 }
@@ -107,6 +109,7 @@ static tws_code view(const call *c, const tws_onnx_tensor *t, int dims, const in
 
 static tws_code alias(const call *c, const tws_onnx_tensor *t, int dims, const int64_t *shape, tws_error *err) {
   tws_onnx_tensor *same = tws_arena_alloc(c->f->arena, 1, sizeof *same);
+  c->f->failed |= !same;
   if (!same) return too_large(c, err);
   *same = *t;
   same->dims = dims;

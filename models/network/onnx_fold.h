@@ -8,6 +8,7 @@ typedef struct tws_onnx_folder {
   tws_arena *arena; /* has the results */
   const char *path; /* for messages */
   int64_t left;     /* number of elements that results may have in all from now on */
+  int failed;       /* 1: memory is exhausted */
 } tws_onnx_folder;
 
 /* Returns 1 if nodes of this operator can be computed. */

@@ -164,8 +164,10 @@ const char *tws_onnx_use(tws_onnx_import *x, const tws_onnx_tensor *weight, cons
   for (int i = 0; i < x->used_count; i++)
     if (x->used[i] == weight) return x->used_by[i] ? x->used_by[i] : "";
   if (tws_reserve(&x->used, &capacity, (size_t)x->used_count + 1, sizeof *x->used) != 0 ||
-      tws_reserve(&x->used_by, &same, (size_t)x->used_count + 1, sizeof *x->used_by) != 0)
-    return "";
+      tws_reserve(&x->used_by, &same, (size_t)x->used_count + 1, sizeof *x->used_by) != 0) {
+    x->folder.failed = 1;
+    return NULL;
+  }
   x->used_capacity = (int)capacity;
   x->used[x->used_count] = weight;
   x->used_by[x->used_count++] = linear;
