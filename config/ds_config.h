@@ -387,8 +387,8 @@ static inline const char *tws_config_disk(const tws_config *config) {
 static inline int tws_config_bf16_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->bf16_masters;
 }
-/* tws_config_split_masters() returns 1 if of float32 master weights only the lower 16 bits are kept, whose upper 16 bits
- * are the bfloat16 parameters (LOW16 of base/dtype.h). */
+/* tws_config_split_masters() returns 1 if float32 master weights are kept as their lower 16 bits, next to the bfloat16
+ * parameters (LOW16 of base/dtype.h). */
 static inline int tws_config_split_masters(const tws_config *config) {
   return config->dtype == TWS_BF16 && config->split_masters && !config->bf16_masters;
 }

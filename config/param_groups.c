@@ -236,6 +236,23 @@ tws_code tws_config_check_muon(const tws_config *config, tws_error *err) {
   return TWS_OK;
 }
 
+tws_code tws_config_check_split_masters(const tws_config *config, tws_error *err) {
+  const tws_optimizer_row *row = tws_optimizer_of(config->optimizer);
+  const tws_given key = tws_store_at(config->store, "twinspeed.split_master_weights");
+  const int other =
+      row->by_tensor || row->factored || row->eight_bits || row->matrices || row->phases != TWS_PHASES_ONE;
+  if (!tws_config_split_masters(config)) return TWS_OK;
+  if (other)
+    return tws_store_fail(config->store, key, TWS_UNSUPPORTED, err,
+                          "set it to false, or use Adam, AdamW, Lion, Adagrad or SGD",
+                          "twinspeed.split_master_weights does not go with %s, which does not update all elements in "
+                          "one pass",
+                          row->type);
+  if (!tws_config_offloads(config)) return TWS_OK;
+  return tws_store_fail(config->store, key, TWS_UNSUPPORTED, err, "set it to false",
+                        "twinspeed.split_master_weights does not go with offloading, which keeps masters elsewhere");
+}
+
 tws_code tws_config_check_param_groups(const tws_config *config, tws_error *err) {
   const tws_given list = tws_store_at(config->store, list_path);
   const int entries = listed(config);

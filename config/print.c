@@ -425,8 +425,6 @@ static const char *idle_reason(const tws_config *c, const char *path) {
       {"bf16.bf16_master_weights_and_grads", c->bf16_masters && c->dtype != TWS_BF16, "it needs bf16.enabled"},
       {"bf16.bf16_optimizer_states", c->bf16_moments && !tws_config_bf16_moments(c),
        "it needs bf16.enabled and bf16.bf16_master_weights_and_grads"},
-      {"twinspeed.split_master_weights", c->split_masters && !tws_config_split_masters(c),
-       "it needs bf16.enabled, and float32 master weights"},
       {"twinspeed.stochastic_rounding", !c->stochastic_rounding && !tws_config_bf16_masters(c),
        "it needs bf16.bf16_master_weights_and_grads: masters in float32 are rounded to nearest"},
       {"optimizer.params.betas", cycles && (c->beta1 != optimizer->beta1 || c->beta2 != optimizer->beta2),

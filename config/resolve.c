@@ -532,20 +532,6 @@ static tws_code check_compression(const rules *r, const tws_optimizer_row *row) 
   return TWS_OK;
 }
 
-/* Refuses settings with which no update in one pass over the elements reads and writes all master weights. */
-static tws_code check_split_masters(const rules *r, const tws_optimizer_row *row) {
-  const tws_config *c = r->config;
-  const char *const key = "twinspeed.split_master_weights";
-  if (!tws_config_split_masters(c)) return TWS_OK;
-  if (row->by_tensor || row->factored || row->eight_bits || row->phases != TWS_PHASES_ONE || row->matrices)
-    return REFUSE(r, key, TWS_UNSUPPORTED, "set it to false, or use AdamW, Adam, Lion, Adagrad or SGD",
-                  "%s does not go with %s, whose update is no single pass over the elements", key, row->type);
-  if (tws_config_offloads(c))
-    return REFUSE(r, key, TWS_UNSUPPORTED, "set it to false",
-                  "%s does not go with offloading: the weights are elsewhere", key);
-  return TWS_OK;
-}
-
 static tws_code check_optimizer(const rules *r) {
   const char *type = tws_given_text(given_at(r, "optimizer.type"));
   const tws_optimizer_row *row = type ? tws_optimizer_find(type) : tws_optimizer_of(TWS_OPTIMIZER_ADAMW);
@@ -572,7 +558,6 @@ static tws_code check_optimizer(const rules *r) {
     return REFUSE(r, "fp16.loss_scale", TWS_INVALID, "use 0 for a scale that adapts itself",
                   "%s needs a loss scale that adapts itself", row->type);
   TWS_TRY(check_compression(r, row));
-  TWS_TRY(check_split_masters(r, row));
   if (row->by_tensor && tws_config_offloads(r->config))
     return REFUSE(r, "optimizer.type", TWS_UNSUPPORTED,
                   "set the devices of offload_optimizer and offload_param to none",
@@ -593,6 +578,7 @@ static tws_code check_optimizer(const rules *r) {
 
 static tws_code check_param_groups(const rules *r) {
   TWS_TRY(tws_config_check_muon(r->config, r->err));
+  TWS_TRY(tws_config_check_split_masters(r->config, r->err));
   TWS_TRY(tws_config_check_factored(r->config, r->err));
   TWS_TRY(tws_config_check_eight_bits(r->config, r->err));
   return tws_config_check_param_groups(r->config, r->err);

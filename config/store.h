@@ -67,6 +67,8 @@ tws_code tws_config_check_factored(const tws_config *config, tws_error *err);
 tws_code tws_config_check_eight_bits(const tws_config *config, tws_error *err);
 /* Fails if Muon is asked for with a feature that it is not supported with. */
 tws_code tws_config_check_muon(const tws_config *config, tws_error *err);
+/* Fails if master weights in two halves are asked for with an optimizer or a feature that they do not go with. */
+tws_code tws_config_check_split_masters(const tws_config *config, tws_error *err);
 
 /* Visits every key below `item`, whose path is `segments`, in document order. An unknown key is refused, unless
  * DeepSpeed ignores it and it is not a misspelling of a known key; the visitor may refuse more. */

@@ -87,6 +87,7 @@ static const char *of_training(const tws_config *c, const char *path) {
        "it"},
       {"twinspeed.error_feedback", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
       {"twinspeed.momentum_mask", !phased, "it needs an optimizer that communicates signs, such as OneBitAdam"},
+      {"twinspeed.split_master_weights", !tws_config_split_masters(c), "it needs bf16.enabled, and float32 masters"},
       {"optimizer.params.fp32_optimizer_states", !tws_config_bf16_masters(c),
        "it needs bf16.bf16_master_weights_and_grads: the moments of float32 masters are float32"},
       {"scheduler.params.cycle_min_mom", !c->schedule.cycle_momentum, momentum},

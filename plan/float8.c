@@ -7,8 +7,9 @@
  * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
  * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
- * not affected; its largest absolute value is computed once a step, for the weight changes only after all products. Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate
- * scales on each rank, replicated operands have equal scales. */
+ * not affected; its largest absolute value is computed once a step, for the weight changes only after all products.
+ * Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate scales on each
+ * rank, replicated operands have equal scales. */
 #include "plan/float8.h"
 #include "plan/lower.h"
 

@@ -1,11 +1,11 @@
-/* The largest |y| that NORM and SWIGLU find beside y (TWS_LARGEST). Part of test_kernels.c, included after
+/* The largest |y|, which NORM and SWIGLU find while they write y (TWS_LARGEST). Part of test_kernels.c, included after
  * kernel_identities.h. */
 #ifndef TWS_TESTS_KERNEL_LARGEST_H
 #define TWS_TESTS_KERNEL_LARGEST_H
 
 /* Runs a kernel and AMAX of its output y, then the kernel with TWS_LARGEST: all outputs have the same bits, and the
- * number that it finds is AMAX's. x: operands without the number, in the kernel's order; outputs: a bit for each one that
- * is an output. */
+ * number that it finds is AMAX's. x: operands without the number, in the kernel's order; outputs: a bit for each one
+ * that is an output. */
 static void compare_largest(tws_backend *backend, int device, const tws_work *w, tensor *x, int count, int y,
                             unsigned outputs) {
   tensor again[KERNEL_MAX_OPERANDS], want = make_tensor(TWS_F32, 1), found = make_tensor(TWS_F32, 1);
@@ -25,7 +25,8 @@ static void compare_largest(tws_backend *backend, int device, const tws_work *w,
   free(want.data), free(found.data);
 }
 
-/* Rows of all widths that kernels process differently, in every type, with what a norm may add; a NaN is the largest. */
+/* Rows of all widths that kernels process differently, in every type, with all operands of a norm; a NaN is the
+ * largest. */
 START_TEST(largest_beside_the_output) {
   const uint64_t s = 9500 + (uint64_t)_i;
   static const int64_t widths[] = {1, 40, 256, 770, 1024, 1600, 4100};

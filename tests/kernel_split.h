@@ -63,10 +63,10 @@ static void free_split_state(int states, int shift, tensor x[SPLIT_MOST]) {
   }
 }
 
-/* Whatever the rule, the type of the gradients, the number of elements and their alignment: three updates in a row leave
- * the bfloat16 weights and states of float32 weights bit for bit, and so are the joined halves. A float32 weight without
- * a code (midway above an even upper half, which Lion's elements with a gradient of -1 reach from 1) is its neighbour
- * towards 0 in halves; the comparison goes on from that. */
+/* Whatever the rule, the type of the gradients, the number of elements and their alignment: three updates in a row
+ * leave the bfloat16 weights and states of float32 weights bit for bit, and so are the joined halves. A float32 weight
+ * without a code (midway above an even upper half, which Lion's elements with a gradient of -1 reach from 1) is its
+ * neighbour towards 0 in halves; the comparison continues from that. */
 START_TEST(split_weights_are_float32_weights) {
   const int rule = _i % 4, states = split_rules[rule].states, shift = _i / 4 % 3 == 1;
   const uint64_t seed = 9000 + (uint64_t)_i;

@@ -59,6 +59,10 @@ static const struct {
     {"pipeline", "tiny-gpt2",
      "\"train_micro_batch_size_per_gpu\":2,\"pipeline\":{\"stages\":2},\"zero_optimization\":{\"stage\":1}", 4,
      "state"},
+    {"halves", "tiny-llama",
+     "\"bf16\":{\"enabled\":true},\"train_micro_batch_size_per_gpu\":2,\"zero_optimization\":{\"stage\":2},"
+     "\"twinspeed\":{\"split_master_weights\":true}",
+     2, "state"},
     {"codes-2", "tiny-gpt2", "\"zero_optimization\":{\"stage\":2}", 2, "codes"},
     {"codes-3", "tiny-gpt2", "\"zero_optimization\":{\"stage\":3}", 2, "codes"},
 };

@@ -222,7 +222,8 @@ START_TEST(rows_hold_together) {
     /* all sets of the lower flags, and every 4915th set of all flags; under the sanitizers a seventh of them. A sample
      * has one of five adjacent sets: with steps of an odd number all flags are set and clear equally often. */
     const uint32_t step = (TWS_SANITIZED ? 7 : 1) * (takes_all() ? 1 : OF);
-    for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS; flags += flags < 1U << 11 ? step : 4915 * step)
+    for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS;
+         flags += flags < 1U << 11 ? step : 4915 * step)
       for (int types = 0; types < 9; ++types) {
         /* sizes of a cache, and of its blocks and of biases, which are parameters of attention to it */
         const int caches = strncmp(row->name, "cache", 5) == 0 || k == TWS_KERNEL_LATENT_ATTENTION;

@@ -84,8 +84,8 @@ static void same_files(const char *path, const char *other, int updates) {
   free(bytes[0]), free(bytes[1]);
 }
 
-/* A checkpoint holds float32 masters: its files are those of whole masters, whether training waits for
- * the save or goes on beside it; either kind of job continues either checkpoint with the bits of a training that was
+/* A checkpoint holds float32 masters: its files are those of whole masters, after steps that overlap
+ * with a save and at the end; either kind of job continues either checkpoint with the bits of a training that was
  * not interrupted, also on another number of ranks. */
 START_TEST(checkpoints_hold_whole_masters) {
   static const char *const kinds[] = {"", SPLIT};
@@ -119,7 +119,8 @@ START_TEST(checkpoints_hold_whole_masters) {
 }
 END_TEST
 
-/* What updates weights otherwise, or elsewhere, is refused with the key, and the key without bfloat16 is named. */
+/* Optimizers that update weights in another way, and offloading, are refused with the key; without bfloat16 a warning
+ * says that the key has no effect. */
 START_TEST(refusals) {
   static const struct {
     const char *flags, *said;

@@ -121,8 +121,8 @@ __device__ inline void store(T *to, const float (&x)[N]) {
   *reinterpret_cast<Pack<T, N> *>(to) = packed<T>(x);
 }
 
-// Returns the bits of the larger of `most` and the largest magnitude of a pack; magnitudes compare as their bits do, and
-// NaN is larger than all others.
+// Returns the bits of the larger of `most` and the largest magnitude of a pack; magnitudes compare as their bits do,
+// and NaN is larger than all others.
 template <typename T, int N>
 __device__ inline uint32_t largest_of(const Pack<T, N> &pack, uint32_t most) {
 #pragma unroll

@@ -238,8 +238,8 @@ VECTOR_INLINE void v_store_part(float *p, vf x, int n) {
 #endif
 }
 
-/* The largest magnitudes of numbers as a type stores them, lane by lane, as bits, which compare as magnitudes do; NaN is
- * larger than all others. Lanes from n on do not count. */
+/* The largest magnitudes of numbers as a type stores them, lane by lane, as bits, which compare as magnitudes do; NaN
+ * is larger than all others. Lanes from n on do not count. */
 VECTOR_INLINE vi v_larger_magnitudes(tws_dtype type, vf x, vi most, int n) {
   const vi lane = V_LANE_NUMBERS, stored = (vi)(type == TWS_F32 ? x : v_widen(type, v_narrow(type, x)));
   const vi bits = stored & 0x7fffffff & (lane < n), above = bits > most;
