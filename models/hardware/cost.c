@@ -533,8 +533,8 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
   return tws_kernel_seconds_rereading(profile, work, threads, busy, 0);
 }
 
-/* Returns the seconds by which a product of more rows than TWS_FEW_ROWS is shorter because caches hold its weight: those
- * by which a product of one row, which takes as long as reading the weight, is shorter. Both read the weight once. At
+/* Returns the seconds by which a product of more rows than TWS_FEW_ROWS is shorter because caches hold its weight: as
+ * many as a product of one row, which takes as long as reading the weight, is shorter. Both read the weight once. At
  * most half of the product's seconds are saved. */
 static double saved_by_caches(const tws_profile *profile, const tws_work *work, int threads, int busy,
                               double reread_bytes, double seconds) {
