@@ -335,8 +335,8 @@ START_TEST(adafactor) {
 }
 END_TEST
 
-/* States of 8 bits: no block is divided among ranks, at any stage, so that the divisions differ only in the
- * order in which they add. Where that moves a moment over the border between two codes, the moment changes by up to 5 %. */
+/* States of 8 bits: no block is divided among ranks, at any stage, so that the divisions differ only in the order in
+ * which they add. Where that moves a moment over the border between two codes, the moment changes by up to 5 %. */
 START_TEST(eight_bits) {
   const char *jobs = in_folder("jobs");
   double worst = 0;

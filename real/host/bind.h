@@ -15,14 +15,14 @@ typedef struct tws_cpus {
 typedef struct tws_machine_parts {
   int cores, numa_nodes; /* numbers of cores and NUMA nodes that this process may use */
   /* bytes of the second-level cache of the first of these cores, and of the last-level cache that it shares with
-   * others; 0: unknown. sysconf() is no substitute: for some virtual machines it returns the cache of the whole host. */
+   * others; 0: unknown. sysconf() is no substitute: in some virtual machines it returns the whole host's cache. */
   uint64_t second_cache_bytes, last_cache_bytes;
 } tws_machine_parts;
 
 /* Determines the processors that this process may use. Fails with TWS_UNSUPPORTED if this build has no hwloc. */
 tws_code tws_cpus_allowed(tws_cpus *out, tws_error *err);
-/* Counts cores and NUMA nodes, and reads the sizes of caches. synthetic: a machine in hwloc's synthetic notation ("numa:2 core:4 pu:2"), for tests;
- * NULL: this one. `allowed` NULL: all processors. */
+/* Counts cores and NUMA nodes, and reads the sizes of caches. synthetic: a machine in hwloc's synthetic notation
+ * ("numa:2 core:4 pu:2"), for tests; NULL: this one. `allowed` NULL: all processors. */
 tws_code tws_machine_count_parts(const char *synthetic, const tws_cpus *allowed, tws_machine_parts *out,
                                  tws_error *err);
 /* Computes share `index` of `count` ranks that share `allowed`: for each thread the processors that it may use,
