@@ -23,4 +23,18 @@ typedef struct tws_other_moments {
   tws_eight_bit eight_bit;
 } tws_other_moments;
 
+/* OneBitLamb's compressed steps (plan/onebit_lamb.c). Lists have an element for each parameter, equal on all ranks. */
+typedef struct tws_onebit_lamb {
+  int on;
+  uint64_t *place;   /* per parameter: offset of its momentum in the buffer of scaled momenta; UINT64_MAX: not here */
+  uint64_t elements; /* of that buffer, with padding */
+  uint64_t padding[4]; /* per compressed tensor: number of elements of padding at its end */
+  uint32_t scaled; /* buffer of the scaled momenta of this program; TWS_NONE: none yet */
+  /* buffers in the state: second moments of averaged gradients, updated also after the optimizer's own are frozen;
+   * and lists: averages of trust ratios, their factors, and scales by which momenta are multiplied before they are
+   * compressed */
+  uint32_t fresh, ratios, factors, scales;
+  uint32_t kept; /* buffer in the state: the padding of all compressed tensors; TWS_NONE: there is none */
+} tws_onebit_lamb;
+
 #endif
