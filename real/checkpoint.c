@@ -588,6 +588,7 @@ tws_code tws_checkpoint_prepare_all(tws_training *ranks, int world, tws_error *e
     tws_piece *pieces;
     uint32_t count;
     code = tws_pieces_of(ranks[r].plan, ranks[r].checkpoint->arena, &pieces, &count, err);
+    if (code == TWS_OK) code = find_types(&ranks[r], err);
     if (code == TWS_OK) tws_text_add_bytes(&held, (const char *)pieces, count * sizeof *pieces);
   }
   if (code == TWS_OK && held.failed) code = tws_fail(err, TWS_MEMORY, NULL, "no memory for checkpoints");
@@ -605,7 +606,7 @@ uint64_t tws_checkpoint_share_bytes(const tws_training *t) {
   const tws_checkpoint *c = t->checkpoint;
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < c->own_count; i++)
-    bytes += c->own[i].count * tws_dtype_bytes((tws_dtype)t->plan->state->entries[c->own[i].entry].dtype);
+    bytes += c->own[i].count * tws_dtype_bytes((tws_dtype)c->entries[c->own[i].entry].dtype);
   return bytes;
 }
 

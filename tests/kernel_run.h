@@ -92,7 +92,7 @@ static double fill_value(const tws_work *w, const tws_arguments *a, const operan
       if (w->code == TWS_KERNEL_CLIP && i == TWS_METRIC_IGNORED) return a->a[0];
       if (w->code == TWS_KERNEL_CLIP && w->f[1] > 0 && i >= TWS_METRIC_HEADS &&
           i < TWS_METRIC_HEADS + 2 * TWS_LOSS_HEADS) /* for each head the loss and the ignored share */
-        return (double[]){2.5, a->a[0], 3.5, 0.125}[i - TWS_METRIC_HEADS];
+        return (double[2 * TWS_LOSS_HEADS]){2.5, a->a[0], 3.5, 0.125, 1.25, 0.75, 0.5, 0.25}[i - TWS_METRIC_HEADS];
       return (double[TWS_METRIC_COUNT]){1.5, 0, 6.25, 0, 0.75}[i];
     default:
       return NAN;
