@@ -414,8 +414,10 @@ tws_code tws_bound_passes(const tws_plan_request *request, const tws_machine *ma
   memset(out, 0, sizeof *out);
   TWS_TRY(tws_pipeline_check(&shape, err));
   r.rank = tws_pipeline_grid_stage(&r.topology, 0, 0);
-  /* the plan has as many micro-batches as the first stage has in flight at the same time */
+  /* The plan has as many micro-batches as the first stage has in flight at the same time, and a second one, since the
+   * first may compute what the others use again. */
   r.max_accumulation = micro_batches_of(&shape, stages);
+  if (r.max_accumulation < 2) r.max_accumulation = 2;
   TWS_TRY(tws_plan_lower(&r, &plan, err));
   double *each = tws_calloc((size_t)plan->accumulation_steps, sizeof *each);
   tws_code code = each ? read_live(plan, wanted, &out->ledger, err) : no_memory(err);
