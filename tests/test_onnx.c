@@ -320,7 +320,7 @@ START_TEST(damaged_files_are_read_or_refused) {
     for (uint64_t k = 0; k < 1 + i % 4; k++) {
       /* the first bytes of the file, and those between its weights, are what decides */
       const size_t at = (size_t)(tws_random_uniform(4, k, i) * (double)(i % 2 && length > 6000 ? 6000 : length));
-      changed[at] = (char)(tws_random_uniform(5, k, i) * 256);
+      changed[at] = (char)(int)(tws_random_uniform(5, k, i) * 256);
     }
     read_or_refuse(changed, length, &refused);
   }
