@@ -14,8 +14,6 @@
 #include "real/host/internal.h"
 #include "real/operands.h"
 
-enum { MAX_THREADS = 256 };
-
 /* ---- instruction sets ---- */
 #if defined(TWS_HOST_HAS_avx2) || defined(TWS_HOST_HAS_avx512)
 static int have_avx2(void) {

@@ -11,6 +11,8 @@
 
 typedef struct tws_backend tws_backend;
 
+enum { MAX_THREADS = 256 }; /* the most threads of a backend */
+
 /* ---- threads.c: a pool that spins briefly, then sleeps ---- */
 typedef struct tws_host_pool tws_host_pool;
 typedef void (*tws_host_task)(void *arg, int thread, int threads);

@@ -6,8 +6,6 @@
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256 };
-
 /* The range of a matrix that one operation processes: elements [first, first + count) of a matrix of rows x columns. */
 typedef struct matrix_part {
   int64_t rows, columns, first, count;

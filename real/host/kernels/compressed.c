@@ -3,7 +3,7 @@
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256, SIGNS = 8, GRAIN = 1024 };
+enum { SIGNS = 8, GRAIN = 1024 };
 
 /* Returns 1 if the step is skipped, so that kernels change nothing. metrics: index of the operand. */
 static int is_skipped(const tws_host_call *call, int metrics) {

@@ -421,7 +421,7 @@ VECTOR_INLINE int32_t gated_rows(const tws_host_call *call, const int gelu, int 
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
                const vf v = gate_of(gelu, v_get(T, gate_up, gate + i, n)) * v_get(T, gate_up, up + i, n);
                v_put(T, y, out + i, v, n);
-               if (finds) most = v_larger_magnitudes(T, v, most, n);
+               if (finds) most = v_larger_magnitude(most, v_keep(v_stored(T, v), n));
              }));
   }
   return v_largest_bits(most);
@@ -444,22 +444,15 @@ VECTOR_INLINE void gated_grad_rows(const tws_host_call *call, const int gelu, in
   }
 }
 
-enum { MAX_THREADS = 256 };
-
-typedef struct gated_job {
-  const tws_host_call *call;
-  int32_t largest[MAX_THREADS];
-} gated_job;
-
 static void swiglu_task(void *arg, int thread, int threads) {
-  gated_job *job = arg;
+  largest_job *job = arg;
   job->largest[thread] = gated_rows(job->call, 0, thread, threads);
 }
 HOST_KERNEL(swiglu) {
   (void)err;
-  gated_job job = {.call = call};
+  largest_job job = {.call = call};
   run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, &job);
-  if (call->work->flags & TWS_LARGEST) put_largest(call, job.largest, call->operand[2]);
+  if (call->work->flags & TWS_LARGEST) put_largest(&job, call->operand[2]);
   return TWS_OK;
 }
 

@@ -2,41 +2,31 @@
 #include "base/float8.h"
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256, ROW_TILE = 64 };
+enum { ROW_TILE = 64 };
 
 typedef uint8_t vb __attribute__((vector_size(LANES)));
 typedef vb vb_unaligned __attribute__((aligned(1), may_alias));
 
 /* ---- the largest magnitude ---- */
 
-/* Computes the largest magnitude by comparing bits as integers; NaN is larger than all other numbers. */
-typedef struct amax_job {
-  const tws_host_call *call;
-  int32_t bits[MAX_THREADS];
-} amax_job;
-
 VECTOR_INLINE int32_t largest_bits(tws_dtype T, const void *x, host_range r) {
   vi most = {0};
-  EACH_VECTOR(i, n, r.begin, r.end, {
-    const vi bits = (vi)v_get(T, x, i, n) & 0x7fffffff;
-    const vi above = bits > most;
-    most = (bits & above) | (most & ~above);
-  });
+  EACH_VECTOR(i, n, r.begin, r.end, most = v_larger_magnitude(most, v_get(T, x, i, n)));
   return v_largest_bits(most);
 }
 
 static void amax_task(void *arg, int thread, int threads) {
-  amax_job *job = arg;
+  largest_job *job = arg;
   const tws_host_call *call = job->call;
   const host_range r = share(call->work->d[0], 64, thread, threads);
-  FOR_TYPE(call->dtype[0], T, job->bits[thread] = largest_bits(T, call->operand[0], r));
+  FOR_TYPE(call->dtype[0], T, job->largest[thread] = largest_bits(T, call->operand[0], r));
 }
 
 HOST_KERNEL(amax) {
   (void)err;
-  amax_job job = {.call = call};
+  largest_job job = {.call = call};
   run_parallel(call, tws_work_bytes(call->work), amax_task, &job);
-  put_largest(call, job.bits, call->operand[1]);
+  put_largest(&job, call->operand[1]);
   return TWS_OK;
 }
 

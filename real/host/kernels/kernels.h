@@ -17,10 +17,16 @@ typedef struct host_sums {
 } host_sums;
 tws_code TWS_HOST(column_sums)(const tws_host_call *call, host_sums sums);
 
-/* Stores the largest of the threads' magnitudes, which are given as bits, as a float. */
-static inline void put_largest(const tws_host_call *call, const int32_t *bits, float *to) {
+/* A call that finds the largest magnitude of a tensor, and what each thread found, as bits. */
+typedef struct largest_job {
+  const tws_host_call *call;
+  int32_t largest[MAX_THREADS];
+} largest_job;
+
+/* Stores the largest of the threads' magnitudes as a float. */
+static inline void put_largest(const largest_job *job, float *to) {
   int32_t most = 0;
-  for (int i = 0; i < call->backend->threads; ++i) most = bits[i] > most ? bits[i] : most;
+  for (int i = 0; i < job->call->backend->threads; ++i) most = job->largest[i] > most ? job->largest[i] : most;
   memcpy(to, &most, sizeof most);
 }
 

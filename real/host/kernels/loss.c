@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256 };
-
 typedef struct loss_job {
   const tws_host_call *call;
   float weight;               /* factor of the gradient of a token's loss */

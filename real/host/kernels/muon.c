@@ -5,8 +5,6 @@
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256 };
-
 typedef struct momentum_job {
   const tws_host_call *call;
   float momentum, rest, clip;

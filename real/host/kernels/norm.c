@@ -1,14 +1,6 @@
 /* LayerNorm and RMSNorm, forward and backward. */
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256 };
-
-/* A call of NORM, and the largest output of each thread's rows, as bits. */
-typedef struct norm_job {
-  const tws_host_call *call;
-  int32_t largest[MAX_THREADS];
-} norm_job;
-
 /* Normalises row t; returns the larger of `largest` and the row's largest output, with TWS_LARGEST. */
 VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t, int32_t largest) {
   const int64_t width = call->work->d[1], row = t * width;
@@ -45,7 +37,7 @@ VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t
     if (weight) v *= v_get(T, weight, i, n) + offset;
     if (bias) v += v_get(T, bias, i, n);
     v_put(T, y, row + i, v, n);
-    if (finds) most = v_larger_magnitudes(T, v, most, n);
+    if (finds) most = v_larger_magnitude(most, v_keep(v_stored(T, v), n));
   });
   if (rms) {
     stats[t] = inverse;
@@ -53,12 +45,13 @@ VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t
     stats[2 * t] = mean;
     stats[2 * t + 1] = inverse;
   }
+  if (!finds) return largest;
   const int32_t own = v_largest_bits(most);
   return own > largest ? own : largest;
 }
 
 static void norm_task(void *arg, int thread, int threads) {
-  norm_job *job = arg;
+  largest_job *job = arg;
   const tws_host_call *call = job->call;
   host_range r = share(call->work->d[0], 1, thread, threads);
   int32_t largest = 0;
@@ -68,9 +61,9 @@ static void norm_task(void *arg, int thread, int threads) {
 }
 HOST_KERNEL(norm) {
   (void)err;
-  norm_job job = {.call = call};
+  largest_job job = {.call = call};
   run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), norm_task, &job);
-  if (call->work->flags & TWS_LARGEST) put_largest(call, job.largest, call->operand[call->count - 1]);
+  if (call->work->flags & TWS_LARGEST) put_largest(&job, call->operand[call->count - 1]);
   return TWS_OK;
 }
 

@@ -3,7 +3,7 @@
 #include "plan/plan.h"
 #include "real/host/kernels/kernels.h"
 
-enum { MAX_THREADS = 256, GRAIN = 1024, FIGURES = 3 };
+enum { GRAIN = 1024, FIGURES = 3 };
 
 static int is_skipped(const tws_host_call *call, int metrics) {
   return ((const double *)call->operand[metrics])[TWS_METRIC_CLIP] == 0;

@@ -4,8 +4,6 @@
 #include "real/host/kernels/kernels.h"
 #include "real/host/kernels/philox.h"
 
-enum { MAX_THREADS = 256 };
-
 /* Constants of an update: learning rates of this step, and the parameters of the optimizer by name. */
 typedef struct update_constants {
   float lr, beta1, beta2, rest1, rest2, epsilon, weight_decay, decay, step, inverse_root_bias2, clip;

@@ -238,11 +238,15 @@ VECTOR_INLINE void v_store_part(float *p, vf x, int n) {
 #endif
 }
 
-/* The largest magnitudes of numbers as a type stores them, lane by lane, as bits, which compare as magnitudes do; NaN
- * is larger than all others. Lanes from n on do not count. */
-VECTOR_INLINE vi v_larger_magnitudes(tws_dtype type, vf x, vi most, int n) {
-  const vi lane = V_LANE_NUMBERS, stored = (vi)(type == TWS_F32 ? x : v_widen(type, v_narrow(type, x)));
-  const vi bits = stored & 0x7fffffff & (lane < n), above = bits > most;
+/* Returns numbers as a type stores them. */
+VECTOR_INLINE vf v_stored(tws_dtype type, vf x) {
+  return type == TWS_F32 ? x : v_widen(type, v_narrow(type, x));
+}
+
+/* Returns the larger of `most` and the magnitudes of x, lane by lane. Magnitudes are bits, which compare as integers;
+ * NaN is larger than all other numbers. */
+VECTOR_INLINE vi v_larger_magnitude(vi most, vf x) {
+  const vi bits = (vi)x & 0x7fffffff, above = bits > most;
   return (bits & above) | (most & ~above);
 }
 VECTOR_INLINE int32_t v_largest_bits(vi most) {
