@@ -274,18 +274,24 @@ uint8_t *tws_layout_find_messages(const tws_plan *plan, tws_arena *scratch) {
   return message;
 }
 
-/* Sorts ranges by their beginnings; equal ones keep their order. Plans of many layers sort thousands of ranges for each
- * buffer, for which a comparison sort took a third of the time of planning. Therefore 64 ranges and more are sorted by
- * digits, from the lowest to the highest in which beginnings differ. `other`: room for as many ranges. */
-static void sort_by_beginning(range *ranges, range *other, size_t count) {
-  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, FEW = 64 };
-  for (size_t i = 1; i < count && count < FEW; i++) { /* an insertion sort */
+static void insert_in_order(range *ranges, size_t count) {
+  for (size_t i = 1; i < count; i++) {
     const range r = ranges[i];
     size_t at = i;
     for (; at > 0 && ranges[at - 1].begin > r.begin; at--) ranges[at] = ranges[at - 1];
     ranges[at] = r;
   }
-  if (count < FEW) return;
+}
+
+/* Sorts ranges by their beginnings; equal ones keep their order. Plans of many layers sort thousands of ranges for each
+ * buffer, for which a comparison sort took a third of the time of planning. Therefore 64 ranges and more are sorted by
+ * digits, from the lowest to the highest in which beginnings differ. `other`: room for as many ranges. */
+static void sort_by_beginning(range *ranges, range *other, size_t count) {
+  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, FEW = 64 };
+  if (count < FEW) {
+    insert_in_order(ranges, count);
+    return;
+  }
   uint64_t differ = 0;
   for (size_t i = 1; i < count; i++) differ |= ranges[i].begin ^ ranges[0].begin;
   range *from = ranges, *to = other;
