@@ -2,6 +2,7 @@
 #ifndef TWS_TESTS_NETWORK_WEIGHTS_H
 #define TWS_TESTS_NETWORK_WEIGHTS_H
 
+#include <ctype.h>
 #include "base/json.h"
 #include "base/output_file.h"
 #include "tests/hand_network.h"
@@ -14,6 +15,28 @@ static inline tws_network *network_of(const char *text) {
   HAND_OK(tws_network_from_json(json, 1, &network, &err));
   tws_json_destroy(json);
   return network;
+}
+
+/* Reads a text as a network file. Returns 1 if it is refused, which has to be with its place and a remedy; then `err`
+ * has the message. */
+static inline int is_refused(const char *text, size_t length) {
+  tws_json *json = NULL;
+  tws_network *network = NULL;
+  tws_code code = tws_json_parse(text, length, "network.json", &json, &err);
+  if (code == TWS_OK) code = tws_network_from_json(json, 1, &network, &err);
+  if (code != TWS_OK) {
+    ck_assert_msg(strncmp(err.message, "network.json:", 13) == 0 && isdigit((unsigned char)err.message[13]),
+                  "no place: %s", err.message);
+    ck_assert_msg(err.hint[0] != 0 || strstr(err.message, "must be"), "no remedy: %s", err.message);
+  }
+  tws_network_destroy(network);
+  tws_json_destroy(json);
+  return code != TWS_OK;
+}
+
+static inline void assert_refused(const char *text, const char *says) {
+  ck_assert_msg(is_refused(text, strlen(text)), "accepted: %s", text);
+  if (says) ck_assert_msg(strstr(err.message, says) != NULL, "\"%s\" instead of \"%s\"", err.message, says);
 }
 
 static inline char *text_of(const char *path) {
