@@ -110,7 +110,7 @@ START_TEST(split_weights_are_float32_weights) {
 }
 END_TEST
 
-/* Every float32 number comes back from its halves, but for those without a code, which become their neighbour; the
+/* Every float32 number comes back from its halves, except those without a code, which become their neighbour; the
  * upper half is the number rounded to bfloat16. Numbers are taken at random and around all borders of halves. */
 START_TEST(halves_are_the_number) {
   int64_t neighbours = 0;

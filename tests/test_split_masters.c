@@ -67,7 +67,7 @@ static char *bytes_of_file(const char *path, size_t *count) {
   return bytes;
 }
 
-/* Compares two files of checkpoints. Their bytes are equal but for a few float32 numbers: each result of an update that
+/* Compares two files of checkpoints. Their bytes are equal except for a few float32 numbers: each result of an update that
  * has no code (base/dtype.h), one in 131072, is nearer to 0 by one unit in the last place. The number may have crossed
  * 0 or become smaller since, by at most MOVED, so units are those of a number that is larger by MOVED. */
 static void same_files(const char *path, const char *other, int updates) {
