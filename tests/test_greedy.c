@@ -1,4 +1,4 @@
-/* ctest: engine */
+/* ctest: engine mpi */
 /* Greedy generation of families of decoders as the reference library does it: tests/golden/greedy.json has, for
  * families of decoders.json with weights of a wider formula, the 64 most probable tokens after each of three prompts of
  * different lengths, and the log probabilities of some. Texts are generated in one batch, by ranks as threads of this
