@@ -84,7 +84,9 @@ typedef struct tws_work {
   uint8_t place;            /* tws_place of plan/plan.h: the place of execution affects the cost */
   uint8_t tiers;            /* COPY: from tier x TWS_TIER_COUNT + to tier; else 0 */
   uint32_t segments;        /* collectives: number of segments coalesced into one call */
-  int64_t d[TWS_WORK_DIMS]; /* sizes; collectives: d[0] = bytes of the whole tensor that a ring reduces or gathers */
+  /* sizes; collectives: d[0] = bytes of the whole tensor that a ring reduces or gathers; all-gathers: d[7] = bytes of
+   * the rank's own part that are copied into the output, 0 if it lies there already */
+  int64_t d[TWS_WORK_DIMS];
   double f[TWS_WORK_PARAMETERS];
 } tws_work;
 

@@ -296,12 +296,27 @@ static tws_work collective_work(tws_collective collective, uint32_t group, tws_d
   return work;
 }
 
+/* Returns the bytes of this rank's own parts that an all-gather copies into its output: of the segments whose own part
+ * does not lie in the output already. */
+static uint64_t own_parts_bytes(const tws_builder *b, const tws_group *group, const tws_operand *operands, int count) {
+  uint64_t bytes = 0;
+  for (int i = 0; i + 1 < count; i += 2) {
+    const tws_operand *own = &operands[i], *whole = &operands[i + 1];
+    const uint64_t place = whole->offset + (uint64_t)group->index * own->count;
+    if (own->buffer == whole->buffer && own->offset == place) continue;
+    bytes += own->count * tws_dtype_bytes((tws_dtype)b->plan->buffers[own->buffer].dtype);
+  }
+  return bytes;
+}
+
 void tws_builder_collective(tws_builder *b, tws_stream stream, tws_collective collective, uint32_t group,
                             tws_dtype dtype, uint64_t whole_bytes, uint32_t segments, uint32_t root,
                             const tws_operand *operands, int count) {
   tws_work work = collective_work(collective, group, dtype, whole_bytes);
   if (b->failed != TWS_OK) return;
   work.segments = segments;
+  if (collective == TWS_COLLECTIVE_ALL_GATHER)
+    work.d[7] = (int64_t)own_parts_bytes(b, &b->plan->groups[group], operands, count);
   for (int i = 0; i < count; i++)
     if (b->plan->buffers[operands[i].buffer].dtype != dtype) work.flags = TWS_MIXED;
   emit_collective(b, stream, &work, root, operands, count);

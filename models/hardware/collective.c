@@ -269,12 +269,26 @@ static double casts_seconds(const tws_profile *profile, const tws_work *work, in
   return (1 + share) * bytes / (profile->bandwidth * profile->bandwidth_efficiency) + 2 * profile->launch_s;
 }
 
+/* Returns the seconds in which a rank of the host copies its own part into the output of an all-gather (d[7] of the
+ * work): it reads and writes each byte once. Calibration measures gathers whose own part lies in the output. NCCL copies
+ * own parts while it sends them. */
+static double own_part_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
+  if (!profile || profile->backend != TWS_BACKEND_HOST) return 0;
+  if (work->code != TWS_COLLECTIVE_ALL_GATHER || ranks < 2) return 0;
+  return 2 * (double)work->d[7] / (profile->bandwidth * profile->bandwidth_efficiency);
+}
+
+/* Returns the seconds of a collective in which a rank handles data that it neither sends nor receives. */
+static double local_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
+  return casts_seconds(profile, work, ranks) + own_part_seconds(profile, work, ranks);
+}
+
 double tws_exchange_seconds(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
                             int per_node) {
   const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
   return whole_seconds(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node,
                        share_on_the_way(work) * (double)work->d[0], (int)work->segments) +
-         casts_seconds(profile, work, ranks);
+         local_seconds(profile, work, ranks);
 }
 
 double tws_exchange_link_latency_s(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work,
@@ -326,7 +340,7 @@ double tws_exchange_latency_s(const tws_cluster *cluster, const tws_profile *pro
   const tws_traffic traffic = traffic_of(profile, work, ranks, per_node);
   return latency_s(cluster, profile, &traffic, (tws_collective)work->code, ranks, per_node,
                    share_on_the_way(work) * bytes, (int)work->segments) +
-         casts_seconds(profile, work, ranks);
+         local_seconds(profile, work, ranks);
 }
 
 double tws_exchange_ring_factor(const tws_cluster *cluster, const tws_profile *profile, const tws_work *work, int ranks,
