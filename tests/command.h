@@ -3,6 +3,7 @@
 #define TESTS_COMMAND_H
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,26 @@ static inline int command_scratch(void) {
   int fd = mkstemp(name);
   unlink(name);
   return fd;
+}
+
+/* Waits up to `limit_s` seconds for a child process to end, and returns 1 with its status in *status. A process that
+ * does not end is killed; its state and the signals that it ignores are then written to standard error, and 0 is
+ * returned: without the limit the suite would hang, and nothing would tell where. */
+static inline int command_ends(pid_t child, double limit_s, int *status) {
+  char path[64], line[256];
+  for (int i = 0; i < (int)(limit_s / 0.01); i++) {
+    if (waitpid(child, status, WNOHANG) == child) return 1;
+    usleep(10000);
+  }
+  snprintf(path, sizeof path, "/proc/%ld/status", (long)child);
+  FILE *file = fopen(path, "r");
+  fprintf(stderr, "process %ld has not ended in %g s:\n", (long)child, limit_s);
+  while (file && fgets(line, sizeof line, file))
+    if (strncmp(line, "State", 5) == 0 || strncmp(line, "Sig", 3) == 0) fputs(line, stderr);
+  if (file) fclose(file);
+  kill(child, SIGKILL);
+  waitpid(child, status, 0);
+  return 0;
 }
 
 /* Runs a program with argv as execv takes it, reading from `in` and writing to `out`, and closes both. Returns its exit

@@ -740,7 +740,7 @@ START_TEST(interrupted_runs_leave_whole_records) {
   }
   ck_assert(!ended);
   kill(child, SIGINT);
-  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(command_ends(child, 120, &status));
   ck_assert(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
   const int records = check_records(event_file(logs, 0));
   const int lines = count_lines(loss, "\r\n");

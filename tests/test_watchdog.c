@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/memory.h"
+#include "command.h"
 #include "real/watchdog.h"
 #include "suite.h"
 
@@ -74,7 +75,7 @@ static const situation cases[CASES] = {
 static void assert_end(int number, pid_t child, const shared *page) {
   const situation *s = &cases[number];
   int status = 0;
-  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(command_ends(child, 120, &status));
   ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == s->status, "case %d: status %x: %s", number, status,
                 page->message);
   ck_assert_str_eq(page->message, s->says);
