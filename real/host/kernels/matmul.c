@@ -221,73 +221,95 @@ static void panel_task(void *arg, int thread, int threads) {
   }
 }
 
-/* ---- products with few rows of A, as in decoding, whose time is that of reading B ---- */
+/* ---- products with few rows of A, as in decoding ---- */
 
-/* AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops
- * at the end of a page. Each row of B is read alone: several rows at a time reach two thirds of the bandwidth. */
-enum { AHEAD = 4096, LINE = 64 };
+/* AHEAD: bytes of B that are prefetched before they are read, as the hardware's prefetcher stops at the end of a page.
+ * With one or two rows of A the time is that of reading B, of which each row is read alone: several rows at a time
+ * reach two thirds of the bandwidth. With more rows the time is that of the instructions: two rows of B are read
+ * together, so that an element of A is loaded and widened once for both. */
+enum { AHEAD = 4096, LINE = 64, MOST_SUMS = 8 };
 
-/* Adds products of 2 LANES adjacent bfloat16 numbers, those those with even and those with odd index into different
- * sums: the upper and the lower halves of 32 bits become float32 without being moved to other lanes. */
-VECTOR_INLINE void add_bf16_pairs(const void *w, const void *x, vf *even, vf *odd) {
-  vu a, b;
-  memcpy(&a, w, sizeof a);
-  memcpy(&b, x, sizeof b);
-  *even += (vf)(a << 16) * (vf)(b << 16);
-  *odd += (vf)(a & 0xffff0000u) * (vf)(b & 0xffff0000u);
+/* The shape of one pass over rows of B: `columns` outputs of each of `tokens` rows of A, with `steps` independent sums
+ * each. All numbers are constants of the caller; AVX2 has registers for MOST_SUMS sums beside the operands. */
+typedef struct few_rows {
+  int tokens, columns, steps;
+} few_rows;
+
+/* Adds products of 2 LANES adjacent bfloat16 numbers: the lower and the upper halves of 32 bits become float32 without
+ * being moved to other lanes. */
+VECTOR_INLINE void add_bf16_pairs(const product *p, few_rows f, int64_t column, int64_t from, int step, vf *sum) {
+  vu a, b[2];
+  for (int j = 0; j < f.columns; ++j) memcpy(&b[j], at(TWS_BF16, p->b, (column + j) * p->ldb + from), sizeof a);
+  for (int t = 0; t < f.tokens; ++t) {
+    vf *to = sum + (t * f.columns) * f.steps + step;
+    memcpy(&a, at(TWS_BF16, p->a, t * p->lda + from), sizeof a);
+    for (int j = 0; j < f.columns; ++j) to[j * f.steps] += (vf)(b[j] << 16) * (vf)(a << 16);
+    for (int j = 0; j < f.columns; ++j)
+      to[j * f.steps] += (vf)(b[j] & 0xffff0000u) * (vf)(a & 0xffff0000u);
+  }
 }
 
-/* Computes output `column` of `tokens` rows of A with `steps` independent sums each; both numbers are constants of the
- * caller. */
-VECTOR_INLINE void dot_row(tws_dtype T, const product *p, int64_t column, int tokens, int steps) {
-  const int64_t bytes = LANES * (T == TWS_F32 ? 4 : 2), chunk = (int64_t)steps * LANES, whole = p->k / chunk * chunk;
-  const int64_t row = column * p->ldb;
-  const char *w = at(p->in, p->b, row);
-  vf sum[TWS_FEW_ROWS][8];
-  for (int t = 0; t < tokens; ++t)
-    for (int i = 0; i < steps; ++i) sum[t][i] = v_zero();
-  for (int64_t c = 0; c < whole && T == TWS_BF16; c += chunk)
-    for (int i = 0; i < steps; i += 2) {
-      const int64_t from = c + i * LANES;
-      if (i * bytes % LINE == 0) __builtin_prefetch(w + from / LANES * bytes + AHEAD, 0, 3);
-      for (int t = 0; t < tokens; ++t)
-        add_bf16_pairs(at(T, p->b, row + from), at(T, p->a, t * p->lda + from), &sum[t][i], &sum[t][i + 1]);
-    }
-  for (int64_t c = 0; c < whole && T != TWS_BF16; c += chunk)
-    for (int i = 0; i < steps; ++i) {
-      const int64_t from = c + i * LANES;
-      if (i * bytes % LINE == 0) __builtin_prefetch(w + from / LANES * bytes + AHEAD, 0, 3);
-      const vf b = v_get(T, p->b, row + from, LANES);
-      for (int t = 0; t < tokens; ++t) sum[t][i] += b * v_get(T, p->a, t * p->lda + from, LANES);
-    }
-  EACH_VECTOR(c, n, whole, p->k, {
-    const vf b = v_get(T, p->b, row + c, n);
-    for (int t = 0; t < tokens; ++t) sum[t][0] += b * v_get(T, p->a, t * p->lda + c, n);
-  });
-  for (int t = 0; t < tokens; ++t) {
-    for (int i = 1; i < steps; ++i) sum[t][0] += sum[t][i];
-    vf total = v_set(v_sum(sum[t][0]));
-    if (p->bias) total += v_get(T, p->bias, column, 1);
-    FOR_TYPE(p->out, C, v_put(C, p->c, row_of(p, t) + column, total, 1));
+VECTOR_INLINE void add_vectors(tws_dtype T, const product *p, few_rows f, int64_t column, int64_t from, int count,
+                               int step, vf *sum) {
+  vf b[2];
+  for (int j = 0; j < f.columns; ++j) b[j] = v_get(T, p->b, (column + j) * p->ldb + from, count);
+  for (int t = 0; t < f.tokens; ++t) {
+    const vf a = v_get(T, p->a, t * p->lda + from, count);
+    for (int j = 0; j < f.columns; ++j) sum[(t * f.columns + j) * f.steps + step] += b[j] * a;
   }
+}
+
+/* Computes outputs `column` and, of two columns, the next one. */
+VECTOR_INLINE void dot_rows(tws_dtype T, const product *p, few_rows f, int64_t column) {
+  const int64_t each = T == TWS_BF16 ? 2 * LANES : LANES, bytes = each * (T == TWS_F32 ? 4 : 2);
+  const int64_t chunk = (int64_t)f.steps * each, whole = p->k / chunk * chunk;
+  vf sum[MOST_SUMS];
+  for (int i = 0; i < f.tokens * f.columns * f.steps; ++i) sum[i] = v_zero();
+  for (int64_t c = 0; c < whole; c += chunk)
+    for (int i = 0; i < f.steps; ++i) {
+      const int64_t from = c + i * each;
+      for (int j = 0; j < f.columns && i * bytes % LINE == 0; ++j)
+        __builtin_prefetch((const char *)at(T, p->b, (column + j) * p->ldb + from) + AHEAD, 0, 3);
+      if (T == TWS_BF16)
+        add_bf16_pairs(p, f, column, from, i, sum);
+      else
+        add_vectors(T, p, f, column, from, LANES, i, sum);
+    }
+  EACH_VECTOR(c, n, whole, p->k, add_vectors(T, p, f, column, c, n, 0, sum));
+  for (int t = 0; t < f.tokens; ++t)
+    for (int j = 0; j < f.columns; ++j) {
+      const vf *of = sum + (t * f.columns + j) * f.steps;
+      vf all = of[0];
+      for (int i = 1; i < f.steps; ++i) all += of[i];
+      vf total = v_set(v_sum(all));
+      if (p->bias) total += v_get(T, p->bias, column + j, 1);
+      FOR_TYPE(p->out, C, v_put(C, p->c, row_of(p, t) + column + j, total, 1));
+    }
+}
+
+/* Computes the outputs of a range of columns, two at a time and the last of an odd number alone. */
+VECTOR_INLINE void dot_pairs(tws_dtype T, const product *p, int tokens, host_range r) {
+  int64_t j = r.begin;
+  for (; j + 1 < r.end; j += 2) dot_rows(T, p, (few_rows){tokens, 2, 1}, j);
+  if (j < r.end) dot_rows(T, p, (few_rows){tokens, 1, 2}, j);
 }
 
 static void few_rows_task(void *arg, int thread, int threads) {
   const product *p = arg;
   const host_range r = share(p->n, GRAIN, thread, threads);
   FOR_TYPE(
-      p->in, T, for (int64_t j = r.begin; j < r.end; ++j) switch (p->m) {
+      p->in, T, switch (p->m) {
         case 1:
-          dot_row(T, p, j, 1, 8);
+          for (int64_t j = r.begin; j < r.end; ++j) dot_rows(T, p, (few_rows){1, 1, 8}, j);
           break;
         case 2:
-          dot_row(T, p, j, 2, 8);
+          for (int64_t j = r.begin; j < r.end; ++j) dot_rows(T, p, (few_rows){2, 1, 4}, j);
           break;
         case 3:
-          dot_row(T, p, j, 3, 4);
+          dot_pairs(T, p, 3, r);
           break;
         default:
-          dot_row(T, p, j, TWS_FEW_ROWS, 4);
+          dot_pairs(T, p, TWS_FEW_ROWS, r);
       });
 }
 
