@@ -332,8 +332,8 @@ static tws_code translate(tws_onnx_import *x, tws_error *err) {
 
 /* ---- the model ---- */
 
-tws_code tws_onnx_read_bytes(const char *bytes, size_t size, const char *path, tws_onnx_model **model,
-                             const tws_json **json, tws_error *err) {
+static tws_code read_model(const char *bytes, size_t size, const char *path, int reads_beside, tws_onnx_model **model,
+                           const tws_json **json, tws_error *err) {
   tws_onnx_model *m = tws_calloc(1, sizeof *m);
   tws_onnx_graph *graph = NULL;
   *model = NULL;
@@ -346,7 +346,7 @@ tws_code tws_onnx_read_bytes(const char *bytes, size_t size, const char *path, t
   }
   m->x.root = m->json.root;
   m->x.folder = (tws_onnx_folder){.arena = m->x.arena, .path = name, .left = CONSTANTS};
-  tws_code code = tws_onnx_parse(bytes, size, name, m->x.arena, &graph, err);
+  tws_code code = tws_onnx_parse(bytes, size, name, reads_beside, m->x.arena, &graph, err);
   m->x.graph = graph;
   if (code == TWS_OK) code = translate(&m->x, err);
   if (code != TWS_OK) {
@@ -358,12 +358,17 @@ tws_code tws_onnx_read_bytes(const char *bytes, size_t size, const char *path, t
   return TWS_OK;
 }
 
+tws_code tws_onnx_read_bytes(const char *bytes, size_t size, const char *path, tws_onnx_model **model,
+                             const tws_json **json, tws_error *err) {
+  return read_model(bytes, size, path, 0, model, json, err);
+}
+
 tws_code tws_onnx_read(const char *path, tws_onnx_model **model, const tws_json **json, tws_error *err) {
   char *bytes;
   size_t size;
   *model = NULL;
   TWS_TRY(tws_read_file(path, FILE_BYTES, &bytes, &size, err));
-  const tws_code code = tws_onnx_read_bytes(bytes, size, path, model, json, err);
+  const tws_code code = read_model(bytes, size, path, 1, model, json, err);
   tws_free(bytes);
   return code;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/dtype.h"
 #include "base/json.h"
+#include "models/network/onnx_data.h"
 
 /* ---- the wire format (protobuf.dev/programming-guides/encoding) ---- */
 
@@ -118,6 +119,7 @@ static const char *text_of(const reader *r, span bytes) {
 typedef struct tensor_fields {
   span raw;
   int has_raw, external;
+  tws_onnx_place place; /* of external elements */
   int64_t counts[4]; /* elements of float_data, int32_data, int64_data, double_data */
 } tensor_fields;
 
@@ -189,6 +191,17 @@ static const struct {
                      {TWS_ONNX_BFLOAT16, 2, INT32S, 1, put_bf16}};
 enum { ELEMENT_TYPES = sizeof element_types / sizeof *element_types };
 
+/* Reads an entry of TensorProto.external_data: a key (field 1) and its value (field 2). */
+static tws_code read_place(reader *r, span message, tws_onnx_place *place, tws_error *err) {
+  const char *key = "", *value = "";
+  for (field f; next_field(r, &message, &f);) {
+    if (f.number == 1 && f.wire == BYTES && !(key = text_of(r, f.bytes))) return no_memory(r, err);
+    if (f.number == 2 && f.wire == BYTES && !(value = text_of(r, f.bytes))) return no_memory(r, err);
+  }
+  tws_onnx_place_set(place, key, value);
+  return TWS_OK;
+}
+
 static tws_code scan_tensor(reader *r, span message, tws_onnx_tensor *t, tensor_fields *found, tws_error *err) {
   int negative = 0;
   *t = (tws_onnx_tensor){.name = "", .count = 1};
@@ -211,8 +224,10 @@ static tws_code scan_tensor(reader *r, span message, tws_onnx_tensor *t, tensor_
     } else if (f.number == 9 && f.wire == BYTES) {
       found->raw = f.bytes;
       found->has_raw = 1;
-    } else if ((f.number == 13 && f.wire == BYTES) || (f.number == 14 && f.wire == VARINT && f.value == 1)) {
-      found->external = 1;
+    } else if (f.number == 13 && f.wire == BYTES) {
+      TWS_TRY(read_place(r, f.bytes, &found->place, err));
+    } else if (f.number == 14 && f.wire == VARINT) {
+      found->external = f.value == 1;
     } else if (kind >= 0) {
       found->counts[kind] += each_number(r, &f,
                                          kind == FLOATS    ? FIXED32
@@ -235,7 +250,7 @@ static tws_code scan_tensor(reader *r, span message, tws_onnx_tensor *t, tensor_
 static tws_code check_tensor(const reader *r, const tws_onnx_tensor *t, const tensor_fields *found, int row,
                              tws_error *err) {
   const char *path = r->graph->path;
-  if (found->external)
+  if (found->external && !r->graph->reads_beside)
     return tws_fail(
         err, TWS_UNSUPPORTED,
         "write one file: torch.onnx.export(..., external_data=False), or onnx.save(onnx.load(\"model.onnx\"), "
@@ -246,6 +261,7 @@ static tws_code check_tensor(const reader *r, const tws_onnx_tensor *t, const te
                     "%s: tensor %.200s has elements of type %d of onnx.proto, and float32, float16, bfloat16, float64, "
                     "int32, int64 and bool are read",
                     path, t->name, t->type);
+  if (found->external) return TWS_OK;
   const int64_t have = found->has_raw ? (int64_t)(found->raw.end - found->raw.at) / element_types[row].bytes
                                       : found->counts[element_types[row].field];
   const int whole = !found->has_raw || (found->raw.end - found->raw.at) % element_types[row].bytes == 0;
@@ -255,22 +271,33 @@ static tws_code check_tensor(const reader *r, const tws_onnx_tensor *t, const te
                   (long long)t->count, (long long)have);
 }
 
+static void convert_raw(span raw, int row, int64_t count, void *to) {
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t value = 0;
+    take_fixed(&raw, element_types[row].bytes, &value);
+    element_types[row].put(to, i, value);
+  }
+}
+
 static tws_code read_tensor(reader *r, span message, tws_onnx_tensor *t, tws_error *err) {
   tensor_fields found;
+  uint8_t *beside = NULL;
   int row = 0;
   TWS_TRY(scan_tensor(r, message, t, &found, err));
   while (row < ELEMENT_TYPES && element_types[row].type != t->type) row++;
   TWS_TRY(check_tensor(r, t, &found, row, err));
+  const uint64_t bytes = (uint64_t)t->count * (uint64_t)element_types[row].bytes;
+  if (found.external) TWS_TRY(tws_onnx_read_place(r->graph->path, t->name, &found.place, bytes, &beside, err));
   void *to = allocate(r, t->count, element_types[row].is_float ? sizeof(float) : sizeof(int64_t));
-  if (!to) return no_memory(r, err);
+  if (!to) {
+    tws_free(beside);
+    return no_memory(r, err);
+  }
   t->numbers = element_types[row].is_float ? to : NULL;
   t->integers = element_types[row].is_float ? NULL : to;
-  if (found.has_raw) {
-    for (int64_t i = 0; i < t->count; i++) {
-      uint64_t value = 0;
-      take_fixed(&found.raw, element_types[row].bytes, &value);
-      element_types[row].put(to, i, value);
-    }
+  if (beside || found.has_raw) {
+    convert_raw(beside ? (span){beside, beside + bytes} : found.raw, row, t->count, to);
+    tws_free(beside);
     return TWS_OK;
   }
   const int kind = element_types[row].field, wire = kind == FLOATS ? FIXED32 : kind == DOUBLES ? FIXED64 : VARINT;
@@ -411,13 +438,13 @@ static tws_code read_graph(reader *r, span message, tws_error *err) {
   return check_form(r, err);
 }
 
-tws_code tws_onnx_parse(const char *bytes, size_t size, const char *path, tws_arena *arena, tws_onnx_graph **out,
-                        tws_error *err) {
+tws_code tws_onnx_parse(const char *bytes, size_t size, const char *path, int reads_beside, tws_arena *arena,
+                        tws_onnx_graph **out, tws_error *err) {
   reader r = {.graph = tws_arena_alloc(arena, 1, sizeof(tws_onnx_graph)), .begin = (const uint8_t *)bytes};
   span message = {r.begin, r.begin + size};
   int graphs = 0;
   if (!r.graph) return tws_fail(err, TWS_MEMORY, NULL, "%s: no memory for the file's graph", path);
-  *r.graph = (tws_onnx_graph){.path = path, .arena = arena};
+  *r.graph = (tws_onnx_graph){.path = path, .arena = arena, .reads_beside = reads_beside};
   for (field f; next_field(&r, &message, &f);) {
     if (f.number == 7 && f.wire == BYTES && graphs++ == 0) TWS_TRY(read_graph(&r, f.bytes, err));
     if (f.number != 8 || f.wire != BYTES) continue;

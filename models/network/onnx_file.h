@@ -63,17 +63,18 @@ typedef struct tws_onnx_graph {
   const char *path; /* for messages */
   tws_arena *arena;
   int64_t opset; /* version of the default domain's operators */
+  int reads_beside; /* 1: elements may be read from other files in the folder of `path` */
   tws_onnx_node *nodes;
   tws_onnx_tensor *tensors; /* initializers */
   tws_onnx_port *inputs, *outputs;
   int node_count, tensor_count, input_count, output_count;
 } tws_onnx_graph;
 
-/* Reads a file of `size` bytes. The graph and what it points to are in the arena, so the bytes may be freed. Fails with
- * TWS_INVALID for bytes that are no ONNX file, and with TWS_UNSUPPORTED for data in other files and for types of
- * elements that are not read. */
-tws_code tws_onnx_parse(const char *bytes, size_t size, const char *path, tws_arena *arena, tws_onnx_graph **out,
-                        tws_error *err);
+/* Reads a file of `size` bytes. reads_beside: 1 if elements of tensors may be in other files of the folder of `path`;
+ * 0: they are refused. The graph and what it points to are in the arena, so the bytes may be freed. Fails with
+ * TWS_INVALID for bytes that are no ONNX file, and with TWS_UNSUPPORTED for types of elements that are not read. */
+tws_code tws_onnx_parse(const char *bytes, size_t size, const char *path, int reads_beside, tws_arena *arena,
+                        tws_onnx_graph **out, tws_error *err);
 
 /* Return an attribute, or `fallback`; NULL if the node does not have it. */
 const tws_onnx_attribute *tws_onnx_attribute_of(const tws_onnx_node *node, const char *name);
