@@ -270,8 +270,8 @@ static double casts_seconds(const tws_profile *profile, const tws_work *work, in
 }
 
 /* Returns the seconds in which a rank of the host copies its own part into the output of an all-gather (d[7] of the
- * work): it reads and writes each byte once. Calibration measures gathers whose own part lies in the output. NCCL copies
- * own parts while it sends them. */
+ * work): it reads and writes each byte once. Calibration measures gathers whose own part lies in the output. NCCL
+ * copies own parts while it sends them. */
 static double own_part_seconds(const tws_profile *profile, const tws_work *work, int ranks) {
   if (!profile || profile->backend != TWS_BACKEND_HOST) return 0;
   if (work->code != TWS_COLLECTIVE_ALL_GATHER || ranks < 2) return 0;

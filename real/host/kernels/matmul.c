@@ -230,7 +230,7 @@ static void panel_task(void *arg, int thread, int threads) {
 enum { AHEAD = 4096, LINE = 64, MOST_SUMS = 8 };
 
 /* The shape of one pass over rows of B: `columns` outputs of each of `tokens` rows of A, with `steps` independent sums
- * each. All numbers are constants of the caller; AVX2 has registers for MOST_SUMS sums beside the operands. */
+ * each. All numbers are constants of the caller; AVX2 has registers for MOST_SUMS sums and the operands. */
 typedef struct few_rows {
   int tokens, columns, steps;
 } few_rows;
