@@ -633,6 +633,15 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_SIGMOID_GRAD:
       for (int64_t i = 0; i < w->d[0]; ++i) o[2][i] = o[0][i] / pow(2 * cosh(o[1][i] / 2), 2);
       break;
+    case TWS_KERNEL_SILU:
+      for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = o[0][i] / (1 + exp(-o[0][i]));
+      break;
+    case TWS_KERNEL_SILU_GRAD:
+      for (int64_t i = 0; i < w->d[0]; ++i) {
+        const double s = 1 / (1 + exp(-o[1][i]));
+        o[2][i] = o[0][i] * (s + o[1][i] * s * (1 - s));
+      }
+      break;
     case TWS_KERNEL_LEAKY_RELU:
       for (int64_t i = 0; i < w->d[0]; ++i) o[1][i] = (o[0][i] > 0 ? 1 : w->f[0]) * o[0][i];
       break;

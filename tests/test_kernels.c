@@ -267,6 +267,7 @@ static int view_forward(const tws_work *w, const tws_arguments *a, const values 
     case TWS_KERNEL_GELU_GRAD:
     case TWS_KERNEL_GELU_EXACT_GRAD:
     case TWS_KERNEL_SIGMOID_GRAD:
+    case TWS_KERNEL_SILU_GRAD:
     case TWS_KERNEL_LEAKY_RELU_GRAD:
     case TWS_KERNEL_CLAMP_GRAD:
     case TWS_KERNEL_SOFTCAP_GRAD:

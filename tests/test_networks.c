@@ -165,11 +165,9 @@ static int pick(uint64_t seed, uint64_t index, int low, int high) {
 /* Writes a network of convolutions, pooling, norms, activations that have a derivative everywhere, residual sums and
  * linear layers. */
 static void random_pictures(uint64_t seed, tws_text *out) {
-  static const char *const activations[] = {"gelu", "gelu_tanh", "sigmoid", "tanh"}, *const losses[] = {
-                                                                                         "cross_entropy",
-                                                                                         "binary_cross_entropy",
-                                                                                         "mean_squared_error",
-                                                                                         "cross_entropy"};
+  static const char *const activations[] = {"gelu", "gelu_tanh", "sigmoid", "silu", "tanh"},
+                           *const losses[] = {"cross_entropy", "binary_cross_entropy", "mean_squared_error",
+                                              "cross_entropy"};
   int side = pick(seed, 0, 5, 8), channels = pick(seed, 1, 1, 3), width = 0;
   tws_text_add(out,
                "{\"model_type\":\"network\",\"init_std\":0.5,\"input\":{\"pictures\":{\"side\":%d,\"channels\":%d}},"
@@ -188,7 +186,7 @@ static void random_pictures(uint64_t seed, tws_text *out) {
     width = out_width;
     side = (side + 2 * padding - window) / stride + 1;
     if (normed) tws_text_add(out, "{\"type\":\"batch_norm\"},");
-    tws_text_add(out, "{\"name\":\"a%d\",\"type\":\"%s\"},", i, activations[pick(seed, at + 6, 0, 3)]);
+    tws_text_add(out, "{\"name\":\"a%d\",\"type\":\"%s\"},", i, activations[pick(seed, at + 6, 0, 4)]);
     if (pick(seed, at + 7, 0, 1))
       tws_text_add(
           out,

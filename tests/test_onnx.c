@@ -233,6 +233,7 @@ START_TEST(functions_become_modules) {
       {TWS_MODULE_CLAMP, {"Clip c -> y min=0.5f max=2.5f"}},
       {TWS_MODULE_LEAKY_RELU, {"LeakyRelu c -> y alpha=0.3f"}},
       {TWS_MODULE_SIGMOID, {"Sigmoid c -> y"}},
+      {TWS_MODULE_SILU, {"Sigmoid c -> s", "Mul c,s -> y"}},
       {TWS_MODULE_SOFTCAP, {"Tanh c -> y"}},
       {TWS_MODULE_GELU_EXACT, {"Gelu c -> y"}},
       {TWS_MODULE_MULTIPLY, {"Mul c,half -> y"}},

@@ -485,6 +485,7 @@ static const tws_described_type types[] = {
     {"gelu_tanh", 1, KEYS(), build_activation, TWS_MODULE_GELU},
     {"squared_relu", 1, KEYS(), build_activation, TWS_MODULE_SQUARED_RELU},
     {"sigmoid", 1, KEYS(), build_activation, TWS_MODULE_SIGMOID},
+    {"silu", 1, KEYS(), build_activation, TWS_MODULE_SILU},
     {"tanh", 1, KEYS(), build_tanh, TWS_MODULE_SOFTCAP},
     {"leaky_relu", 1, KEYS("slope"), build_leaky_relu, TWS_MODULE_LEAKY_RELU},
     {"clamp", 1, KEYS("low", "high"), build_clamp, TWS_MODULE_CLAMP},

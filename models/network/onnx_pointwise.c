@@ -22,10 +22,15 @@ static double gelu_tanh(double x) {
 }
 
 /* Functions that are modules without keys. */
+static double silu(double x) {
+  return x * sigmoid(x);
+}
+
 static const struct {
   const char *type;
   double (*f)(double x);
-} functions[] = {{"relu", relu}, {"gelu", gelu}, {"gelu_tanh", gelu_tanh}, {"tanh", tanh}, {"sigmoid", sigmoid}};
+} functions[] = {{"relu", relu}, {"gelu", gelu},       {"gelu_tanh", gelu_tanh},
+                 {"tanh", tanh}, {"sigmoid", sigmoid}, {"silu", silu}};
 enum { FUNCTIONS = sizeof functions / sizeof *functions };
 
 /* The constants of exporters are rounded to float32. */
@@ -77,7 +82,7 @@ tws_code tws_onnx_settle(tws_onnx_import *x, int node, tws_onnx_value *value, tw
   if (factor < 0 || factor > 0) type = "scale";
   if (!type)
     return tws_onnx_refuse(x, value->producer, err,
-                           "networks have relu, leaky_relu, clamp, gelu, gelu_tanh, sigmoid, tanh and scale",
+                           "networks have relu, leaky_relu, clamp, gelu, gelu_tanh, sigmoid, silu, tanh and scale",
                            "the function that ends here is no activation of a network file");
   if (value->module < 0)
     return tws_onnx_refuse(x, node, err, "begin with a convolution, a linear layer or an embedding",
@@ -138,7 +143,7 @@ tws_code tws_onnx_activation(tws_onnx_import *x, int node, tws_error *err) {
   for (int i = 0; i < TWS_ONNX_SAMPLES; i++) out->at[i] = compute(n, low, high, at(&base, i));
   const int keyed = (clips && !computes(out, relu)) || strcmp(n->op, "LeakyRelu") == 0;
   if (base.kind == TWS_ONNX_FUNCTION || strcmp(n->op, "Erf") == 0 || strcmp(n->op, "Neg") == 0 ||
-      strcmp(n->op, "Sqrt") == 0)
+      strcmp(n->op, "Sqrt") == 0 || strcmp(n->op, "Sigmoid") == 0)
     return TWS_OK;
   if (!keyed || (clips && !(low > -INFINITY) && !(high < INFINITY))) return tws_onnx_settle(x, node, out, err);
   if (base.module < 0) return tws_onnx_settle(x, node, out, err); /* refused there */

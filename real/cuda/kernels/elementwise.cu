@@ -73,6 +73,18 @@ struct SigmoidGrad {  // (dy, x)
   }
 };
 
+struct Silu {
+  static constexpr bool two = false;
+  __device__ float operator()(float x, float) const { return x * sigmoid(x); }
+};
+struct SiluGrad {  // (dy, x)
+  static constexpr bool two = true;
+  __device__ float operator()(float dy, float x) const {
+    const float s = sigmoid(x);
+    return dy * (s + x * s * (1.0F - s));
+  }
+};
+
 struct LeakyRelu {
   static constexpr bool two = false;
   float slope;
@@ -371,6 +383,12 @@ tws_code tws_cuda_sigmoid(const tws_cuda_call *call, tws_error *err) {
 tws_code tws_cuda_sigmoid_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,
            return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SigmoidGrad(), err));
+}
+tws_code tws_cuda_silu(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), Silu(), err));
+}
+tws_code tws_cuda_silu_grad(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SiluGrad(), err));
 }
 tws_code tws_cuda_leaky_relu(const tws_cuda_call *call, tws_error *err) {
   const LeakyRelu f = {(float)call->work->f[0]};

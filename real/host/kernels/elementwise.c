@@ -222,6 +222,34 @@ HOST_KERNEL(sigmoid_grad) {
   return TWS_OK;
 }
 
+static void silu_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *x = call->operand[0];
+  void *y = call->operand[1];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, silu_of(v_get(T, x, i, n)), n)));
+}
+HOST_KERNEL(silu) {
+  (void)err;
+  run_parallel(call, 16.0 * (double)call->work->d[0], silu_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
+static void silu_grad_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  host_range r = share(call->work->d[0], 64, thread, threads);
+  const void *dy = call->operand[0], *x = call->operand[1];
+  void *dx = call->operand[2];
+  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
+             v_put(T, dx, i, v_get(T, dy, i, n) * silu_slope(v_get(T, x, i, n)), n);
+           }));
+}
+HOST_KERNEL(silu_grad) {
+  (void)err;
+  run_parallel(call, 24.0 * (double)call->work->d[0], silu_grad_task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
+
 static void leaky_relu_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
   host_range r = share(call->work->d[0], 64, thread, threads);
