@@ -351,6 +351,22 @@ int64_t tws_network_largest_layer(const tws_network *network) {
   return largest;
 }
 
+int tws_network_pictures(const tws_network *network) {
+  int count = 0;
+  for (uint32_t i = 0; i < network->input_count; i++) count += network->input[i].content == TWS_INPUT_NUMBERS;
+  return count;
+}
+
+tws_picture tws_network_picture(const tws_network *network, int index) {
+  int at = 0;
+  for (uint32_t i = 0; i < network->input_count; i++) {
+    const tws_network_input *in = &network->input[i];
+    if (in->content == TWS_INPUT_NUMBERS && at++ == index && index > 0)
+      return (tws_picture){.side = in->dim[1].size, .patch = 1, .channels = in->dim[3].size};
+  }
+  return network->picture;
+}
+
 uint32_t tws_network_losses(const tws_network *network) {
   uint32_t losses = 0;
   for (uint32_t m = 0; m < network->module_count; m++) losses += network->modules[m].type == TWS_MODULE_LOSS;
