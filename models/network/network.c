@@ -249,9 +249,9 @@ static tws_code load_onnx(const char *path, int64_t vocabulary_multiple, tws_net
 tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
   *out = NULL;
   tws_json *json = NULL;
-  const char *text = tws_network_builtin(spec);
+  const char *text = spec[0] == '{' ? spec : tws_network_builtin(spec);
   if (text != NULL) {
-    TWS_TRY(tws_json_parse(text, strlen(text), spec, &json, err));
+    TWS_TRY(tws_json_parse(text, strlen(text), text == spec ? "network" : spec, &json, err));
   } else {
     char path[4096];
     struct stat status;

@@ -263,7 +263,8 @@ typedef struct tws_network {
 } tws_network;
 
 /* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one), of
- * a network file, or of an ONNX file, whose weights are the parameters' initial values (tws_param.given).
+ * a network file, or of an ONNX file, whose weights are the parameters' initial values (tws_param.given); or the text
+ * of a JSON file, which begins with "{" and is named "network" in messages.
  * vocabulary_multiple: the vocabulary is padded to a multiple of it (0 or 1: no padding). Fails with TWS_INVALID for an
  * unknown architecture (the hint lists the known ones) and for missing or contradictory keys, with file, line and key.
  * The caller destroys *out. */
@@ -291,6 +292,10 @@ int64_t tws_network_active_params(const tws_network *network, int without_paddin
  * which the parts of fused projections and the two embedding tables are separate modules). */
 int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* such as "Linear" */
+const char *tws_module_name(const tws_module *module);  /* the same, but "LayerNorm" and "RMSNorm", and each loss's */
+/* Appends what a network file's network consists of: ", 2 Conv2d, 3 Linear, reads pictures of 32 x 32 x 3, 10 classes".
+ * Modules without parameters are left out, except attention. */
+void tws_network_summary(const tws_network *network, tws_text *out);
 /* Returns the index of the first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
 /* Returns the number of pictures in a record of a network's training data, and the size of one of them. */
