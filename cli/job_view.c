@@ -90,7 +90,8 @@ static void lacks_print(const tws_cli *cli, const tws_job *job) {
   tws_text_free(&text);
 }
 
-/* Appends the sizes of a model: of one of a Hugging Face file those of its transformer, of a network file its modules. */
+/* Appends the sizes of a model: of one of a Hugging Face file those of its transformer, of a network file its
+ * modules. */
 static void add_model_text(const tws_network *n, tws_text *line) {
   if (strcmp(n->architecture, "described") == 0) {
     tws_network_summary(n, line);

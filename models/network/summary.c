@@ -1,4 +1,4 @@
-/* What a network consists of, in a few words for reports. */
+/* The text with which reports describe a network of a network file. */
 #include <string.h>
 
 #include "models/network/network.h"
