@@ -13,6 +13,7 @@
 #include "cli/outputs.h"
 #include "models/network/network.h"
 #include "tokens/corpus.h"
+#include "tokens/samples.h"
 
 typedef struct options {
   int force;
@@ -22,7 +23,7 @@ typedef struct options {
   double eval_share;
   int megatron;
   const char *profile; /* name of the profile, for the conversion of a topology or of a log of nccl-tests */
-  int64_t nodes;
+  int64_t nodes, longest;
 } options;
 
 static tws_code check_output(const options *o, const char *from, const char *to, tws_error *err) {
@@ -50,6 +51,31 @@ static tws_code check_tokens(const options *o, const char *from, const char *to,
   if (!o->eval && o->eval_share > 0)
     return tws_fail(err, TWS_USAGE, "give --eval OUT.bin too", "convert tokens: --eval-share without --eval");
   return tws_outputs_check(outputs, 4, &inputs, o->force, err);
+}
+
+static tws_code convert_samples(tws_cli *cli, const options *o, const char *from, const char *to, tws_error *err) {
+  tws_samples_result r;
+  tws_samples_request request = {.from = from, .to = to, .longest = o->longest};
+  if (!o->tokenizer)
+    return tws_fail(err, TWS_USAGE, "give --tokenizer FILE; texts of bytes need no conversion",
+                    "convert samples: no tokenizer was given");
+  TWS_TRY(check_output(o, from, to, err));
+  TWS_TRY(tws_tokenizer_open(o->tokenizer, &request.tokenizer, err));
+  const tws_code code = tws_samples_convert(&request, &r, err);
+  tws_tokenizer_close(request.tokenizer);
+  TWS_TRY(code);
+  if (cli->json) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "schema", "twinspeed-samples-1");
+    cJSON_AddStringToObject(root, "file", to);
+    cJSON_AddNumberToObject(root, "samples", (double)r.samples);
+    cJSON_AddNumberToObject(root, "truncated", (double)r.cut);
+    cJSON_AddNumberToObject(root, "answers_lost", (double)r.lost);
+    return tws_out_json(root, err);
+  }
+  tws_say(cli, "%s: %lld samples, %lld truncated, which lose %lld answers", to, (long long)r.samples, (long long)r.cut,
+          (long long)r.lost);
+  return TWS_OK;
 }
 
 static cJSON *tokens_json(const options *o, const char *to, const tws_corpus_result *r) {
@@ -265,14 +291,18 @@ static tws_code convert_checkpoint(tws_cli *cli, const options *o, const char *f
 }
 
 static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
-  static const char *const kinds[] = {"tokens",   "config",     "model",   "checkpoint", "merge",
-                                      "topology", "nccl-tests", "profile", "cluster",    "list"};
+  static const char *const kinds[] = {"tokens",   "samples",    "config",  "model",   "checkpoint", "merge",
+                                      "topology", "nccl-tests", "profile", "cluster", "list"};
   const options *o = raw;
   const char *kind = argc > 0 ? argv[0] : "";
-  if (strcmp(kind, "tokens") == 0) {
+  const int samples = strcmp(kind, "samples") == 0;
+  if (samples || strcmp(kind, "tokens") == 0) {
     if (argc != 3)
-      return tws_fail(err, TWS_USAGE, "twinspeed convert tokens TEXT OUT.bin", "convert tokens: two files");
-    return convert_tokens(cli, o, argv[1], argv[2], err);
+      return tws_fail(err, TWS_USAGE,
+                      samples ? "twinspeed convert samples IN OUT.jsonl --tokenizer tokenizer.json"
+                              : "twinspeed convert tokens TEXT OUT.bin",
+                      "convert %s: two files", kind);
+    return samples ? convert_samples(cli, o, argv[1], argv[2], err) : convert_tokens(cli, o, argv[1], argv[2], err);
   }
   if (strcmp(kind, "config") == 0) {
     if (argc < 2) return tws_fail(err, TWS_USAGE, "twinspeed convert config IN [OUT]", "convert config: no file");
@@ -319,18 +349,20 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
   const char *close = tws_closest(kind, kinds, sizeof kinds / sizeof *kinds);
   char hint[128];
   snprintf(hint, sizeof hint,
-           close && *kind
-               ? "did you mean \"%s\"?"
-               : "twinspeed convert tokens|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster|list ...",
+           close && *kind ? "did you mean \"%s\"?"
+                          : "twinspeed convert "
+                            "tokens|samples|config|model|checkpoint|merge|topology|nccl-tests|profile|cluster|list ...",
            close);
   return tws_fail(
       err, TWS_USAGE, hint,
-      "convert: say what: tokens, config, model, checkpoint, merge, topology, nccl-tests, profile or cluster");
+      "convert: say what: tokens, samples, config, model, checkpoint, merge, topology, nccl-tests, profile or cluster");
 }
 
 static const tws_option table[] = {
     TWS_FLAG("force", 'f', options, force, "overwrite existing files"),
-    TWS_STRING("tokenizer", 0, "FILE", options, tokenizer, "tokens: a tokenizer.json (default: a byte is a token)"),
+    TWS_STRING("tokenizer", 0, "FILE", options, tokenizer,
+               "tokens: a tokenizer.json (default: a byte is a token); samples: the model's"),
+    TWS_INTEGER("seq", 0, "N", options, longest, 1, 1 << 20, "samples: truncate to this many tokens"),
     TWS_STRING("field", 0, "NAME", options, field,
                "tokens: member with the text in the lines of a .jsonl file (default: text)"),
     TWS_STRING("eval", 0, "OUT.bin", options, eval,
@@ -349,13 +381,15 @@ const tws_verb tws_verb_convert = {
     .name = "convert",
     .summary = "text to tokens, configuration to strict JSON, model to numbers, checkpoint to weights",
     .usage =
-        "tokens TEXT OUT.bin | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors |\n"
+        "tokens TEXT OUT.bin | samples IN OUT.jsonl | config IN [OUT] | model MODEL | checkpoint DIR OUT.safetensors "
+        "|\n"
         "                 merge BASE ADAPTER OUT.safetensors | topology IN OUT.json | nccl-tests LOG OUT.json |\n"
         "                 profile NAME OUT.json | cluster NAME[:NODES] OUT.json | list KIND",
     .examples =
         "  twinspeed convert tokens book.txt book.bin\n"
         "  twinspeed convert tokens pages.jsonl train.bin --tokenizer tokenizer.json --eval eval.bin --eval-share "
         "0.05\n"
+        "  twinspeed convert samples dev-v2.0.json dev.jsonl --tokenizer tokenizer.json --seq 384\n"
         "  twinspeed convert config ds_config.json strict.json\n"
         "  twinspeed convert model config.json --json\n"
         "  twinspeed convert checkpoint run model.safetensors\n"
@@ -369,6 +403,8 @@ const tws_verb tws_verb_convert = {
         "tokens: a text, or JSON lines (.jsonl) with a document each, after which the tokenizer's end-of-text token\n"
         "is written. Without --tokenizer every byte is a token (vocabulary 256). Writes llm.c's token files, or\n"
         "Megatron's.\n"
+        "samples: SQuAD's file, or lines of questions or of labelled texts, as lists of tokens for train and predict\n"
+        "(docs/encoders.md).\n"
         "config: removes comments and trailing commas; duplicate keys and other faults are errors with their\n"
         "position.\n"
         "checkpoint: the weights of any checkpoint of `train --save` in float32 with Hugging Face's names and\n"

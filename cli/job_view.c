@@ -1,6 +1,7 @@
 #include "cli/job_view.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/units.h"
 #include "job/features.h"
@@ -89,6 +90,21 @@ static void lacks_print(const tws_cli *cli, const tws_job *job) {
   tws_text_free(&text);
 }
 
+/* Appends the sizes of a model: of one of a Hugging Face file those of its transformer, of a network file its
+ * modules. */
+static void add_model_text(const tws_network *n, tws_text *line) {
+  if (strcmp(n->architecture, "described") == 0) {
+    tws_network_summary(n, line);
+  } else {
+    tws_text_add(line, ", %lld layers, hidden %lld, %lld heads", (long long)n->layers, (long long)n->hidden,
+                 (long long)n->heads);
+    if (n->kv_heads != n->heads) tws_text_add(line, " (%lld key/value)", (long long)n->kv_heads);
+    tws_text_add(line, ", vocabulary %lld", (long long)n->padded_vocabulary);
+    if (n->padded_vocabulary != n->vocabulary) tws_text_add(line, " (%lld padded)", (long long)n->vocabulary);
+  }
+  tws_text_add(line, "%s", n->tied ? ", tied embeddings" : "");
+}
+
 void tws_job_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
   const tws_cluster *c = &job->cluster;
@@ -103,12 +119,8 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                tws_format_count((double)params, count, sizeof count));
   if (tws_network_has_experts(n))
     tws_text_add(&line, ", %s active", tws_format_count((double)tws_network_active_params(n, 0), count, sizeof count));
-  tws_text_add(&line, "), %lld layers, hidden %lld, %lld heads", (long long)n->layers, (long long)n->hidden,
-               (long long)n->heads);
-  if (n->kv_heads != n->heads) tws_text_add(&line, " (%lld key/value)", (long long)n->kv_heads);
-  tws_text_add(&line, ", vocabulary %lld", (long long)n->padded_vocabulary);
-  if (n->padded_vocabulary != n->vocabulary) tws_text_add(&line, " (%lld padded)", (long long)n->vocabulary);
-  tws_text_add(&line, "%s", n->tied ? ", tied embeddings" : "");
+  tws_text_add(&line, ")");
+  add_model_text(n, &line);
   print_line_of(&line);
   double memory = job->backend == TWS_BACKEND_HOST ? c->host_memory_bytes
                   : c->device_memory_bytes > 0     ? c->device_memory_bytes

@@ -52,11 +52,11 @@ static void add_tags(predictions *p, const float *scores, int64_t classes, int64
   cJSON_AddItemToArray(p->list, item);
 }
 
-/* Adds the answer to a question as a text; `first` and `last` are tokens, which are bytes. */
+/* Adds the answer to a question as a text; `first` and `last` are tokens. */
 static tws_code add_answer(predictions *p, uint64_t index, int64_t first, int64_t last, tws_error *err) {
   const tws_question *q = &p->questions->items[index];
   tws_text answer = {0};
-  tws_question_answer(q, first - q->question_bytes, last - q->question_bytes, &answer);
+  tws_question_answer(q, first, last, &answer);
   if (answer.failed || !cJSON_AddStringToObject(p->list, q->id, answer.data ? answer.data : "")) {
     tws_text_free(&answer);
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the answers");
@@ -68,7 +68,8 @@ static tws_code add_answer(predictions *p, uint64_t index, int64_t first, int64_
 static tws_code add_span(predictions *p, uint64_t index, const float *scores, int64_t columns, int64_t tokens,
                          tws_error *err) {
   const tws_question *q = p->questions ? &p->questions->items[index] : NULL;
-  const int64_t from = q ? q->question_bytes : 0;
+  const int64_t from = q ? q->first : 0;
+  if (q) tokens = tws_question_end(q, tokens);
   tws_token_span span = {0};
   const int found = from < tokens && tws_best_span(scores, scores + columns, from, tokens, p->options->longest, &span);
   const double none = (double)scores[0] + (double)scores[columns]; /* the first token is "no answer" */
@@ -238,9 +239,11 @@ const tws_verb tws_verb_predict = {
         "The data have the form of training data, labels included. A line of the result is {\"label\": ...}, "
         "{\"labels\":\n"
         "[...]} or {\"span\": [first, last]}, in the order of the file. If the samples are questions with contexts, "
-        "whose\n"
-        "tokens are bytes, the result is one object of answers by \"id\" (by the line's number where there is none): "
-        "the\n"
+        "of\n"
+        "bytes or as `convert samples` writes them, the result is one object of answers by \"id\" (by the line's "
+        "number "
+        "where\n"
+        "there is none): the\n"
         "span of the context with the largest sum of the scores of its ends, or \"\" if the first token has a larger\n"
         "sum and some question of the file has no answer.\n",
     .options = table,

@@ -27,13 +27,6 @@ static const char *container_type(builder *b, const char *name, int depth) {
   return "Module";
 }
 
-static const char *leaf_type(const tws_module *module) {
-  if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
-  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SIGMOIDS) return "BCEWithLogitsLoss";
-  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SQUARES) return "MSELoss";
-  return tws_module_type_name(module->type);
-}
-
 /* Returns the index of the child `name` of `parent`, which it adds if there is none; -1: out of memory. The search
  * begins with the last child, since modules come in forward order. */
 static int child_named(builder *b, int parent, const char *name, size_t length, const char *path) {
@@ -68,7 +61,7 @@ static int add_module(builder *b, uint32_t index) {
   /* The attention kernel has the name of the block around it. The block's type says more than the kernel's own, so it
    * is kept. */
   tws_module_node *leaf = &b->tree->nodes[node];
-  if (strcmp(leaf->type, "Module") == 0) leaf->type = leaf_type(&b->network->modules[index]);
+  if (strcmp(leaf->type, "Module") == 0) leaf->type = tws_module_name(&b->network->modules[index]);
   return b->tree->of_module[index] = node;
 }
 

@@ -59,6 +59,89 @@ TWINSPEED_API const char *twinspeed_version(void); /* "0.1.0" */
 /* Returns the word for a status, such as "INVALID". */
 TWINSPEED_API const char *twinspeed_status_name(twinspeed_status status);
 
+/* ---- networks of one's own ---- */
+
+/* A network, module by module, with the types and keys of a network file (docs/networks.md): one means what the other
+ * does. NULL and 0 mean "not given". `keys` have the further keys of an object of the file, "KEY=VALUE, KEY=VALUE",
+ * where a value is a number, true or false, or a text without quotes: "out=6, side=5, bias=false".
+ *
+ *   static const twinspeed_picture picture = {.side = 32, .channels = 3};
+ *   static const twinspeed_module modules[] = {{.type = "convolution", .name = "conv1", .keys = "out=6, side=5"},
+ *                                              {.type = "relu"},
+ *                                              {.type = "flatten"},
+ *                                              {.type = "linear", .name = "fc", .keys = "out=10"}};
+ *   twinspeed_network network;
+ *   char *text;
+ *   twinspeed_network_init(&network);
+ *   network.pictures = &picture, network.picture_count = 1;
+ *   network.classes = 10;
+ *   network.modules = modules, network.module_count = 4;
+ *   if (twinspeed_network_text(&network, &text, &error) == TWINSPEED_OK) options.model = text;
+ */
+typedef struct twinspeed_module {
+  const char *type, *name;
+  const char *input[2]; /* names of the modules or inputs that it reads; none: the module before it */
+  const char *keys;
+  int repeat; /* > 0: the block of the following modules, this many times; it has a name, and no type */
+  const struct twinspeed_module *modules;
+  int module_count;
+} twinspeed_module;
+/* Pictures of a record: side x side pixels, with one byte for each of the channels. name: if there are several. */
+typedef struct twinspeed_picture {
+  const char *name;
+  int64_t side, channels;
+} twinspeed_picture;
+typedef struct twinspeed_label {
+  const char *name;
+  int64_t classes;
+} twinspeed_label;
+/* A loss: of the outputs of a module (of), or of networks that are run in succession on an input (run). Its keys are
+ * loss, label, target and weight. */
+typedef struct twinspeed_loss {
+  const char *name, *of;
+  const char *const *run;
+  int run_count;
+  const char *keys;
+} twinspeed_loss;
+/* One of several networks that are trained alternately. */
+typedef struct twinspeed_subnetwork {
+  const char *name;
+  const twinspeed_module *modules;
+  int module_count;
+} twinspeed_subnetwork;
+/* The losses of a turn, after which the optimizer updates the networks that it trains. */
+typedef struct twinspeed_turn {
+  const char *const *train;
+  int train_count;
+  const twinspeed_loss *losses;
+  int loss_count;
+} twinspeed_turn;
+typedef struct twinspeed_network {
+  size_t size; /* sizeof the structure, set by twinspeed_network_init() */
+  const twinspeed_picture *pictures;
+  int picture_count;
+  twinspeed_picture noise;       /* random numbers of the form of pictures */
+  int64_t vocabulary, positions; /* of tokens instead of pictures */
+  int64_t classes;               /* of pictures with one label */
+  const twinspeed_label *labels; /* of pictures with several labels */
+  int label_count;
+  const twinspeed_module *modules; /* of one network */
+  int module_count;
+  const twinspeed_loss *losses; /* several losses of one network */
+  int loss_count;
+  const twinspeed_subnetwork *networks; /* instead of modules and losses: networks that are trained alternately */
+  int network_count;
+  const twinspeed_turn *turns;
+  int turn_count;
+  const char *keys; /* name, loss, init_std, dtype */
+} twinspeed_network;
+TWINSPEED_API void twinspeed_network_init(twinspeed_network *network);
+/* Writes the network as the text of a network file, for twinspeed_options.model or a file; the caller frees *text with
+ * twinspeed_free(). Only the form is checked here: twinspeed_open() checks the network, and its messages have the line
+ * and column of the text ("network:12:7"). Fails with TWINSPEED_INVALID for keys of another form. */
+TWINSPEED_API twinspeed_status twinspeed_network_text(const twinspeed_network *network, char **text,
+                                                      twinspeed_error *error);
+
 /* ---- jobs: a model, a configuration, a cluster and a number of ranks ---- */
 
 /* Options of a job. The strings are only read by twinspeed_open(). NULL, 0 or -1 (stage, seed) mean "not given". Names
@@ -66,7 +149,8 @@ TWINSPEED_API const char *twinspeed_status_name(twinspeed_status status);
  * `size` says which version the caller was compiled for. */
 typedef struct twinspeed_options {
   size_t size;            /* sizeof the structure, set by twinspeed_options_init() */
-  const char *model;      /* a built-in name such as "gpt2", or the path of a Hugging Face config.json */
+  const char *model;      /* a built-in name such as "gpt2", the path of a Hugging Face config.json, of a network file
+                             or of an ONNX file, or the text of such a JSON file, which begins with "{" */
   const char *config;     /* path of a ds_config.json */
   const char *cluster;    /* "dgx-h100:4", a device's name, or the path of a cluster file; NULL: this machine */
   const char *profile;    /* profile of the devices: a name or a file; NULL: the cluster's */

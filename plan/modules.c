@@ -80,6 +80,12 @@ static tws_operand loss_slots(tws_lower *l, const tws_module *m, tws_work *work)
   return tws_update(l->b.plan->metrics, tws_loss_slot(l->network, m), 2);
 }
 
+/* Returns the factor of a loss of one row in the step's loss: that of its mean, times its weight among several
+ * losses. */
+static double loss_factor(const tws_lower *l, const tws_module *m) {
+  return tws_loss_weight(l, m) * (m->scale > 0 ? m->scale : 1);
+}
+
 /* Lowers a loss for which each rank has some columns of the logits: the statistics of each rank's columns that the
  * softmax needs are gathered first. */
 static void forward_split_loss(tws_lower *l, const tws_module *m) {
@@ -97,7 +103,7 @@ static void forward_split_loss(tws_lower *l, const tws_module *m) {
   tws_operand all = tws_exchange_gather(l, stats, "loss statistics of all ranks");
   work.code = TWS_KERNEL_VOCABULARY_LOSS;
   work.d[3] = l->sharding.position.ranks[TWS_AXIS_MODEL];
-  const double weight = tws_loss_weight(l, m);
+  const double weight = loss_factor(l, m);
   const tws_arguments arguments = {
       {weight * tws_gradient_weight(l), weight / l->sharding.position.ranks[TWS_AXIS_MODEL], (double)local->first_row}};
   tws_operand second[5] = {tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE), targets, all,
@@ -121,7 +127,7 @@ static void forward_loss(tws_lower *l, const tws_module *m) {
   work.d[1] = m->in_features > 0 ? m->in_features : tokens_of_one;
   work.d[2] = m->in_features > 0 ? m->out_features : tokens_of_one;
   /* each tensor-parallel rank adds the loss divided by their number to the metrics */
-  const double weight = tws_loss_weight(l, m);
+  const double weight = loss_factor(l, m);
   tws_operand operands[4];
   operands[0] = tws_value_reuse(l, m->in[0], m->out[0], TWS_READ_WRITE);
   operands[1] = tws_input_read(l, m->input[0]);

@@ -301,14 +301,33 @@ static tws_code fill_samples(filler *f, int64_t step, tws_error *err) {
 
 /* ---- pictures ---- */
 
-static tws_code put_picture(const tws_objective_source *s, uint64_t sample, float *patches, void *to, int64_t at,
-                            int32_t *class_of, tws_error *err) {
-  const tws_picture *p = &s->network->picture;
-  const int64_t numbers = p->side * p->side * p->channels;
-  TWS_TRY(tws_pictures_read(s->data, p, sample, patches, class_of, err));
-  tws_convert_elements(TWS_F32, patches, s->dtype, (char *)to + (size_t)(at * numbers) * tws_dtype_bytes(s->dtype),
-                       (uint64_t)numbers);
-  return TWS_OK;
+/* Writes the pictures and labels of the record that was read last as row `row` of the inputs that this rank has.
+ * patches: room for the largest picture. */
+static void put_record(const tws_objective_source *s, int64_t row, void *const *input, float *patches) {
+  int picture = 0;
+  for (uint32_t i = 0; i < s->network->input_count; i++) {
+    const tws_network_input *in = &s->network->input[i];
+    const int index = in->content == TWS_INPUT_NUMBERS ? picture++ : 0;
+    if (input[i] == NULL) continue;
+    if (in->content == TWS_INPUT_TARGETS) ((int32_t *)input[i])[row] = tws_pictures_label(s->data, in->value);
+    if (in->content != TWS_INPUT_NUMBERS) continue;
+    const tws_picture p = tws_network_picture(s->network, index);
+    const uint64_t numbers = (uint64_t)(p.side * p.side * p.channels);
+    tws_pictures_patches(s->data, s->network, index, patches);
+    tws_convert_elements(TWS_F32, patches, s->dtype,
+                         (char *)input[i] + (size_t)row * numbers * tws_dtype_bytes(s->dtype), numbers);
+  }
+}
+
+/* Returns the elements of the network's largest picture. */
+static size_t largest_picture(const tws_network *network) {
+  size_t largest = 0;
+  for (int i = 0; i < tws_network_pictures(network); i++) {
+    const tws_picture p = tws_network_picture(network, i);
+    const size_t numbers = (size_t)(p.side * p.side * p.channels);
+    largest = numbers > largest ? numbers : largest;
+  }
+  return largest;
 }
 
 /* Sets which rows of a micro-batch are patches, and which are class tokens, for a network of pictures. */
@@ -356,18 +375,13 @@ static void fill_constants(const tws_objective_source *s, void *const *input) {
 static tws_code fill_pictures(const tws_objective_source *s, int64_t step, void *const *input, tws_error *err) {
   const tws_batch_shape *shape = s->shape;
   const tws_picture *p = &s->network->picture;
-  const uint32_t pictures = tws_network_input_of(s->network, TWS_INPUT_NUMBERS);
-  int32_t *classes = input_of(s, input, TWS_INPUT_TARGETS);
-  float *patches = tws_calloc((size_t)(p->side * p->side * p->channels), sizeof *patches);
+  float *patches = tws_calloc(largest_picture(s->network), sizeof *patches);
   tws_code code = patches ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   for (int64_t a = 0, row = 0; a < shape->accumulation; a++)
     for (int64_t i = 0; i < shape->micro_batch && code == TWS_OK; i++, row++) {
       const int64_t place = (a * shape->replicas + shape->replica) * shape->micro_batch + i;
-      int32_t class_of = 0;
-      void *to = input[pictures];
-      code = put_picture(s, tws_data_sample(s->data, shape->train_batch, step, place), patches, to ? to : patches,
-                         to ? row : 0, &class_of, err);
-      if (classes) classes[row] = class_of;
+      code = tws_pictures_read(s->data, s->network, tws_data_sample(s->data, shape->train_batch, step, place), err);
+      if (code == TWS_OK) put_record(s, row, input, patches);
       draw_noise(s, (uint64_t)(step * shape->train_batch + place), row, input);
     }
   fill_constants(s, input);

@@ -50,6 +50,10 @@ cc -std=c11 -Wall -Wextra -Werror -o "$prefix/planning" "$source/library/example
 "$prefix/planning" gpt2 dgx-a100 >"$prefix/planned"
 grep -q '^gpt2 on dgx-a100: .* GiB of a device' "$prefix/planned"
 
+cc -std=c11 -Wall -Wextra -Werror -o "$prefix/network" "$source/library/examples/network.c" \
+  $(pkg-config --cflags --libs twinspeed) "-Wl,-rpath,$prefix/$libdir"
+test "$("$prefix/network")" = "62006 parameters"
+
 # Training needs the engine's module, which is found next to the library.
 if [ -e "$build/twinspeed_real.so" ]; then
   cc -std=c11 -Wall -Wextra -Werror -o "$prefix/training" "$source/library/examples/training.c" \

@@ -62,6 +62,23 @@ static inline void write_pictures(const char *path) {
   "{\"repeat\":2,\"name\":\"again\",\"modules\":[{\"type\":\"linear\",\"out\":64,\"tied\":\"first\"},"             \
   "{\"type\":\"tanh\"}]},{\"type\":\"linear\",\"out\":10}]}"
 
+/* Two pictures of each record, two labels, and three losses with weights, one of them on the way. */
+#define TWO_PICTURES                                                                                              \
+  "{\"model_type\":\"network\",\"input\":{\"pictures\":[{\"name\":\"left\",\"side\":32,\"channels\":3},"          \
+  "{\"name\":\"right\",\"side\":16,\"channels\":1}]},\"classes\":{\"fine\":10,\"coarse\":4},\"modules\":["        \
+  "{\"name\":\"l\",\"type\":\"convolution\",\"input\":\"left\",\"out\":6,\"side\":5,\"stride\":3},"               \
+  "{\"name\":\"lt\",\"type\":\"tanh\"},"                                                                          \
+  "{\"name\":\"r\",\"type\":\"convolution\",\"input\":\"right\",\"out\":6,\"side\":7},{\"name\":\"rt\",\"type\":" \
+  "\"tanh\"},"                                                                                                    \
+  "{\"type\":\"add\",\"input\":[\"lt\",\"rt\"]},{\"type\":\"average_pool\",\"side\":2},"                          \
+  "{\"name\":\"flat\",\"type\":\"flatten\"},{\"name\":\"coarse_scores\",\"type\":\"linear\",\"out\":4},"          \
+  "{\"name\":\"h\",\"type\":\"linear\",\"input\":\"flat\",\"out\":24},{\"name\":\"g\",\"type\":\"gelu\"},"        \
+  "{\"name\":\"early_scores\",\"type\":\"linear\",\"out\":10},{\"name\":\"h2\",\"type\":\"linear\",\"input\":"    \
+  "\"g\",\"out\":16},{\"type\":\"tanh\"},{\"name\":\"fine_scores\",\"type\":\"linear\",\"out\":10}],\"losses\":[" \
+  "{\"name\":\"coarse\",\"of\":\"coarse_scores\",\"label\":\"coarse\",\"weight\":0.3},"                           \
+  "{\"name\":\"early\",\"of\":\"early_scores\",\"label\":\"fine\",\"weight\":0.5,\"loss\":"                       \
+  "\"binary_cross_entropy\"},{\"name\":\"fine\",\"of\":\"fine_scores\",\"label\":\"fine\"}]}"
+
 /* The networks of PyTorch's DCGAN tutorial with small widths, for pictures of 32 x 32 pixels. `norm`: the norm's type. */
 #define DCGAN(norm)                                                                                                  \
   "{\"model_type\":\"network\",\"input\":{\"pictures\":{\"side\":32,\"channels\":3},\"noise\":{\"side\":1,"          \
@@ -77,7 +94,7 @@ static inline void write_pictures(const char *path) {
   "\"},{\"type\":\"leaky_relu\",\"slope\":0.2},{\"type\":\"convolution\",\"out\":1,\"side\":4,\"bias\":false}]}],"   \
   "\"turns\":[{\"train\":\"discriminator\",\"losses\":[{\"name\":\"real\",\"run\":[\"pictures\",\"discriminator\"]," \
   "\"target\":1},{\"name\":\"fake\",\"run\":[\"noise\",\"generator\",\"discriminator\"],\"target\":0}]},"            \
-  "{\"train\":\"generator\",\"losses\":[{\"name\":\"fooled\",\"run\":[\"noise\",\"generator\","                   \
+  "{\"train\":\"generator\",\"losses\":[{\"name\":\"fooled\",\"run\":[\"noise\",\"generator\","                      \
   "\"discriminator\"],\"target\":1}]}]}"
 #define WINDOW4 "\"side\":4,\"stride\":2,\"padding\":1,\"bias\":false"
 

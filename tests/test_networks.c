@@ -156,6 +156,34 @@ START_TEST(sizes_are_published) {
 }
 END_TEST
 
+/* The line on the model counts modules by type, and has no sizes of transformers. */
+START_TEST(reports_say_modules) {
+  static const char *const lines[][2] = {
+      {"../scenarios/networks/cifar10.json", "), 2 Conv2d, 3 Linear, reads pictures of 32 x 32 x 3, 10 classes\n"},
+      {"../scenarios/networks/cifar100.json",
+       "), 3 Conv2d, 3 BatchNorm2d, 3 Linear, reads pictures of 32 x 32 x 3, 20 and 100 classes, 3 losses\n"},
+      {"../scenarios/networks/dcgan.json",
+       "), 5 Conv2d, 7 BatchNorm2d, 5 ConvTranspose2d, reads pictures of 64 x 64 x 3 and noise of 1 x 1 x 100, 3 losses "
+       "in 2 turns\n"},
+      {"golden/onnx/bert.onnx",
+       "), 1 Embedding, 6 LayerNorm, 10 Linear, 2 Attention, vocabulary 40, 12 positions, tied embeddings\n"}};
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+    command_result r = twinspeed("estimate --quiet -m %s/%s --micro-batch 4", TWS_TEST_DIR, lines[i][0]);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    tws_text line = {0};
+    for (const char *at = strstr(r.out, "Model "); at && *at; at++) { /* lines that are continued begin with blanks */
+      if (*at == '\n' && at[1] != ' ') break;
+      if (*at == ' ' && (at[1] == ' ' || at[1] == '\n')) continue;
+      tws_text_add_bytes(&line, *at == '\n' ? "" : at, *at != '\n');
+    }
+    tws_text_add(&line, "\n");
+    ck_assert_msg(strstr(line.data, lines[i][1]) != NULL, "%s: %s", lines[i][0], line.data);
+    tws_text_free(&line);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* ---- random networks ---- */
 
 static int pick(uint64_t seed, uint64_t index, int low, int high) {
@@ -370,6 +398,7 @@ int main(void) {
   tcase_add_test(tests, losses_are_pytorchs);
   tcase_add_test(tests, expert_ranks_lose_the_same);
   tcase_add_test(tests, sizes_are_published);
+  tcase_add_test(tests, reports_say_modules);
   tcase_add_loop_test(tests, random_networks, 0, RANDOM_NETWORKS);
   tcase_add_test(tests, faults_are_told);
   tcase_add_test(tests, changed_files_are_read_or_refused);

@@ -118,6 +118,72 @@ START_TEST(outputs_are_pytorchs) {
 }
 END_TEST
 
+/* ---- PyTorch's parameters ---- */
+
+/* Parameters that do not have the name of PyTorch's tensor: tables of positions belong to the embedding, a layer that
+ * shares its weight has another name than the embedding, and of a transposed weight without bias files have no name. */
+static const struct {
+  const char *model, *here, *there;
+} renamed[] = {
+    {"bert", "decoder.positions", "positions.weight"},
+    {"bert", "decoder_2.bias", "decoder.bias"},
+    {"gpt", "wte.positions", "wpe"},
+    {"gpt", "node_linear_8.weight", "head.weight"},
+};
+
+static const char *name_there(const char *model, const char *name) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+    if (strcmp(renamed[i].model, model) == 0 && strcmp(renamed[i].here, name) == 0) return renamed[i].there;
+  return name;
+}
+
+/* Checks the shape of PyTorch's tensor of this name: rows, and as many elements in each as there are columns; of a
+ * convolution also the sides of its windows. Returns 0 if PyTorch has no such tensor, else its elements. */
+static int64_t shape_is(const cJSON *tensors, const char *name, const tws_module *m, int64_t rows, int64_t columns) {
+  const cJSON *shape = cJSON_GetObjectItemCaseSensitive(tensors, name), *dim;
+  int64_t all = 1;
+  if (!shape) return 0;
+  const int dims = cJSON_GetArraySize(shape);
+  cJSON_ArrayForEach(dim, shape) all *= (int64_t)dim->valuedouble;
+  int64_t first = 1; /* dimensions of 1 in front are the sample that a table is added to */
+  for (int d = 0; d < dims && first == 1 && dims > 1; d++) first = (int64_t)cJSON_GetArrayItem(shape, d)->valuedouble;
+  ck_assert_msg(all == rows * columns && (dims == 1 ? rows == 1 : first == rows),
+                "%s: %lld rows of %lld columns, and PyTorch's tensor has %d dimensions, %lld rows and %lld elements",
+                name, (long long)rows, (long long)columns, dims, (long long)first, (long long)all);
+  const int is_window = m->type == TWS_MODULE_CONVOLUTION || m->type == TWS_MODULE_TRANSPOSED_CONVOLUTION;
+  for (int d = 2; d < 4 && is_window && dims == 4; d++)
+    ck_assert_int_eq(cJSON_GetArrayItem(shape, d)->valueint, m->windows->side);
+  return all;
+}
+
+/* Every parameter has name and shape of a tensor of PyTorch's model, and together they are all of its parameters.
+ * Projections of attention are one weight here, and one or three of PyTorch's. */
+START_TEST(parameters_are_pytorchs) {
+  static const char *const parts[] = {"q", "k", "v"};
+  const cJSON *want = member(golden->root, models[_i]), *tensors = member(want, "tensors");
+  tws_network *network = NULL;
+  int64_t found = 0;
+  HAND_OK(tws_network_load(model_path(models[_i]), 1, &network, &err));
+  for (uint32_t p = 0; p < network->param_count; p++) {
+    const tws_param *param = &network->params[p];
+    const tws_module *m = &network->modules[param->module];
+    const char *name = name_there(models[_i], param->name), *joined = strstr(name, ".qkv.");
+    const int vector = param->rows == 1;
+    int64_t elements = shape_is(tensors, name, m, param->rows, param->columns);
+    for (int i = 0; i < 3 && joined && elements < tws_param_numel(param); i++) {
+      char part[200];
+      snprintf(part, sizeof part, "%.*s.%s.%s", (int)(joined - name), name, parts[i], joined + strlen(".qkv."));
+      elements +=
+          shape_is(tensors, part, m, vector ? 1 : param->rows / 3, vector ? param->columns / 3 : param->columns);
+    }
+    ck_assert_msg(elements == tws_param_numel(param), "%s: PyTorch's %s has no such parameter", name, models[_i]);
+    found += elements;
+  }
+  ck_assert_int_eq(found, (int64_t)number(want, "parameters"));
+  tws_network_destroy(network);
+}
+END_TEST
+
 /* ---- the program ---- */
 
 /* Writes sixteen pictures of 16 x 16 pixels and three channels, of class i mod 10. */
@@ -414,6 +480,7 @@ int main(void) {
   TCase *tests = tcase_create("onnx");
   tcase_add_unchecked_fixture(tests, open_golden, NULL);
   tcase_add_loop_test(tests, outputs_are_pytorchs, 0, MODELS);
+  tcase_add_loop_test(tests, parameters_are_pytorchs, 0, MODELS);
   tcase_add_test(tests, ranks_train_the_files_weights);
   tcase_add_test(tests, files_predict);
   tcase_add_test(tests, functions_become_modules);

@@ -192,10 +192,20 @@ static int continues(char byte) {
 }
 
 void tws_question_answer(const tws_question *question, int64_t first, int64_t last, tws_text *out) {
+  if (question->offsets && (first < 0 || last < first || last >= question->tokens)) return;
+  first = question->offsets ? question->offsets[2 * first] : first - question->first;
+  last = question->offsets ? question->offsets[2 * last + 1] - 1 : last - question->first;
   const int64_t length = (int64_t)strlen(question->context);
   if (first < 0 || last < first || first >= length) return;
   while (first > 0 && continues(question->context[first])) first--;
   if (last >= length) last = length - 1;
   while (last + 1 < length && continues(question->context[last + 1])) last++;
   tws_utf8_repair(question->context + first, (size_t)(last - first + 1), out);
+}
+
+int64_t tws_question_end(const tws_question *question, int64_t tokens) {
+  if (!question->offsets) return tokens;
+  int64_t end = tokens < question->tokens ? tokens : question->tokens;
+  while (end > 0 && question->offsets[2 * end - 1] <= question->offsets[2 * end - 2]) end--;
+  return end;
 }

@@ -27,10 +27,10 @@ tws_code tws_answer_score_of(const char *prediction, const char *const *gold, si
 
 /* The scores of a file, in percent. */
 typedef struct tws_squad_scores {
-  int version;           /* 2: some question of the file has no answer */
-  int64_t questions;     /* all questions */
-  int64_t answerable;    /* those with an answer */
-  int64_t not_predicted; /* number of questions without a prediction, which score 0 */
+  int version;                                       /* 2: some question of the file has no answer */
+  int64_t questions;                                 /* all questions */
+  int64_t answerable;                                /* those with an answer */
+  int64_t not_predicted;                             /* number of questions without a prediction, which score 0 */
   tws_answer_score all, with_answer, without_answer; /* means; 0 where there is no such question */
 } tws_squad_scores;
 
@@ -56,10 +56,13 @@ typedef struct tws_token_span {
 int tws_best_span(const float *first, const float *last, int64_t from, int64_t tokens, int64_t longest,
                   tws_token_span *best);
 
-/* A question of a file of lines, whose tokens are the bytes of the question and then those of the context. */
+/* A question of a file of lines. Its tokens are the bytes of the question and then those of the context or, with
+ * offsets, have the bytes [offsets[2 i], offsets[2 i + 1]) of the context. */
 typedef struct tws_question {
   char *id, *context;
-  int64_t question_bytes;
+  int64_t first;    /* index of the context's first token */
+  int64_t *offsets; /* NULL: tokens are bytes */
+  int64_t tokens;   /* number of tokens that have offsets */
 } tws_question;
 typedef struct tws_question_list {
   tws_question *items;
@@ -72,8 +75,10 @@ typedef struct tws_question_list {
  * */
 tws_code tws_questions_read(const char *path, tws_question_list *out, tws_error *err);
 void tws_questions_free(tws_question_list *list);
-/* Appends the bytes [first, last] of the context, extended to whole characters. */
+/* Appends the text of the tokens [first, last], which are of the context, extended to whole characters. */
 void tws_question_answer(const tws_question *question, int64_t first, int64_t last, tws_text *out);
+/* Returns the number of the question's first tokens, of a sample's `tokens`, up to the end of the context. */
+int64_t tws_question_end(const tws_question *question, int64_t tokens);
 
 /* The scores of classes. f1 and matthews (Matthews' correlation coefficient, 0 if a class is never there or never
  * predicted) are those of the class "1" and are set if all classes are "0" or "1" (two_classes). */

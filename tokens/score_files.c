@@ -240,21 +240,46 @@ tws_code tws_squad_score_files(const char *questions, const char *predictions, t
 
 /* ---- questions whose answers are to be predicted ---- */
 
+/* Reads the places of the tokens in the context, which `convert samples` writes. */
+static tws_code read_offsets(tws_question_list *list, const tws_json *json, const cJSON *offsets, tws_question *q,
+                             tws_error *err) {
+  const cJSON *pair;
+  const double bytes = (double)strlen(q->context);
+  q->offsets = tws_arena_alloc(list->arena, 2 * (size_t)cJSON_GetArraySize(offsets) + 2, sizeof *q->offsets);
+  if (!q->offsets) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
+  q->first = -1;
+  cJSON_ArrayForEach(pair, offsets) {
+    const cJSON *begin = cJSON_GetArrayItem(pair, 0), *end = cJSON_GetArrayItem(pair, 1);
+    if (!cJSON_IsNumber(begin) || !cJSON_IsNumber(end) || !(begin->valuedouble >= 0) || !(end->valuedouble <= bytes) ||
+        !(begin->valuedouble <= end->valuedouble))
+      return tws_json_fail(json, pair, err, "\"offsets\" are those that twinspeed convert samples writes",
+                           "a pair of \"offsets\" is no range of the context's bytes");
+    if (q->first < 0 && end->valuedouble > begin->valuedouble) q->first = q->tokens;
+    q->offsets[2 * q->tokens] = (int64_t)begin->valuedouble;
+    q->offsets[2 * q->tokens + 1] = (int64_t)end->valuedouble;
+    q->tokens++;
+  }
+  if (q->first < 0) q->first = q->tokens;
+  return TWS_OK;
+}
+
 static tws_code add_question(tws_question_list *list, const tws_json *json, tws_error *err) {
   const char *question = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "question")),
              *context = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "context")),
              *id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json->root, "id"));
+  const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(json->root, "offsets");
   char number[24];
-  if (!question || !context)
+  if (!context || (!question && !offsets))
     return tws_json_fail(json, json->root, err, "all lines of a file of questions have both",
                          "a line without the texts \"question\" and \"context\"");
   if (tws_reserve(&list->items, &list->capacity, list->count + 1, sizeof *list->items))
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
   snprintf(number, sizeof number, "%zu", list->count + 1);
-  const tws_question one = {.id = tws_arena_strdup(list->arena, id ? id : number),
-                            .context = tws_arena_strdup(list->arena, context),
-                            .question_bytes = (int64_t)strlen(question)};
+  tws_question one = {.id = tws_arena_strdup(list->arena, id ? id : number),
+                      .context = tws_arena_strdup(list->arena, context),
+                      .first = question ? (int64_t)strlen(question) : 0};
   if (!one.id || !one.context) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
+  if (offsets) TWS_TRY(read_offsets(list, json, offsets, &one, err));
   list->unanswerable |= cJSON_GetArraySize(gold_list(json->root)) == 0;
   list->items[list->count++] = one;
   return TWS_OK;

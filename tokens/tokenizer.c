@@ -12,8 +12,6 @@ typedef struct added_token {
   int special, normalized, single_word, strip_left, strip_right;
 } added_token;
 
-enum { MOST_AROUND = 16 };
-
 struct tws_tokenizer {
   tws_json *json; /* owns the strings of the vocabulary */
   tws_token_model model;
@@ -25,8 +23,7 @@ struct tws_tokenizer {
   const char **text;         /* [id] text of the token; NULL: none */
   unsigned char *special;
   int64_t vocabulary;
-  int32_t before[MOST_AROUND], behind[MOST_AROUND]; /* ids that the post-processor adds before and after a text */
-  int before_count, behind_count;
+  tws_token_frame frame;
   tws_text normalized;
 };
 
@@ -94,28 +91,42 @@ static tws_code normalize_added(tws_tokenizer *t, tws_error *err) {
   return TWS_OK;
 }
 
+/* Adds the ids of a special token of a template to one of the frame's lists. */
+static tws_code read_special(tws_tokenizer *t, const cJSON *known, const cJSON *one, int32_t *to, int *count,
+                             tws_error *err) {
+  const cJSON *id,
+      *name = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(one, "SpecialToken"), "id");
+  const cJSON *ids = cJSON_GetObjectItemCaseSensitive(
+      cJSON_IsString(name) ? cJSON_GetObjectItemCaseSensitive(known, name->valuestring) : NULL, "ids");
+  if (!cJSON_IsArray(ids)) return tws_json_fail(t->json, one, err, NULL, "a special token without \"ids\"");
+  cJSON_ArrayForEach(id, ids) {
+    int64_t number;
+    if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS ||
+        *count == TWS_MOST_AROUND)
+      return tws_json_fail(t->json, id, err, NULL, "expected at most %d tokens", TWS_MOST_AROUND);
+    to[(*count)++] = (int32_t)number;
+  }
+  return TWS_OK;
+}
+
+/* Reads the tokens before and after one text from the template "single", and those between two from "pair". */
 static tws_code read_template(tws_tokenizer *t, const cJSON *item, tws_error *err) {
-  const cJSON *list = cJSON_GetObjectItemCaseSensitive(item, "single"), *one, *id;
-  const cJSON *known = cJSON_GetObjectItemCaseSensitive(item, "special_tokens");
-  int behind = 0;
-  cJSON_ArrayForEach(one, list) {
-    const cJSON *token = cJSON_GetObjectItemCaseSensitive(one, "SpecialToken");
-    if (!token) {
-      behind = 1;
-      continue;
-    }
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(token, "id");
-    const cJSON *ids = cJSON_GetObjectItemCaseSensitive(
-        cJSON_IsString(name) ? cJSON_GetObjectItemCaseSensitive(known, name->valuestring) : NULL, "ids");
-    if (!cJSON_IsArray(ids)) return tws_json_fail(t->json, one, err, NULL, "a special token without \"ids\"");
-    cJSON_ArrayForEach(id, ids) {
-      int *count = behind ? &t->behind_count : &t->before_count;
-      int64_t number;
-      if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS ||
-          *count == MOST_AROUND)
-        return tws_json_fail(t->json, id, err, NULL, "expected at most %d tokens", MOST_AROUND);
-      (behind ? t->behind : t->before)[(*count)++] = (int32_t)number;
-    }
+  const cJSON *known = cJSON_GetObjectItemCaseSensitive(item, "special_tokens"), *one;
+  tws_token_frame *f = &t->frame;
+  int texts = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(item, "single")) {
+    if (!cJSON_GetObjectItemCaseSensitive(one, "SpecialToken"))
+      texts = 1;
+    else
+      TWS_TRY(
+          read_special(t, known, one, texts ? f->behind : f->before, texts ? &f->behind_count : &f->before_count, err));
+  }
+  texts = 0;
+  cJSON_ArrayForEach(one, cJSON_GetObjectItemCaseSensitive(item, "pair")) {
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(one, "Sequence"),
+                *type = cJSON_GetObjectItemCaseSensitive(text, "type_id");
+    if (text && texts++ == 1) f->second_type = cJSON_IsNumber(type) && type->valuedouble == 1.0;
+    if (!text && texts == 1) TWS_TRY(read_special(t, known, one, f->between, &f->between_count, err));
   }
   return TWS_OK;
 }
@@ -124,7 +135,8 @@ static tws_code read_around(tws_tokenizer *t, const cJSON *item, const char *key
                             tws_error *err) {
   const cJSON *pair = cJSON_GetObjectItemCaseSensitive(item, key), *id = pair && pair->child ? pair->child->next : NULL;
   int64_t number;
-  if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS || *count == MOST_AROUND)
+  if (!tws_json_integer(t->json, id, &number, NULL) || number < 0 || number >= TWS_MOST_TOKENS ||
+      *count == TWS_MOST_AROUND)
     return tws_json_fail(t->json, item, err, NULL, "\"%s\" must be [token, number]", key);
   to[(*count)++] = (int32_t)number;
   return TWS_OK;
@@ -142,8 +154,13 @@ static tws_code read_processor(tws_tokenizer *t, const cJSON *item, tws_error *e
     return TWS_OK;
   }
   if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
-    TWS_TRY(read_around(t, item, "cls", t->before, &t->before_count, err));
-    return read_around(t, item, "sep", t->behind, &t->behind_count, err);
+    tws_token_frame *f = &t->frame;
+    const int doubled = type[0] == 'R'; /* RoBERTa has two separators between texts, and one segment */
+    TWS_TRY(read_around(t, item, "cls", f->before, &f->before_count, err));
+    TWS_TRY(read_around(t, item, "sep", f->behind, &f->behind_count, err));
+    for (int i = 0; i <= doubled; i++) TWS_TRY(read_around(t, item, "sep", f->between, &f->between_count, err));
+    f->second_type = !doubled;
+    return TWS_OK;
   }
   return tws_json_fail(t->json, item, err, NULL, "a post-processor \"%.40s\" is not known", type);
 }
@@ -155,10 +172,10 @@ static tws_code list_tokens(tws_tokenizer *t, tws_error *err) {
     if (v->slots[i].text && v->slots[i].id >= t->vocabulary) t->vocabulary = v->slots[i].id + 1;
   for (size_t i = 0; i < t->added_count; i++)
     if (t->added[i].id >= t->vocabulary) t->vocabulary = t->added[i].id + 1;
-  for (int i = 0; i < t->before_count; i++)
-    if (t->before[i] >= t->vocabulary) t->vocabulary = t->before[i] + 1;
-  for (int i = 0; i < t->behind_count; i++)
-    if (t->behind[i] >= t->vocabulary) t->vocabulary = t->behind[i] + 1;
+  for (int i = 0; i < t->frame.before_count; i++)
+    if (t->frame.before[i] >= t->vocabulary) t->vocabulary = t->frame.before[i] + 1;
+  for (int i = 0; i < t->frame.behind_count; i++)
+    if (t->frame.behind[i] >= t->vocabulary) t->vocabulary = t->frame.behind[i] + 1;
   t->text = tws_calloc((size_t)t->vocabulary + 1, sizeof *t->text);
   t->special = tws_calloc((size_t)t->vocabulary + 1, 1);
   if (!t->text || !t->special) return tws_no_token_memory(err);
@@ -384,9 +401,9 @@ tws_code tws_tokenizer_encode(tws_tokenizer *t, const char *text, size_t length,
   const size_t bad = tws_utf8_check(text, length);
   if (bad != SIZE_MAX)
     return tws_fail(err, TWS_INVALID, "convert it to UTF-8, for example with iconv", "byte %zu is not UTF-8", bad);
-  for (int i = 0; special && i < t->before_count; i++) TWS_TRY(tws_token_add(list, t->before[i], err));
+  for (int i = 0; special && i < t->frame.before_count; i++) TWS_TRY(tws_token_add(list, t->frame.before[i], err));
   TWS_TRY(find_added(&e, text, length, 0, 1, encode_part, err));
-  for (int i = 0; special && i < t->behind_count; i++) TWS_TRY(tws_token_add(list, t->behind[i], err));
+  for (int i = 0; special && i < t->frame.behind_count; i++) TWS_TRY(tws_token_add(list, t->frame.behind[i], err));
   return TWS_OK;
 }
 
@@ -424,4 +441,8 @@ tws_code tws_tokenizer_decode(tws_tokenizer *t, const int32_t *id, size_t count,
   *text = out.data;
   *length = out.length;
   return TWS_OK;
+}
+
+const tws_token_frame *tws_tokenizer_frame(const tws_tokenizer *t) {
+  return &t->frame;
 }

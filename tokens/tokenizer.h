@@ -33,6 +33,15 @@ typedef struct tws_token_list {
 tws_code tws_token_add(tws_token_list *list, int64_t id, tws_error *err);
 void tws_token_free(tws_token_list *list);
 
+/* The tokens that the file's post-processor adds around one text, and between two; second_type: the segment of the
+ * second text and of the tokens after it. */
+enum { TWS_MOST_AROUND = 16 };
+typedef struct tws_token_frame {
+  int32_t before[TWS_MOST_AROUND], between[TWS_MOST_AROUND], behind[TWS_MOST_AROUND];
+  int before_count, between_count, behind_count, second_type;
+} tws_token_frame;
+const tws_token_frame *tws_tokenizer_frame(const tws_tokenizer *tokenizer);
+
 /* Appends the tokens of a text to the list. `special`: 1: also those that the file's post-processor adds around a text.
  * Fails with TWS_INVALID, naming the position, if the text is not UTF-8. Only one thread at a time may use a
  * tokenizer. */

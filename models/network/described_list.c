@@ -7,13 +7,19 @@
 
 const char tws_described_hint[] = "docs/networks.md says how a network is written down";
 
-/* Finds a name first among the modules of the same block, which have its prefix, and then among all earlier ones. */
+/* Finds a name first among the modules of the same block, which have its prefix, then among all earlier ones, and then
+ * among the network's inputs, of which "input" is the first. */
 static tws_code resolve(tws_described *d, const char *prefix, const cJSON *reference, int *out, tws_error *err) {
   const tws_json *json = d->b->json;
   if (!cJSON_IsString(reference))
     return tws_json_fail(json, reference, err, tws_described_hint, "an input is the name of an earlier module");
   *out = tws_described_named(d, prefix, reference->valuestring);
   if (*out >= 0 || strcmp(reference->valuestring, "input") == 0) return TWS_OK;
+  for (int i = 0; i < d->input_count; i++)
+    if (strcmp(d->inputs[i].name, reference->valuestring) == 0) {
+      *out = -1 - i;
+      return TWS_OK;
+    }
   return tws_json_fail(json, reference, err, "modules read what is computed before them: a network has no cycles",
                        "no earlier module has the name \"%.80s\"", reference->valuestring);
 }
@@ -53,6 +59,10 @@ static tws_code read_name(tws_described *d, tws_described_module *m, const char 
   if (name && (!*name || strlen(name) > 80 || strcmp(name, "input") == 0))
     return tws_json_fail(d->b->json, m->item, err, "another name", "\"%.40s\" is no name for a module", name);
   m->name = name ? tws_build_name(d->b, "%s%s", prefix, name) : tws_build_name(d->b, "%s%d", prefix, number);
+  for (int i = 0; i < d->input_count; i++)
+    if (strcmp(d->inputs[i].name, m->name) == 0)
+      return tws_json_fail(d->b->json, m->item, err, "another name", "an input of the network has the name %s",
+                           m->name);
   if (tws_described_named(d, "", m->name) < 0) return TWS_OK;
   return tws_json_fail(d->b->json, m->item, err, "every module has a name of its own", "two modules have the name %s",
                        m->name);
@@ -75,7 +85,10 @@ static tws_code add_module(tws_described *d, const cJSON *item, const char *pref
   TWS_TRY(read_name(d, m, prefix, number, err));
   TWS_TRY(read_inputs(d, m, prefix, err));
   for (int i = 0; i < m->type->inputs; i++)
-    if (m->in[i] >= 0) d->modules[m->in[i]].last_reader = d->count;
+    if (m->in[i] >= 0)
+      d->modules[m->in[i]].last_reader = d->count;
+    else
+      d->inputs[-1 - m->in[i]].is_read = 1;
   d->count++;
   return TWS_OK;
 }
@@ -132,6 +145,10 @@ tws_code tws_described_read_list(tws_described *d, const cJSON *list, const char
 }
 
 tws_code tws_described_check_read(const tws_described *d, tws_error *err) {
+  for (int i = 0; i < d->input_count; i++)
+    if (!d->inputs[i].is_read)
+      return tws_json_fail(d->b->json, d->inputs[i].item, err, "leave it out, or name it as a convolution's input",
+                           "no module reads the input %s", d->inputs[i].name);
   for (int i = 0; i + 1 < d->count; i++)
     if (d->modules[i].last_reader == i)
       return tws_json_fail(d->b->json, d->modules[i].item, err, "leave it out, or name it as another module's input",
@@ -185,25 +202,31 @@ tws_code tws_described_read_loss(const tws_json *json, const cJSON *object, tws_
   return tws_json_fail(json, given, err, hint, "no loss is \"%.60s\"", name);
 }
 
-tws_code tws_described_check_scores(const tws_described *d, tws_loss_kind loss, tws_error *err) {
+tws_code tws_described_check_scores(const tws_described *d, int of, int64_t classes, tws_loss_kind loss,
+                                    tws_error *err) {
   const tws_network *net = d->b->net;
   const tws_json *json = d->b->json;
-  const tws_described_module *last = &d->modules[d->count - 1];
-  const tws_value *scores = &net->values[last->value];
+  const tws_described_module *m = &d->modules[of];
+  const tws_value *scores = &net->values[m->value];
+  const char *which = of == d->count - 1 ? "the last module, " : "";
   if (d->of_pictures && scores->row_dims != 1)
-    return tws_json_fail(json, last->item, err, "add a module \"flatten\" or \"global_average_pool\"",
-                         "the last module, %s, has an output for each pixel, not for each picture", last->name);
-  if (scores->per_row == net->padded_vocabulary) return TWS_OK;
+    return tws_json_fail(json, m->item, err, "add a module \"flatten\" or \"global_average_pool\"",
+                         "%s%s, has an output for each pixel, not for each picture", which, m->name);
+  if (scores->per_row == (d->of_pictures ? classes : net->padded_vocabulary)) return TWS_OK;
   /* one output is compared with the number of the class */
-  if (scores->per_row == 1 && (loss == TWS_LOSS_SQUARES || (loss == TWS_LOSS_SIGMOIDS && net->vocabulary == 2)))
-    return TWS_OK;
-  return tws_json_fail(json, last->item, err, "the last module scores each of them",
-                       "the last module, %s, has %u outputs, and there are %lld %s", last->name, scores->per_row,
-                       (long long)net->vocabulary, d->of_pictures ? "classes" : "tokens");
+  if (scores->per_row == 1 && (loss == TWS_LOSS_SQUARES || (loss == TWS_LOSS_SIGMOIDS && classes == 2))) return TWS_OK;
+  return tws_json_fail(json, m->item, err, "the module of which a loss is scores each of them",
+                       "%s%s, has %u outputs, and there are %lld %s", which, m->name, scores->per_row,
+                       (long long)classes, d->of_pictures ? "classes" : "tokens");
+}
+
+tws_code tws_described_read_weight(const tws_json *json, const cJSON *loss, double *weight, tws_error *err) {
+  return tws_json_number(json, loss, "weight", 0, 1e-6, 1e6, 1, weight, err);
 }
 
 void tws_described_build_loss(tws_network_builder *b, const char *name, uint32_t scores, uint32_t targets,
-                              int64_t classes, tws_loss_kind kind) {
+                              int64_t classes, tws_loss_kind kind, double weight) {
   tws_build_loss_of(b, name, scores, targets, kind == TWS_LOSS_SOFTMAX ? classes : b->net->values[scores].per_row);
   tws_build_loss_kind(b, kind);
+  b->net->modules[b->net->module_count - 1].scale = weight;
 }

@@ -9,9 +9,14 @@
 
 /* ---- values and keys ---- */
 
-/* Returns the index of the graph's value that is input `i` of the described module; TWS_NONE: the input of pictures. */
+/* Returns the index of the graph's value that is input `i` of the described module; TWS_NONE: an input of pictures. */
 static uint32_t graph_in(const tws_described *d, const tws_described_module *m, int i) {
   return m->in[i] < 0 ? d->given : d->modules[m->in[i]].value;
+}
+
+/* Returns the index of the graph's input that the described module reads, or TWS_NONE. */
+static uint32_t graph_input(const tws_described *d, const tws_described_module *m) {
+  return m->in[0] < 0 ? d->inputs[-1 - m->in[0]].in_graph : TWS_NONE;
 }
 
 static const tws_value *value_in(const tws_described *d, const tws_described_module *m, int i) {
@@ -76,8 +81,10 @@ static tws_code check_window(const tws_described *d, const tws_described_module 
 static tws_code read_convolution(const tws_described *d, const tws_described_module *m, tws_convolution *c,
                                  int64_t extent[2], int64_t *in, tws_error *err) {
   *c = (tws_convolution){.groups = 1};
-  extent[0] = extent[1] = d->side, *in = d->channels;
-  if (m->in[0] >= 0 || !d->of_pictures) {
+  if (m->in[0] < 0 && d->of_pictures) {
+    const tws_described_input *input = &d->inputs[-1 - m->in[0]];
+    extent[0] = extent[1] = input->side, *in = input->channels;
+  } else {
     TWS_TRY(needs_pixels(d, m, err));
     const tws_value *x = value_in(d, m, 0);
     extent[0] = x->row[1].size, extent[1] = x->row[2].size, *in = x->per_row;
@@ -101,7 +108,7 @@ static tws_code build_convolution(tws_described *d, tws_described_module *m, tws
   TWS_TRY(check_window(d, m, extent[0], extent[1], c.side, c.padding, err));
   if (c.side * c.side > TWS_MAX_WIDTH / (in / c.groups)) return too_wide(d, m, err);
   TWS_TRY(deviation(d, m, c.side * c.side * in / c.groups, &c.std, err));
-  m->value = tws_build_convolution(d->b, m->layer, m->name, graph_in(d, m, 0), m->in[0] < 0 ? d->input : TWS_NONE, &c);
+  m->value = tws_build_convolution(d->b, m->layer, m->name, graph_in(d, m, 0), graph_input(d, m), &c);
   return TWS_OK;
 }
 
@@ -121,8 +128,7 @@ static tws_code build_transposed_convolution(tws_described *d, tws_described_mod
   TWS_TRY(check_window(d, m, extent[0], extent[1], c.side, c.padding, err));
   if (c.side * c.side > TWS_MAX_WIDTH / (c.out / c.groups)) return too_wide(d, m, err);
   TWS_TRY(deviation(d, m, c.side * c.side * c.out / c.groups, &c.std, err));
-  m->value = tws_build_transposed_convolution(d->b, m->layer, m->name, graph_in(d, m, 0),
-                                              m->in[0] < 0 ? d->input : TWS_NONE, &c, more);
+  m->value = tws_build_transposed_convolution(d->b, m->layer, m->name, graph_in(d, m, 0), graph_input(d, m), &c, more);
   return TWS_OK;
 }
 

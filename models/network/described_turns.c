@@ -48,6 +48,7 @@ typedef struct loss {
   int pass[NETWORKS];
   int target; /* the constant with which scores are compared; -1: the class of the picture */
   tws_loss_kind kind;
+  double weight;
 } loss;
 
 typedef struct turns {
@@ -88,7 +89,12 @@ static tws_code read_network(turns *t, const cJSON *item, tws_error *err) {
       strcmp(n->name, input_names[NOISE]) == 0)
     return tws_json_fail(json, item, err, "every network has a name of its own, and pictures and noise are inputs",
                          "\"%s\" names something else already", n->name);
-  n->described = (tws_described){.b = t->b, .of_pictures = 1, .input = TWS_NONE, .given = TWS_NONE, .std = t->std};
+  n->described = (tws_described){.b = t->b,
+                                 .of_pictures = 1,
+                                 .inputs = {{.name = "input", .item = item, .in_graph = TWS_NONE}},
+                                 .input_count = 1,
+                                 .given = TWS_NONE,
+                                 .std = t->std};
   const char *prefix = tws_build_name(t->b, "%s.", n->name);
   TWS_TRY(tws_described_read_list(&n->described, cJSON_GetObjectItemCaseSensitive(item, "modules"), prefix, &n->layers,
                                   err));
@@ -175,7 +181,7 @@ static tws_code read_run(turns *t, loss *l, tws_error *err) {
 }
 
 static tws_code read_loss(turns *t, const cJSON *item, tws_error *err) {
-  static const char *const known[] = {"name", "run", "loss", "target", NULL};
+  static const char *const known[] = {"name", "run", "loss", "target", "weight", NULL};
   const tws_json *json = t->b->json;
   loss *l = &t->losses[t->loss_count];
   *l = (loss){.item = item, .turn = t->count, .target = -1};
@@ -202,6 +208,7 @@ static tws_code read_loss(turns *t, const cJSON *item, tws_error *err) {
   if (!target && t->b->net->vocabulary == 0)
     return tws_json_fail(json, item, err, "give the loss a \"target\" of 0 or 1, or the file \"classes\"",
                          "the loss %s is compared with the class of a picture, and there are no \"classes\"", l->name);
+  TWS_TRY(tws_described_read_weight(json, item, &l->weight, err));
   TWS_TRY(read_run(t, l, err));
   t->loss_count++;
   return TWS_OK;
@@ -317,10 +324,11 @@ static void find_backward_turns(turns *t) {
 static tws_code choose_input(turns *t, const pass *p, const loss *l, tws_error *err) {
   network *n = &t->networks[p->network];
   tws_described *d = &n->described;
+  tws_described_input *input = &d->inputs[0];
   tws_network *net = t->b->net;
   int64_t side, channels;
   if (p->from < 0) {
-    d->input = t->input[-1 - p->from], d->given = TWS_NONE;
+    input->in_graph = t->input[-1 - p->from], d->given = TWS_NONE;
     side = t->side[-1 - p->from], channels = t->channels[-1 - p->from];
   } else {
     const pass *from = &t->passes[p->from];
@@ -329,7 +337,7 @@ static tws_code choose_input(turns *t, const pass *p, const loss *l, tws_error *
       return tws_json_fail(t->b->json, l->item, err, "let the last module of that network give pixels",
                            "%s reads the output of %s, which has rows of pictures instead of pixels", n->name,
                            t->networks[from->network].name);
-    d->input = TWS_NONE, d->given = from->value;
+    input->in_graph = TWS_NONE, d->given = from->value;
     side = x->row[1].size, channels = x->per_row;
     if (from->backward != NEVER && from->backward != p->backward) {
       d->given = tws_build_detach(t->b, t->layers, tws_build_name(t->b, "%s.detach of %s", n->name, l->name), d->given);
@@ -337,12 +345,12 @@ static tws_code choose_input(turns *t, const pass *p, const loss *l, tws_error *
       t->b->net->modules[t->b->net->module_count - 1].backward_turn = (uint8_t)p->turn;
     }
   }
-  if (n->passes > 0 && (d->side != side || d->channels != channels))
+  if (n->passes > 0 && (input->side != side || input->channels != channels))
     return tws_json_fail(t->b->json, l->item, err, "equal sides and channels of all pictures that one network reads",
                          "%s reads %lld x %lld pixels of %lld channels in the loss %s, and %lld x %lld of %lld before",
-                         n->name, (long long)side, (long long)side, (long long)channels, l->name, (long long)d->side,
-                         (long long)d->side, (long long)d->channels);
-  d->side = side, d->channels = channels;
+                         n->name, (long long)side, (long long)side, (long long)channels, l->name,
+                         (long long)input->side, (long long)input->side, (long long)input->channels);
+  input->side = side, input->channels = channels;
   return TWS_OK;
 }
 
@@ -403,14 +411,15 @@ static tws_code build_loss(turns *t, const loss *l, tws_error *err) {
     return tws_json_fail(t->b->json, l->item, err, "let its last module have one output",
                          "the loss %s compares %u outputs of %s with a number", l->name, scores->per_row,
                          t->networks[last->network].name);
-  if (l->target < 0) TWS_TRY(tws_described_check_scores(d, l->kind, err));
+  if (l->target < 0) TWS_TRY(tws_described_check_scores(d, d->count - 1, net->vocabulary, l->kind, err));
   if (l->target < 0 && t->targets == TWS_NONE)
     t->targets = tws_build_input(t->b, "targets", TWS_INPUT_TARGETS, samples, 1);
   const uint32_t targets = l->target >= 0 ? constant_of(t, l, scores) : t->targets;
   if (t->b->failed)
     return tws_json_fail(t->b->json, l->item, err, "losses whose scores have the same pixels, or one output each",
                          "the network has more than %d inputs", TWS_NETWORK_INPUTS);
-  tws_described_build_loss(t->b, tws_build_name(t->b, "%s", l->name), last->value, targets, net->vocabulary, l->kind);
+  tws_described_build_loss(t->b, tws_build_name(t->b, "%s", l->name), last->value, targets, net->vocabulary, l->kind,
+                           l->weight);
   net->modules[net->module_count - 1].forward_turn = net->modules[net->module_count - 1].backward_turn =
       (uint8_t)l->turn;
   return TWS_OK;

@@ -52,6 +52,13 @@ const char *tws_module_type_name(tws_module_type type) {
   return (unsigned)type < TWS_MODULE_TYPE_COUNT ? rows[type].name : "unknown module";
 }
 
+const char *tws_module_name(const tws_module *module) {
+  if (module->type == TWS_MODULE_NORM) return module->rms ? "RMSNorm" : "LayerNorm";
+  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SIGMOIDS) return "BCEWithLogitsLoss";
+  if (module->type == TWS_MODULE_LOSS && module->loss == TWS_LOSS_SQUARES) return "MSELoss";
+  return tws_module_type_name(module->type);
+}
+
 tws_module_memory tws_module_memory_of(tws_module_type type) {
   const tws_module_row *row = &rows[type];
   tws_module_memory memory = {.taken = -1};

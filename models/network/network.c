@@ -249,9 +249,9 @@ static tws_code load_onnx(const char *path, int64_t vocabulary_multiple, tws_net
 tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_network **out, tws_error *err) {
   *out = NULL;
   tws_json *json = NULL;
-  const char *text = tws_network_builtin(spec);
+  const char *text = spec[0] == '{' ? spec : tws_network_builtin(spec);
   if (text != NULL) {
-    TWS_TRY(tws_json_parse(text, strlen(text), spec, &json, err));
+    TWS_TRY(tws_json_parse(text, strlen(text), text == spec ? "network" : spec, &json, err));
   } else {
     char path[4096];
     struct stat status;
@@ -349,6 +349,22 @@ int64_t tws_network_largest_layer(const tws_network *network) {
     largest = own > largest ? own : largest;
   }
   return largest;
+}
+
+int tws_network_pictures(const tws_network *network) {
+  int count = 0;
+  for (uint32_t i = 0; i < network->input_count; i++) count += network->input[i].content == TWS_INPUT_NUMBERS;
+  return count;
+}
+
+tws_picture tws_network_picture(const tws_network *network, int index) {
+  int at = 0;
+  for (uint32_t i = 0; i < network->input_count; i++) {
+    const tws_network_input *in = &network->input[i];
+    if (in->content == TWS_INPUT_NUMBERS && at++ == index && index > 0)
+      return (tws_picture){.side = in->dim[1].size, .patch = 1, .channels = in->dim[3].size};
+  }
+  return network->picture;
 }
 
 uint32_t tws_network_losses(const tws_network *network) {

@@ -117,7 +117,7 @@ typedef struct tws_network_input {
   tws_input_content content;
   tws_dim dim[TWS_DIMS]; /* the dimensions of rows come first */
   uint8_t dims;
-  int32_t value; /* CONSTANT: the value of all elements */
+  int32_t value; /* CONSTANT: the value of all elements; TARGETS of pictures: the label's index in a record */
 } tws_network_input;
 enum { TWS_NETWORK_INPUTS = 8 };
 
@@ -197,22 +197,30 @@ typedef struct tws_module {
   double offset;                      /* NORM, HEADS_NORM: constant added to the weights */
   double slope;                       /* ATTENTION: factor of linear biases; 0: 1. LEAKY_RELU: of x < 0 */
   double low, high;                   /* CLAMP: the limits */
-  double scale, cap;                  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. Others: of x */
-  int64_t first_position;             /* EMBEDDING: row of the table of positions for the first token */
-  double momentum;                    /* BATCH_NORM: weight of a batch in the running statistics */
-  double dropout;                     /* ATTENTION, DROPOUT: probability of dropout */
-  double jitter;                      /* DROPOUT: multiply by random factors from 1 - jitter to 1 + jitter instead */
-  const tws_module_windows *windows;  /* CONVOLUTION, TRANSPOSED_CONVOLUTION, MAX_POOL, AVERAGE_POOL */
-  int32_t buckets, max_distance;      /* rows of the table of relative biases (0: none) or positions */
-  int32_t parts, kinds;               /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
-  double rope[TWS_ROPE_PARAMETERS];   /* parameters of ROPE */
-  int32_t rotary, dynamic_rope;       /* ROPE: rotated elements per head, 0: all; 1: dynamic theta */
+  /* ATTENTION: of scores; 0: 1 / sqrt(head_size), none. LOSS: its weight in the sum of losses; 0: 1. Others: of x */
+  double scale, cap;
+  int64_t first_position;              /* EMBEDDING: row of the table of positions for the first token */
+  double momentum;                     /* BATCH_NORM: weight of a batch in the running statistics */
+  double dropout;                      /* ATTENTION, DROPOUT: probability of dropout */
+  double jitter;                       /* DROPOUT: multiply by random factors from 1 - jitter to 1 + jitter instead */
+  const tws_module_windows *windows;   /* CONVOLUTION, TRANSPOSED_CONVOLUTION, MAX_POOL, AVERAGE_POOL */
+  int32_t buckets, max_distance;       /* rows of the table of relative biases (0: none) or positions */
+  int32_t parts, kinds;                /* parts of a row; DISENTANGLED: set of scores (models/operators.def) */
+  double rope[TWS_ROPE_PARAMETERS];    /* parameters of ROPE */
+  int32_t rotary, dynamic_rope;        /* ROPE: rotated elements per head, 0: all; 1: dynamic theta */
   uint8_t forward_turn, backward_turn; /* turns of a step in which its forward and its backward pass run */
   uint8_t held; /* 1: its parameters get no gradient from it; the gradient of its output still reaches its inputs */
 } tws_module;
 
 /* Sets the module's type, name and layer, without values, parameters, inputs and running statistics. */
 void tws_module_clear(tws_module *module, tws_module_type type, const char *name, int layer);
+
+/* The labels at the beginning of each record of a file of pictures, a byte each. */
+enum { TWS_RECORD_LABELS = 4 };
+typedef struct tws_record_labels {
+  int count;                          /* 0: one label, of `vocabulary` classes */
+  int64_t classes[TWS_RECORD_LABELS]; /* number of classes of each */
+} tws_record_labels;
 
 /* The size of square pictures: `side` of a picture and `patch` of a patch in pixels, and the number of channels. */
 typedef struct tws_picture {
@@ -221,8 +229,8 @@ typedef struct tws_picture {
 
 typedef struct tws_network {
   tws_arena *arena;
-  const char *name;                                    /* a built-in name such as "gpt2", or the path of its file */
-  const char *architecture;                            /* such as "gpt2", "llama" */
+  const char *name;         /* a built-in name such as "gpt2", or the path of its file */
+  const char *architecture; /* such as "gpt2", "llama" */
   /* class names of the file, such as "LlamaForCausalLM", "Llama", "DecoderLayer"; NULL: there is no file */
   const char *class_name, *class_prefix, *class_block;
   const char *notes; /* notes on keys of the file that have no effect, one per line; "": none */
@@ -233,12 +241,13 @@ typedef struct tws_network {
   tws_objective objective;
   int64_t mask_token;                   /* id of a masked token; PAIRS: of the first masked span */
   int64_t class_token, separator_token; /* SENTENCES: ids before the first text, and after each text */
-  int64_t pad_token;   /* PAIRS, CLASSES, TAGS, SPANS: id that fills a text up to its length */
-  int64_t start_token; /* PAIRS: id that the decoder reads before the target */
-  int64_t end_token;   /* PAIRS: id at the end of a source and of a target */
-  int64_t classes; /* CLASSES, TAGS: number of classes; SPANS: of scores per token; 0: the vocabulary */
-  int64_t predictions; /* MASKED: largest number of predicted tokens per sample; 0: no limit */
-  tws_picture picture;
+  int64_t pad_token;                    /* PAIRS, CLASSES, TAGS, SPANS: id that fills a text up to its length */
+  int64_t start_token;                  /* PAIRS: id that the decoder reads before the target */
+  int64_t end_token;                    /* PAIRS: id at the end of a source and of a target */
+  int64_t classes;          /* CLASSES, TAGS: number of classes; SPANS: of scores per token; 0: the vocabulary */
+  int64_t predictions;      /* MASKED: largest number of predicted tokens per sample; 0: no limit */
+  tws_picture picture;      /* PICTURES: the first of each record; the others are inputs of the content NUMBERS */
+  tws_record_labels labels; /* PICTURES */
   tws_module *modules;
   tws_value *values;
   tws_param *params;
@@ -254,7 +263,8 @@ typedef struct tws_network {
 } tws_network;
 
 /* Loads a network. `spec`: a built-in name, or the path of a Hugging Face config.json (or of a folder that has one), of
- * a network file, or of an ONNX file, whose weights are the parameters' initial values (tws_param.given).
+ * a network file, or of an ONNX file, whose weights are the parameters' initial values (tws_param.given); or the text
+ * of a JSON file, which begins with "{" and is named "network" in messages.
  * vocabulary_multiple: the vocabulary is padded to a multiple of it (0 or 1: no padding). Fails with TWS_INVALID for an
  * unknown architecture (the hint lists the known ones) and for missing or contradictory keys, with file, line and key.
  * The caller destroys *out. */
@@ -282,8 +292,15 @@ int64_t tws_network_active_params(const tws_network *network, int without_paddin
  * which the parts of fused projections and the two embedding tables are separate modules). */
 int64_t tws_network_largest_layer(const tws_network *network);
 const char *tws_module_type_name(tws_module_type type); /* such as "Linear" */
+const char *tws_module_name(const tws_module *module);  /* the same, but "LayerNorm" and "RMSNorm", and each loss's */
+/* Appends what a network file's network consists of: ", 2 Conv2d, 3 Linear, reads pictures of 32 x 32 x 3, 10 classes".
+ * Modules without parameters are left out, except attention. */
+void tws_network_summary(const tws_network *network, tws_text *out);
 /* Returns the index of the first input with this content, or TWS_NONE. */
 uint32_t tws_network_input_of(const tws_network *network, tws_input_content content);
+/* Returns the number of pictures in a record of a network's training data, and the size of one of them. */
+int tws_network_pictures(const tws_network *network);
+tws_picture tws_network_picture(const tws_network *network, int index);
 /* tws_network_losses() returns the number of losses. tws_loss_slot() returns the index of a loss's mean among the
  * metrics (TWS_METRIC_HEADS), if there are several losses; the share of ignored targets is at the next index.
  * tws_module_scores_words() returns 1 if the classes of loss module m are the vocabulary's tokens. */

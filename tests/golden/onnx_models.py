@@ -2,6 +2,7 @@
 the parameters, shapes and outputs of PyTorch. Run with PyTorch 2.15, onnx and onnxscript:
 
     python3 tests/golden/onnx_models.py [MODEL ...]
+    python3 tests/golden/onnx_models.py tensors   # writes the names and shapes alone again
     python3 tests/golden/onnx_models.py seeds     # writes tests/fuzz/corpus/onnx
 
 Weights and inputs are a function of the position alone (`numbers` below, which tests/test_onnx.c has for inputs), so
@@ -287,14 +288,41 @@ def seeds(folder):
             short_names(path)
 
 
+def tensors_of(model):
+    """Names and shapes of parameters; of one that has two names, both."""
+    return {name: list(p.shape) for name, p in model.named_parameters(remove_duplicate=False)}
+
+
+def source():
+    return (f"tests/golden/onnx_models.py with PyTorch {torch.__version__}: parameters with their names and shapes, and"
+            " outputs of its models in evaluation, and the files of torch.onnx.export; inputs by the formula of the script")
+
+
+def write(result):
+    with open(os.path.join(HERE, "onnx.json"), "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=None, separators=(",", ":"))
+        file.write("\n")
+
+
+def write_tensors():
+    with open(os.path.join(HERE, "onnx.json"), encoding="utf-8") as file:
+        result = json.load(file)
+    result["source"] = source()
+    for name, (make, _) in MODELS.items():
+        result[name]["tensors"] = tensors_of(make())
+    write(result)
+
+
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    result = {"source": f"tests/golden/onnx_models.py with PyTorch {torch.__version__}: parameters and outputs of its models"
-                        " in evaluation, and the files of torch.onnx.export; inputs by the formula of the script"}
+    result = {"source": source()}
     only = sys.argv[1:]
     if only == ["seeds"]:
         seeds(os.path.join(HERE, "..", "fuzz", "corpus", "onnx"))
+        return
+    if only == ["tensors"]:
+        write_tensors()
         return
     for stream, (name, (make, form)) in enumerate(MODELS.items()):
         if only and name not in only:
@@ -313,15 +341,14 @@ def main():
         # the optimizer would fold norms of batches into convolutions, which are fewer parameters than PyTorch's
         torch.onnx.export(model, (x,), path, dynamo=True, external_data=False, verbose=False, optimize=name not in WITH_NORMS)
         without_traces(path)
-        result[name] = {"parameters": sum(p.numel() for p in model.parameters()), "input": list(x.shape),
+        result[name] = {"parameters": sum(p.numel() for p in model.parameters()), "tensors": tensors_of(model),
+                        "input": list(x.shape),
                         "output": list(y.shape), "rows": rows if not isinstance(form, tuple) else 0,
                         "own_error": float((y.double() - exact).abs().max()),
                         "values": [float(v) for v in exact.flatten()]}
         print(name, result[name]["parameters"], os.path.getsize(path), float(exact.abs().max()), result[name]["own_error"])
     if not only:
-        with open(os.path.join(HERE, "onnx.json"), "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=None, separators=(",", ":"))
-            file.write("\n")
+        write(result)
 
 
 if __name__ == "__main__":
