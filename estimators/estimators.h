@@ -3,6 +3,7 @@
 #define TWS_ESTIMATORS_H
 
 #include "config/cluster.h"
+#include "models/hardware/caching_allocator.h"
 #include "models/hardware/profile.h"
 #include "plan/representatives.h"
 #include "plan/run_order.h"
@@ -14,6 +15,10 @@ typedef struct tws_ledger_tier {
   uint32_t peak_op;                      /* index of the operation at which live_bytes is reached */
   uint64_t category[TWS_CATEGORY_COUNT]; /* per category: bytes alive at peak_op */
   uint64_t gaps;                         /* arena_bytes - live_bytes: bytes lost by alignment and fragmentation */
+  /* if a caching allocator places the buffers (tws_ledger_replay()), otherwise 0: the most bytes that it holds and
+   * cannot return, the same where the device has no memory left whenever it asks for more, and the most bytes that it
+   * holds */
+  uint64_t held_bytes, needed_bytes, reserved_bytes;
 } tws_ledger_tier;
 typedef struct tws_ledger {
   tws_ledger_tier tier[TWS_TIER_COUNT];
@@ -21,6 +26,11 @@ typedef struct tws_ledger {
   uint64_t loss_bytes;
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
+/* Runs a plan's allocations through a caching allocator and writes held_bytes, needed_bytes and reserved_bytes of the
+ * device. State and buffers of the whole program are allocated first, every other buffer at its first operation in
+ * issue order, and freed after its last one. The program runs twice, since blocks that the first step leaves are those
+ * that the second one finds. */
+tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_ledger_tier *device, tws_error *err);
 /* Reads the ledger of programs that run one after another over one state. Each tier is that of the program with the
  * largest arena in this tier, since the engine allocates an arena of this size. */
 tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err);
@@ -173,7 +183,8 @@ typedef struct tws_stage_estimate {
   double parameters;
   uint64_t arena_bytes[TWS_TIER_COUNT];
   uint64_t live_bytes; /* bytes of live buffers on the device, as in tws_ledger_tier */
-  uint64_t loss_bytes; /* as in tws_ledger */
+  uint64_t held_bytes, needed_bytes, reserved_bytes; /* of a caching allocator on the device, as in tws_ledger_tier */
+  uint64_t loss_bytes;                               /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
 double tws_stage_bytes(const tws_stage_estimate *stage); /* returns the bytes of the arenas of all tiers together */

@@ -50,6 +50,9 @@ static void add_between(double steps, const tws_estimate *between, tws_estimate 
   if (!stages) return;
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
   stages->live_bytes = out->ledger.tier[TWS_TIER_DEVICE].live_bytes;
+  stages->held_bytes = out->ledger.tier[TWS_TIER_DEVICE].held_bytes;
+  stages->needed_bytes = out->ledger.tier[TWS_TIER_DEVICE].needed_bytes;
+  stages->reserved_bytes = out->ledger.tier[TWS_TIER_DEVICE].reserved_bytes;
   stages->path = out->path;
   stages->path.bottleneck = stages->path.text;
 }

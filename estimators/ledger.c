@@ -102,6 +102,64 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
   return TWS_OK;
 }
 
+/* ---- a caching allocator ---- */
+
+/* Allocates what exists before the first operation: the state, and the buffers of the whole program. */
+static tws_code allocate_lasting(const tws_plan *plan, tws_caching_allocator *allocator, tws_error *err) {
+  uint32_t unused;
+  for (uint32_t i = 0; plan->state && i < plan->state->count; i++)
+    if (plan->state->entries[i].tier == TWS_TIER_DEVICE && plan->state->entries[i].bytes > 0)
+      TWS_TRY(tws_caching_allocator_allocate(allocator, plan->state->entries[i].bytes, &unused, err));
+  for (uint32_t i = 0; i < plan->buffer_count; i++)
+    if (plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM && plan->buffers[i].tier == TWS_TIER_DEVICE)
+      TWS_TRY(tws_caching_allocator_allocate(allocator, plan->buffers[i].bytes, &unused, err));
+  return TWS_OK;
+}
+
+/* Allocates and frees the buffers of one run of the program. blocks: room for a number per buffer. */
+static tws_code run_allocations(const walker *w, tws_caching_allocator *allocator, uint32_t *blocks, tws_error *err) {
+  const tws_buffer *buffers = w->plan->buffers;
+  for (uint32_t op = 0; op < w->plan->op_count; op++) {
+    for (uint32_t i = w->starts[op]; i != TWS_NONE; i = w->next_start[i])
+      if (buffers[i].tier == TWS_TIER_DEVICE)
+        TWS_TRY(tws_caching_allocator_allocate(allocator, buffers[i].bytes, &blocks[i], err));
+    for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i])
+      if (buffers[i].tier == TWS_TIER_DEVICE) TWS_TRY(tws_caching_allocator_free(allocator, blocks[i], err));
+  }
+  return TWS_OK;
+}
+
+/* Replays the program on one allocator; writes what it holds at most. */
+static tws_code replay(const walker *w, tws_allocator_kind kind, int short_of_memory, uint32_t *blocks,
+                       tws_allocator_use *use, tws_error *err) {
+  enum { RUNS = 2 };
+  tws_caching_allocator *allocator = tws_caching_allocator_create(kind, short_of_memory);
+  tws_code code = allocator ? allocate_lasting(w->plan, allocator, err)
+                            : tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
+  for (int run = 0; run < RUNS && code == TWS_OK; run++) code = run_allocations(w, allocator, blocks, err);
+  if (code == TWS_OK) *use = tws_caching_allocator_use(allocator);
+  tws_caching_allocator_destroy(allocator);
+  return code;
+}
+
+tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_ledger_tier *device, tws_error *err) {
+  walker w;
+  tws_allocator_use full = {0}, enough = {0};
+  if (kind == TWS_ALLOCATOR_AHEAD) return TWS_OK;
+  TWS_TRY(walker_make(&w, plan, err));
+  uint32_t *blocks = tws_arena_alloc_unset(w.scratch, plan->buffer_count + 1u, sizeof *blocks);
+  tws_code code = blocks ? replay(&w, kind, 1, blocks, &full, err)
+                         : tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
+  if (code == TWS_OK) code = replay(&w, kind, 0, blocks, &enough, err);
+  if (code == TWS_OK) {
+    device->held_bytes = enough.most_held;
+    device->needed_bytes = full.most_held;
+    device->reserved_bytes = enough.most_reserved;
+  }
+  tws_arena_destroy(w.scratch);
+  return code;
+}
+
 tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err) {
   for (int i = 0; i < count; i++) {
     tws_ledger one;

@@ -51,6 +51,9 @@ double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate 
 
 /* Returns the peak of the job's fullest stage: stages has tws_job_stages(); reserved may be NULL. */
 double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, double *reserved);
+/* Returns the peak of the fullest stage on a device that has no memory left whenever the allocator asks for more, which
+ * decides whether the job fits. */
+double tws_software_needed(const tws_job *job, const tws_stage_estimate *stages);
 
 /* Return the bytes of the functions above for a job without estimates of its stages; layers and parameters count as
  * divided evenly: the first returns tws_software_bytes() of the stage that needs the most, the second
@@ -59,7 +62,8 @@ double tws_software_peak(const tws_job *job, const tws_stage_estimate *stages, d
 double tws_job_software_bytes(const tws_job *job);
 double tws_job_software_peak(const tws_job *job, double planned, double loss_bytes);
 /* Returns the bytes that a plan holds at its peak on a device: the arena's for this program's own engine, which places
- * buffers when the plan is built; under a caching allocator at most 4 % more than the bytes of live buffers. */
+ * buffers when the plan is built; under a caching allocator what a replay of the plan's allocations holds
+ * (tws_ledger_replay()), and at least 1.5 % more than the allocated bytes, of which a plan's are live_bytes. */
 double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger);
 
 /* Returns the bytes of a device's memory that are not tensors: the contexts of CUDA and its libraries, and one NCCL

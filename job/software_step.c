@@ -79,7 +79,8 @@ double tws_software_state_bytes(const tws_job *job) {
 
 double tws_software_paged_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   const double paged_from = 1e5; /* elements: get_state_buffer() of bitsandbytes */
-  if (!tws_optimizer_of(job->config->optimizer)->paged || tws_profile_runtime(job->profile)->places_ahead) return 0;
+  if (!tws_optimizer_of(job->config->optimizer)->paged) return 0;
+  if (tws_profile_allocator(job->profile) == TWS_ALLOCATOR_AHEAD) return 0; /* this program's own engine */
   return mean_state_bytes(job, paged_from) * tws_software_trained(job, stage) / tws_software_shards(job);
 }
 

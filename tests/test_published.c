@@ -317,7 +317,7 @@ START_TEST(memory_of_offloaded_runs) {
     ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
     const double whole = 2 * (double)tws_network_params(job->network, 0);
     ck_assert_double_eq_tol(tws_job_software_peak(job, 0, 0) / whole, 1, 1e-9);
-    if (job->config->sequence_length == 8192) ck_assert_double_eq_tol(p.bytes / (1.05 * whole), 1, 1e-3);
+    if (job->config->sequence_length == 8192) ck_assert_double_eq_tol(p.bytes / (1.06 * whole), 1, 1e-3);
     ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.1, "%s: %g bytes, measured %g", one->id, p.bytes,
                   one->measured_bytes);
     /* a model that is partitioned while it is created is never whole on a device; the copies of buckets are needed in
@@ -352,7 +352,7 @@ START_TEST(memory_of_runs_of_stage_2) {
     const double largest = 4096.0 * 128256, held = 2 * (5e8 + 2 * largest), step = 6 * 8030261248.0 / 8;
     ck_assert_double_eq_tol(tws_job_software_bytes(job) / held, 1, 1e-9);
     const tws_stage_estimate stage = {.layers = 32, .parameters = 8030261248.0};
-    ck_assert_double_eq_tol(tws_software_stage_reserved(job, &stage) / (1.05 * (held + step)), 1, 1e-9);
+    ck_assert_double_eq_tol(tws_software_stage_reserved(job, &stage) / (1.06 * (held + step)), 1, 1e-9);
     ck_assert_int_eq(tws_case_predict(one, job, NULL, &p, &err), TWS_OK);
     ck_assert_msg(fabs(p.bytes / one->measured_bytes - 1) < 0.06, "%s: %g bytes, measured %g", one->id, p.bytes,
                   one->measured_bytes);

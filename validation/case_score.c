@@ -28,9 +28,10 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
   tws_stage_estimate *stages = tws_calloc((size_t)tws_job_stages(job), sizeof *stages);
   if (!stages) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a measured run");
   tws_code code = tws_job_estimate(job, &estimate, stages, err);
-  double allocated = 0, reserved = 0, counted = 0;
+  double reserved = 0, counted = 0, needed = 0;
   if (code == TWS_OK) {
-    allocated = counted = tws_software_peak(job, stages, &reserved);
+    counted = tws_software_peak(job, stages, &reserved);
+    needed = tws_software_needed(job, stages) + tws_job_context_bytes(job);
     const tws_stage_estimate *watched = &stages[one->of_last_stage ? tws_job_stages(job) - 1 : 0];
     if (one->of_last_stage || one->of_first_stage) {
       counted = tws_software_stage_peak(job, watched);
@@ -52,9 +53,9 @@ tws_code tws_case_predict(const tws_case *one, const tws_job *job, const tws_sim
       job->cluster.device_memory_bytes > 0 ? job->cluster.device_memory_bytes : tws_profile_memory_bytes(job->profile);
   prediction->bytes = counted_bytes(one, job, counted, reserved, memory);
   /* the allocator returns blocks that it only reserves before an allocation fails */
-  prediction->fits = allocated + tws_job_context_bytes(job) <= memory;
+  prediction->fits = needed <= memory;
   prediction->seen = tws_runtime_memory_interval(tws_profile_runtime(job->profile));
-  prediction->tight = prediction->fits && (allocated + tws_job_context_bytes(job)) * prediction->seen->high > memory;
+  prediction->tight = prediction->fits && needed * prediction->seen->high > memory;
   return sim ? tws_job_simulated_step(job, sim, TWS_FIDELITY_ANALYTIC, &prediction->step_s, err) : TWS_OK;
 }
 

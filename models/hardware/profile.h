@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "config/cluster.h"
+#include "models/hardware/caching_allocator.h"
 #include "models/kernel.h"
 
 typedef struct tws_profile tws_profile;
@@ -73,6 +74,8 @@ int tws_profile_cores(const tws_profile *profile); /* returns the number of core
 /* Returns 1 if only one stream of a plan runs at a time, as on host ranks, which have nothing to overlap; 0: a plan's
  * streams run concurrently, as on GPUs. */
 int tws_profile_serial_streams(const tws_profile *profile);
+/* Returns the allocator of device memory that the runtime uses; AHEAD for hosts. */
+tws_allocator_kind tws_profile_allocator(const tws_profile *profile);
 
 /* Returns the seconds of one compute operation on one device while `busy` devices of its node compute (1 for GPUs). On
  * a host, the rank has `threads` threads; if ranks share cores, the caller accounts for it. */

@@ -45,9 +45,9 @@
  *               stage (_exec_backward_pass). In BigScience's Megatron-DeepSpeed of 2021 these are float32 logits
  *               (gpt_model.py, float16_to_fp32), of which the loss makes the softmax in a clone and the gradient in its
  *               place (mpu/cross_entropy.py): 4 + 4 + 4 + 2 bytes a logit.
- *   places_ahead  PyTorch's allocator places a tensor when it is requested, so the gaps of a plan's layout do not apply
- *               to it, only the allocator's own: nine of ten public messages of jobs that ran out of memory state less
- *               than 4 % of the allocated bytes as reserved and unused.
+ *   allocator   PyTorch's allocator places a tensor when it is requested, so the gaps of a plan's layout do not apply
+ *               to it: a plan's allocations are run through a simulation of it (caching_allocator.c). torchtitan's
+ *               run_train.sh sets expandable_segments:True.
  *   workspace   These are the workspaces of cuBLAS and Transformer Engine from PyTorch's allocator: the bytes that
  *               Megatron-Core's tests use in addition to 18 bytes a parameter, 68 MiB on A100, 96 MiB on H100 and
  *               GB200.
@@ -165,7 +165,7 @@
   { 0, 0, 68 * 1048576.0, 96 * 1048576.0, 96 * 1048576.0 }
 /* Memory figures of PyTorch's processes in addition to tensors, and figures that all versions of a software have in
  * common. */
-#define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.05
+#define TORCH .context_bytes = 1.5 * 1073741824.0, .reserved_share = 0.06
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
 /* NVIDIA's BERT in PyTorch of 2019 and 2020. */
@@ -211,7 +211,7 @@ static const tws_runtime runtimes[] = {
     {.name = "twinspeed",
      .about = "this program's own engine",
      .measured = TWS_MEASURED_OWN,
-     .places_ahead = 1,
+     .allocator = TWS_ALLOCATOR_AHEAD,
      .flash = {[TWS_GENERATION_HOPPER] = 0.72},
      .products = {[TWS_GENERATION_HOPPER] = 0.90}},
     {.name = "megatron-2019",
@@ -478,6 +478,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fsdp",
      .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
      FSDP2,
+     .allocator = TWS_ALLOCATOR_EXPANDABLE,
      TORCH,
      .unfused = 1,
      .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS,
@@ -486,6 +487,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fsdp-compiled",
      .about = "fsdp with torch.compile: elementwise kernels are fused",
      FSDP2,
+     .allocator = TWS_ALLOCATOR_EXPANDABLE,
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,
      .logit_bytes = 12},
@@ -679,6 +681,10 @@ void tws_profile_bias_experts(tws_profile *profile) {
 
 const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
   return profile->runtime ? profile->runtime : &runtimes[0];
+}
+
+tws_allocator_kind tws_profile_allocator(const tws_profile *profile) {
+  return profile->backend == TWS_BACKEND_HOST ? TWS_ALLOCATOR_AHEAD : tws_profile_runtime(profile)->allocator;
 }
 
 void tws_profile_overlap_experts(tws_profile *profile) {

@@ -147,8 +147,7 @@ typedef struct tws_runtime {
   /* memory */
   double context_bytes;      /* bytes outside of the caching allocator, as nvidia-smi counts them; 0: the profile's */
   double communicator_bytes; /* bytes outside of the allocator that NCCL needs for each axis of more than one rank */
-  /* 1: buffers have the addresses that the plan gives them; 0: a caching allocator places each buffer */
-  int places_ahead;
+  tws_allocator_kind allocator; /* what places buffers: PyTorch's allocator unless a row says another one */
   double reserved_share;  /* bytes that a caching allocator reserves in addition, as a share of the allocated bytes */
   double logit_bytes;     /* bytes per logit of additional copies of the logits that exist at the same time */
   double all_logit_bytes; /* bytes per logit of a copy of all tokens' logits, even if the loss takes some at a time */
