@@ -2,17 +2,17 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/number.h"
 
 static uint64_t whole_number(const char *text, int *malformed) {
-  const size_t digits = strspn(text, "0123456789");
-  *malformed |= digits == 0 || digits > 18 || text[digits] != '\0';
-  return strtoull(text, NULL, 10);
+  int64_t value = 0;
+  *malformed |= !tws_text_integer(text, NULL, 0, INT64_MAX, &value);
+  return (uint64_t)value;
 }
 
 void tws_onnx_place_set(tws_onnx_place *place, const char *key, const char *value) {
