@@ -5,6 +5,7 @@
 
 #include "base/output_file.h"
 #include "base/units.h"
+#include "job/features.h"
 #include "validation/evidence.h"
 
 /* ---- JSON ---- */
@@ -158,6 +159,7 @@ static void add_provenance(const tws_tune_request *request, cJSON *json) {
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
+  tws_features_json(tws_job_unsupported_everywhere(job), json);
   tws_assumption assumed[TWS_ASSUMPTIONS];
   cJSON_AddItemToObject(json, "assumptions", tws_assumptions_json(assumed, tws_tune_assumed(request, assumed)));
 }

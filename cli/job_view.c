@@ -78,14 +78,13 @@ void tws_runtime_print(const tws_cli *cli, const tws_job *job) {
   print_line_of(&line);
 }
 
-static void lacks_print(const tws_cli *cli, const tws_job *job) {
+void tws_lacks_print(const tws_cli *cli, const tws_job *job, tws_features lacked, const char *jobs) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const tws_features lacked = tws_job_unsupported_features(job);
   tws_text text = {0};
   if (!lacked) return;
   tws_features_text(lacked, &text);
-  tws_out_wrapped(9, "%sMissing%s  %s (%s) cannot run this job: it %s", tws_style(cli, TWS_BOLD),
-                  tws_style(cli, TWS_PLAIN_OUTPUT), runtime->name, tws_runtime_family(runtime, job->backend),
+  tws_out_wrapped(9, "%sMissing%s  %s (%s) cannot run %s: it %s", tws_style(cli, TWS_BOLD),
+                  tws_style(cli, TWS_PLAIN_OUTPUT), runtime->name, tws_runtime_family(runtime, job->backend), jobs,
                   text.data ? text.data : "");
   tws_text_free(&text);
 }
@@ -145,7 +144,7 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
                config->accumulation_steps > 1 ? "s" : "", (long long)config->train_batch_size,
                tws_recompute_name(config->recompute));
   print_line_of(&line);
-  lacks_print(cli, job);
+  tws_lacks_print(cli, job, tws_job_unsupported_features(job), "this job");
   job_assumed_print(cli, job);
 }
 
@@ -195,19 +194,6 @@ static void add_measured(const tws_job *job, cJSON *json) {
   for (int i = 0; i < TWS_SCALE_COUNT; i++) cJSON_AddNumberToObject(measured, tws_scale_name(i), r->factor[i]);
 }
 
-/* Adds "missing": the features of the job that the runtime cannot run. */
-static void add_lacks(const tws_job *job, cJSON *json) {
-  const tws_features lacked = tws_job_unsupported_features(job);
-  cJSON *list = lacked ? cJSON_AddArrayToObject(json, "missing") : NULL;
-  for (int i = 0; list && i < TWS_FEATURE_COUNT; i++) {
-    if (!tws_features_have(lacked, (tws_feature)i)) continue;
-    cJSON *one = cJSON_CreateObject();
-    cJSON_AddStringToObject(one, "feature", tws_feature_words((tws_feature)i));
-    cJSON_AddStringToObject(one, "remedy", tws_feature_remedy((tws_feature)i));
-    cJSON_AddItemToArray(list, one);
-  }
-}
-
 cJSON *tws_job_json(const tws_job *job) {
   cJSON *json = cJSON_CreateObject();
   if (!json) return NULL;
@@ -220,7 +206,7 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
   if (*job->runtime_why) cJSON_AddStringToObject(json, "runtime_reason", job->runtime_why);
   cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
-  add_lacks(job, json);
+  tws_features_json(tws_job_unsupported_features(job), json);
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));
   cJSON_AddNumberToObject(json, "ranks", job->ranks);
   cJSON_AddNumberToObject(json, "threads", job->threads);

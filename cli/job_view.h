@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "job/assumed.h"
+#include "job/features.h"
 
 /* Prints to standard error, with --verbose, how many tokens tensor parallelism adds to pad the vocabulary.
  * tws_job_print() includes this. */
@@ -13,6 +14,9 @@ void tws_assumptions_print(const tws_cli *cli, const tws_assumption *list, int c
 /* Prints the first line of a result: the software that runs the plan, such as Megatron or DeepSpeed, and why it was
  * chosen. Prints nothing if the job runs on CPUs. */
 void tws_runtime_print(const tws_cli *cli, const tws_job *job);
+/* Prints which of the features `lacked` the job's runtime has not, so that it cannot run `jobs` ("this job"). Prints
+ * nothing if none are lacked. */
+void tws_lacks_print(const tws_cli *cli, const tws_job *job, tws_features lacked, const char *jobs);
 /* Prints runtime, model, cluster, job and assumptions. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* Returns {"model": ..., "ranks": ..., ...}, the settings of the job, for the --json results. */

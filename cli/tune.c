@@ -308,6 +308,7 @@ static tws_code print_result(void *user, const tws_tune_report *report, tws_erro
           tws_profile_name(s->job->profile));
   tws_out("%s, sequences of %s tokens\n", tws_dtype_name(s->job->config->dtype),
           tws_thousands(tws_job_sequence(s->job)));
+  tws_lacks_print(cli, s->job, tws_job_unsupported_everywhere(s->job), "any of these jobs");
   tws_assumptions_print(cli, assumed, tws_tune_assumed(report->request, assumed));
   tws_out("\n");
   TWS_TRY(tws_tune_print(cli, result, report->request, (int)s->o->rows, err));

@@ -80,7 +80,7 @@ static const struct {
                                                      BIT(ZENFLOW) | BIT(FULL) | CAST | TUNED},
     {"Megatron-DeepSpeed", STAGES | PIPELINE_ZERO_1 | TENSOR_RANKS | BIT(ULYSSES) | SPARSE | BIT(EXPERTS_FP16) |
                                ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) |
-                               BIT(ATTENTION_CHUNKS) | CAST},
+                               BIT(MLP_TILES) | BIT(ATTENTION_CHUNKS) | CAST},
     {"Megatron-LM", STAGES_0_1 | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(FULL) | BIT(SELECTIVE) | CAST},
     {"Megatron-Core", STAGES | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) |
                           BIT(TENSOR_OVERLAP) | BIT(ULYSSES) | BIT(RING) | BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) |
@@ -293,6 +293,23 @@ tws_features tws_job_features(const tws_job *job) {
 tws_features tws_job_unsupported_features(const tws_job *job) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   return tws_job_features(job) & ~tws_runtime_features(runtime, job->backend);
+}
+
+tws_features tws_job_unsupported_everywhere(const tws_job *job) {
+  const division d = division_of(job->config, tws_network_has_experts(job->network));
+  const tws_features varied = division_features(&d) | BIT(OVERLAP);
+  return tws_job_unsupported_features(job) & ~varied;
+}
+
+void tws_features_json(tws_features lacked, cJSON *json) {
+  cJSON *list = lacked ? cJSON_AddArrayToObject(json, "missing") : NULL;
+  for (int i = 0; list && i < TWS_FEATURE_COUNT; i++) {
+    if (!tws_features_have(lacked, (tws_feature)i)) continue;
+    cJSON *one = cJSON_CreateObject();
+    cJSON_AddStringToObject(one, "feature", features[i].words);
+    cJSON_AddStringToObject(one, "remedy", features[i].remedy);
+    cJSON_AddItemToArray(list, one);
+  }
 }
 
 void tws_features_text(tws_features lacked, tws_text *out) {

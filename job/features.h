@@ -38,6 +38,11 @@ int tws_config_updates_late(const tws_config *config);
 /* The first returns the features that the job uses, the second those of them that its runtime cannot run. */
 tws_features tws_job_features(const tws_job *job);
 tws_features tws_job_unsupported_features(const tws_job *job);
+/* Returns those of the job's features that its runtime cannot run and that searches do not vary, so that all variants
+ * have them. */
+tws_features tws_job_unsupported_everywhere(const tws_job *job);
+/* Adds "missing" to a JSON object, a list of {"feature", "remedy"}; nothing if no feature is lacking. */
+void tws_features_json(tws_features lacked, cJSON *json);
 /* Appends, for each lacking feature, "has no WORDS (give REMEDY)", separated by semicolons; words and remedies are
  * those of features.def. */
 void tws_features_text(tws_features lacked, tws_text *out);

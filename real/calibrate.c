@@ -99,7 +99,7 @@ typedef struct bench {
   double sustained_s, sustained_for_s; /* sustained_s: seconds of the reference product, repeated alternately with
                                         * additions without a pause; sustained_for_s: duration of that repetition */
   double restless_s;                   /* seconds of the reference product, repeated alone without a pause */
-  tws_copy_rates copies;               /* of all ranks between devices and pinned memory */
+  tws_copy_measurement copies;         /* of all ranks between devices and pinned memory */
   double budget_s, began_s, said_s;    /* said_s: time of the last write of the results so far */
 } bench;
 
@@ -623,7 +623,7 @@ static tws_code collect(bench *b, tws_measurements *m, tws_error *err) {
   m->elapsed_s = tws_clock_s() - b->began_s;
   m->cores = b->cores;
   m->overhead_bytes = b->overhead_bytes;
-  m->copies = b->copies;
+  m->copies = b->copies.rates;
   double copy[MAX_PASSES];
   memcpy(copy, b->reference, sizeof copy);
   if (b->passes > 0) {

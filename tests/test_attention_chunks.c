@@ -38,6 +38,45 @@ START_TEST(memory_is_saved) {
 }
 END_TEST
 
+/* Returns 1 if llama-3-8b with a sequence of `tokens` tokens fits four GPUs of a DGX A100 and their host. ZeRO-3,
+ * full recomputation, the optimizer and activation checkpoints on the host. */
+static int fits(const char *runtime, int tokens, const char *flags) {
+  command_result r = twinspeed(
+      "estimate -m llama-3-8b --cluster dgx-a100 -n 4 --sp 4 --stage 3 --recompute full --micro-batch 1 --seq %d "
+      "--set activation_checkpointing.cpu_checkpointing=true --set zero_optimization.offload_optimizer.device=cpu "
+      "--runtime %s %s",
+      tokens, runtime, flags);
+  ck_assert_msg(r.status == 0 || r.status == 1, "%s %d: %s", runtime, tokens, r.err);
+  ck_assert_msg(!strstr(r.out, "Missing "), "%s %d: %s", runtime, tokens, r.out);
+  const int both = r.status == 0;
+  command_free(&r);
+  return both;
+}
+
+/* FPDT's authors state that four A100s train an 8B model with 2,097,152 tokens, 16 times as many as Ulysses without
+ * chunks (Yao et al. 2024; blogs/ulysses-offload of DeepSpeed). Their software is Megatron-DeepSpeed: of a sequence in
+ * c chunks of 65,536 tokens a rank computes MLPs in 2 c and the loss in 32 c tiles (megatron/model/transformer.py and
+ * gpt_model.py of 4efb479). Without chunks its float32 logits of all tokens fill the device. This program's own engine
+ * fuses the loss, so that without chunks and tiles a sequence of 786,432 tokens fits, and with all of them one of
+ * 4,194,304. */
+START_TEST(longest_sequences) {
+  enum { CHUNK = 65536, LONG = 2097152 };
+  char chunked[2][160];
+  for (int i = 0; i < 2; i++) {
+    const int chunks = (1 + i) * LONG / CHUNK;
+    snprintf(chunked[i], sizeof chunked[i],
+             "--set twinspeed.attention_chunks=%d --set twinspeed.mlp_tiles=%d --set twinspeed.loss_tiles=%d", chunks,
+             2 * chunks, 32 * chunks);
+  }
+  ck_assert(fits("megatron-deepspeed", LONG, chunked[0]));
+  ck_assert(fits("megatron-deepspeed", LONG / 16, ""));
+  ck_assert(!fits("megatron-deepspeed", LONG / 8, ""));
+  ck_assert(fits("twinspeed", 2 * LONG, chunked[1]));
+  ck_assert(fits("twinspeed", 786432, ""));
+  ck_assert(!fits("twinspeed", LONG / 2, ""));
+}
+END_TEST
+
 START_TEST(refusals) {
   write_text(in_folder("bloom.json"),
              "{\"model_type\":\"bloom\",\"vocab_size\":96,\"hidden_size\":32,\"n_layer\":2,\"n_head\":4}");
@@ -67,7 +106,9 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("attention_chunks");
   TCase *tests = tcase_create("attention_chunks");
+  tcase_set_timeout(tests, 120);
   tcase_add_test(tests, memory_is_saved);
+  tcase_add_test(tests, longest_sequences);
   tcase_add_test(tests, refusals);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

@@ -3,6 +3,7 @@
  * this machine makes a profile that answers. No figure of this machine is asserted. */
 #include <check.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -605,6 +606,53 @@ START_TEST(a_driver_with_threads) {
 }
 END_TEST
 
+static void describe_node(const char *sysfs, int node) {
+  char name[128];
+  snprintf(name, sizeof name, "%s/devices/system/node/node%d", sysfs, node);
+  ck_assert_int_eq(mkdir(name, 0700), 0);
+  snprintf(name, sizeof name, "%s/devices/system/node/node%d/cpulist", sysfs, node);
+  FILE *file = fopen(name, "w");
+  fprintf(file, "%d\n", node);
+  fclose(file);
+}
+
+/* Where a machine has several NUMA nodes, copies from and to memory of each are measured, and the notes say which node
+ * the device is attached to. A folder in place of /sys describes two nodes of one processor each, with the device at
+ * the second. The kernel of a machine without that node cannot take memory from it, and the note says so. */
+START_TEST(copies_by_numa_node) {
+  static const char *const made[] = {"devices", "devices/system", "devices/system/node", "bus", "bus/pci",
+                                     "bus/pci/devices", "bus/pci/devices/0000:00:00.0"};
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(0, &allowed) || !CPU_ISSET(1, &allowed)) return;
+  if (!use_emulated_device()) return;
+  char sysfs[64], name[128];
+  snprintf(sysfs, sizeof sysfs, "%s", in_folder("sys"));
+  mkdir(sysfs, 0700);
+  for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+    snprintf(name, sizeof name, "%s/%s", sysfs, made[i]), mkdir(name, 0700);
+  for (int node = 0; node < 2; node++) describe_node(sysfs, node);
+  snprintf(name, sizeof name, "%s/devices/system/node/online", sysfs), write_text(name, "0-1\n");
+  snprintf(name, sizeof name, "%s/bus/pci/devices/0000:00:00.0/numa_node", sysfs), write_text(name, "1\n");
+  setenv("TWINSPEED_SYSFS", sysfs, 1);
+  command_result run = twinspeed("calibrate --device cuda --quick --largest 100000 --seconds 0.1 --force --json -o %s",
+                                 in_folder("nodes.json"));
+  unsetenv("TWINSPEED_SYSFS");
+  setenv("TWINSPEED_MODULES", TWS_BUILD_DIR, 1);
+  ck_assert_msg(run.status == 0, "%d: %s", run.status, run.err);
+  cJSON *json = cJSON_Parse(run.out);
+  const cJSON *notes = cJSON_GetObjectItem(json, "notes");
+  for (int node = 0; node < 2; node++) {
+    snprintf(name, sizeof name, "copies both ways, memory of NUMA node %d", node);
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItem(notes, name));
+    ck_assert_msg(text && strstr(text, "0.1 GB/s to the device"), "%s: %s", name, text ? text : run.out);
+    ck_assert_msg(!strstr(text, "the device is attached to this node") == (node == 0), "%s: %s", name, text);
+  }
+  cJSON_Delete(json);
+  command_free(&run);
+  remove_folder();
+}
+END_TEST
+
 /* The whole calibration of a GPU, on the emulated device, where the fastest kernel of a product takes one
  * millisecond. */
 START_TEST(calibrate_emulated_device) {
@@ -673,6 +721,7 @@ int main(void) {
   tcase_add_test(tcase, a_killed_run_leaves_a_profile);
   tcase_add_test(tcase, a_driver_with_threads);
   tcase_add_test(tcase, calibrate_emulated_device);
+  tcase_add_test(tcase, copies_by_numa_node);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

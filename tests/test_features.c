@@ -42,6 +42,8 @@ START_TEST(families_have_what_their_software_has) {
               {"megatron", TWS_FEATURE_GPIPE, 0},
               {"megatron", TWS_FEATURE_RING, 1},
               {"megatron-2021", TWS_FEATURE_STAGE_3, 0},
+              {"megatron-deepspeed", TWS_FEATURE_ATTENTION_CHUNKS, 1},
+              {"megatron-deepspeed", TWS_FEATURE_MLP_TILES, 1},
               {"nemo-2026", TWS_FEATURE_NARROW, 1},
               {"megatron", TWS_FEATURE_EXPERTS_FP16, 0},
               {"megatron", TWS_FEATURE_EXPERTS_WHOLE_TOKENS, 0},
@@ -127,6 +129,40 @@ START_TEST(answers_say_what_is_missing) {
 }
 END_TEST
 
+/* A search names what its runtime lacks and no point of the space changes; what points change is left out of it. */
+START_TEST(searches_say_what_is_missing) {
+  static const struct {
+    const char *options, *feature;
+  } cases[] = {
+      {"--runtime megatron --set twinspeed.attention_chunks=2",
+       "attention in chunks with keys and values in host memory (FPDT)"},
+      {"--runtime transformers --set twinspeed.delayed_update=true --set zero_optimization.stage=2 --set "
+       "zero_optimization.offload_optimizer.device=cpu",
+       "delayed updates"},
+      {"--runtime deepspeed-flash --set twinspeed.attention_chunks=2", NULL},
+      {"--runtime fsdp --set zero_optimization.overlap_comm=true", NULL}};
+  write_text(in_folder("dense.json"), dense);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char line[512];
+    snprintf(line, sizeof line,
+             "tune -m %s --cluster dgx-a100 -n 2 --stages 2 --max-micro-batch 1 --sp 1 --tp 1 --pp 1 --no-simulation "
+             "--force -q -o %s %s",
+             in_folder("dense.json"), in_folder("tuned"), cases[i].options);
+    command_result text = twinspeed("%s", line), r = twinspeed("%s --json", line);
+    ck_assert_msg(text.status == 0 && r.status == 0, "%s: %s%s", line, text.err, r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *missing = cJSON_GetObjectItem(json, "missing");
+    ck_assert_msg(!missing == !cases[i].feature && !strstr(text.out, "Missing  ") == !cases[i].feature, "%s: %s", line,
+                  text.out);
+    if (missing)
+      ck_assert_str_eq(member(cJSON_GetArrayItem(missing, 0), "feature")->valuestring, cases[i].feature);
+    cJSON_Delete(json);
+    command_free(&text);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* Asserts that a batch is legal for DeepSpeed 0.19, runtime/config.py: without a model that divides ranks, all ranks
  * are replicas, except those that share a sequence, and the batch is micro-batch x accumulation x replicas. Two of the
  * three determine the third. */
@@ -194,6 +230,7 @@ int main(void) {
   tcase_add_test(tcase, families_have_what_their_software_has);
   tcase_add_test(tcase, unknown_rows_have_a_family);
   tcase_add_test(tcase, answers_say_what_is_missing);
+  tcase_add_test(tcase, searches_say_what_is_missing);
   tcase_add_test(tcase, searches_write_files_for_deepspeed);
   tcase_add_test(tcase, an_empty_space_says_why);
   suite_add_tcase(suite, tcase);

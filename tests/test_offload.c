@@ -1,10 +1,13 @@
 /* ctest: engine */
 /* Optimizers on the host: which data moves where, and the costs (test_train_offload.c compares losses). */
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include "config/cluster.h"
 #include "draw.h"
 #include "estimators/estimators.h"
 #include "job_seconds.h"
-#include "real/host/bind.h"
+#include "real/host/numa.h"
 #include "sanitized.h"
 #include "suite.h"
 
@@ -489,6 +492,70 @@ START_TEST(shares_of_cores) {
 }
 END_TEST
 
+/* ---- NUMA nodes ---- */
+
+static void write_in(const char *folder, const char *name, const char *text) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  for (char *at = strchr(path + 1, '/'); at; at = strchr(at + 1, '/')) {
+    *at = '\0';
+    mkdir(path, 0700);
+    *at = '/';
+  }
+  FILE *file = fopen(path, "w");
+  ck_assert_ptr_nonnull(file);
+  fputs(text, file);
+  fclose(file);
+}
+
+/* A folder in place of /sys that describes a machine of three NUMA nodes, of which one has memory alone, and of three
+ * devices: one at each of the other nodes, and one of which Linux does not know the node. */
+START_TEST(nodes_of_a_described_machine) {
+  char sysfs[] = "/tmp/tws-sysfs-XXXXXX", command[64];
+  const tws_cpus all = cpus(UINT64_MAX), some = cpus(0x0f00);
+  tws_numa_nodes nodes;
+  ck_assert_ptr_nonnull(mkdtemp(sysfs));
+  write_in(sysfs, "devices/system/node/online", "0,2-3\n");
+  write_in(sysfs, "devices/system/node/node0/cpulist", "0-3,8-11\n");
+  write_in(sysfs, "devices/system/node/node2/cpulist", "4-7,12\n");
+  write_in(sysfs, "devices/system/node/node3/cpulist", "\n");
+  write_in(sysfs, "bus/pci/devices/0000:3b:00.0/numa_node", "0\n");
+  write_in(sysfs, "bus/pci/devices/0000:d8:00.0/numa_node", "2\n");
+  write_in(sysfs, "bus/pci/devices/0000:01:00.0/numa_node", "-1\n");
+  tws_numa_read(sysfs, &all, &nodes);
+  ck_assert(nodes.count == 2 && nodes.number[0] == 0 && nodes.number[1] == 2);
+  ck_assert(nodes.cpus[0].word[0] == 0x0f0f && nodes.cpus[1].word[0] == 0x10f0);
+  ck_assert_int_eq(tws_numa_index(&nodes, tws_numa_of_device(sysfs, "0000:3b:00.0")), 0);
+  ck_assert_int_eq(tws_numa_index(&nodes, tws_numa_of_device(sysfs, "0000:d8:00.0")), 1);
+  ck_assert_int_eq(tws_numa_of_device(sysfs, "0000:01:00.0"), -1);
+  ck_assert_int_eq(tws_numa_of_device(sysfs, "0000:02:00.0"), -1);
+  tws_numa_read(sysfs, &some, &nodes); /* a container has processors of the first node alone */
+  ck_assert(nodes.count == 1 && nodes.number[0] == 0 && nodes.cpus[0].word[0] == 0x0f00);
+  write_in(sysfs, "devices/system/node/online", "three\n");
+  tws_numa_read(sysfs, &all, &nodes);
+  ck_assert_int_eq(nodes.count, 0);
+  snprintf(command, sizeof command, "rm -rf %s", sysfs);
+  ck_assert_int_eq(system(command), 0);
+}
+END_TEST
+
+/* A thread that is bound to one processor runs there, and afterwards wherever it did before. */
+START_TEST(a_thread_is_bound_and_released) {
+  tws_cpus allowed, first = {0}, now;
+  tws_thread_place *before;
+  int memory, cpu = 0;
+  if (tws_cpus_allowed(&allowed, &err) == TWS_UNSUPPORTED) return; /* built without hwloc */
+  while (!(allowed.word[cpu / 64] >> cpu % 64 & 1)) cpu++;
+  first.word[cpu / 64] = UINT64_C(1) << cpu % 64;
+  ck_assert_int_eq(tws_thread_bind(&first, 0, &before, &memory, &err), TWS_OK);
+  if (!before) return; /* the system binds no threads */
+  ck_assert_int_eq(sched_getcpu(), cpu);
+  tws_thread_back(before);
+  ck_assert_int_eq(tws_cpus_allowed(&now, &err), TWS_OK);
+  ck_assert_mem_eq(&now, &allowed, sizeof now);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("offload");
   TCase *tests = tcase_create("offload");
@@ -500,6 +567,8 @@ int main(void) {
   tcase_add_test(tests, costs);
   tcase_add_test(tests, numa_costs);
   tcase_add_test(tests, shares_of_cores);
+  tcase_add_test(tests, nodes_of_a_described_machine);
+  tcase_add_test(tests, a_thread_is_bound_and_released);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

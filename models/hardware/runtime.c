@@ -17,6 +17,8 @@
  *               software moves 16 bytes per parameter more than the plan.
  *   float_gradients Megatron's default; NeMo's and Megatron-Bridge's performance recipes have gradients in 16 bits
  *               (grad_sync_dtype bf16; grad_reduce_in_fp32 off in perf_recipes/_common.py).
+ *   logit_bytes of megatron-deepspeed: its loss (gpt_model.py and core/sequence_parallel/cross_entropy.py of 4efb479)
+ *               makes logits float32; softmax and its logarithm are tensors of their own: 4 bytes a logit each.
  *   hand_over_s Waiting between the streams of kernels and of NCCL and for the last rank takes 60 us, by the same runs.
  *   recomputes  torch.utils.checkpoint of the reentrant kind, Megatron's and DeepSpeed's own run a layer again whole.
  *   part_s      DeepSpeed before 0.6 and PyTorch before 1.10 gather into lists, and reduce from lists, of one tensor
@@ -241,6 +243,19 @@ static const tws_runtime runtimes[] = {
      .gradient_copies = 1,
      .boundary_tensors = 2,
      .kept_outputs = 2},
+    {.name = "megatron-deepspeed",
+     .about = "Megatron-DeepSpeed since 2023 with FlashAttention 2: Ulysses and FPDT, logits in float32",
+     .measured = TWS_MEASURED_MEGATRON_LM,
+     COMMUNICATORS,
+     .unfused = 1,
+     .added_passes = TWS_PASSES_MEGATRON,
+     .launch_s = 1.6e-6,
+     .host_op_s = 175e-6,
+     .hand_over_s = 60e-6,
+     EAGER_EXPERTS,
+     FLASH_ATTENTION(FLASH_2),
+     DEEPSPEED_ENGINE,
+     .logit_bytes = 12},
     {.name = "megatron-2022",
      .about = "megatron-2021 of 2022 and 2023: tensor ranks reduce overlapped with the weight's gradient",
      MEGATRON_LM_2021,

@@ -30,6 +30,7 @@ typedef struct tws_cuda_memory {
  * installed. */
 typedef struct tws_cuda_device {
   char name[96], driver[48];            /* "580.65.06" */
+  char bus[24];                         /* PCI address as Linux writes it, "0000:3b:00.0" */
   int multiprocessors, nccl;            /* nccl: version as NCCL encodes it, 22809 for 2.28.9 */
   int sm_mhz, sm_limit_mhz, memory_mhz; /* clocks in MHz: current and highest clock of the multiprocessors, current
                                          * clock of the memory */

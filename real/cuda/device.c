@@ -73,6 +73,8 @@ tws_code tws_cuda_device_now(tws_cuda_device *out, tws_error *err) {
   char bus[32];
   snprintf(bus, sizeof bus, "%08x:%02x:%02x.0", (unsigned)properties.pciDomainID, (unsigned)properties.pciBusID,
            (unsigned)properties.pciDeviceID);
+  snprintf(out->bus, sizeof out->bus, "%04x:%02x:%02x.0", (unsigned)properties.pciDomainID & 0xffff,
+           (unsigned)properties.pciBusID & 0xff, (unsigned)properties.pciDeviceID & 0xff);
   ask_management(bus, out);
   return TWS_OK;
 }

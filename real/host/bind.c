@@ -198,6 +198,63 @@ tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index,
   return code;
 }
 
+/* ---- one thread on one NUMA node ---- */
+
+struct tws_thread_place {
+  hwloc_topology_t topology;
+  hwloc_bitmap_t cpus, nodes;
+  hwloc_membind_policy_t policy;
+  int memory; /* 1: the memory policy was changed */
+};
+
+enum { OF_THREAD = HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET };
+
+/* Returns 1 if the kernel accepted that this thread's memory is taken from this node alone. */
+static int bind_memory(tws_thread_place *place, int node) {
+  hwloc_bitmap_t only = hwloc_bitmap_alloc();
+  if (only) hwloc_bitmap_only(only, (unsigned)node);
+  place->memory =
+      only && hwloc_get_membind(place->topology, place->nodes, &place->policy, OF_THREAD) == 0 &&
+      hwloc_set_membind(place->topology, only, HWLOC_MEMBIND_BIND, OF_THREAD | HWLOC_MEMBIND_STRICT) == 0;
+  hwloc_bitmap_free(only);
+  return place->memory;
+}
+
+static void free_place(tws_thread_place *place) {
+  hwloc_bitmap_free(place->cpus);
+  hwloc_bitmap_free(place->nodes);
+  tws_free(place);
+}
+
+tws_code tws_thread_bind(const tws_cpus *cpus, int node, tws_thread_place **before, int *memory, tws_error *err) {
+  hwloc_topology_t topology;
+  *before = NULL;
+  *memory = 0;
+  TWS_TRY(load(NULL, &topology, err));
+  tws_thread_place *place = tws_calloc(1, sizeof *place);
+  if (!place) return tws_fail(err, TWS_MEMORY, NULL, "no memory to bind a thread with");
+  hwloc_bitmap_t wanted = to_bitmap(cpus);
+  *place = (tws_thread_place){.topology = topology, .cpus = hwloc_bitmap_alloc(), .nodes = hwloc_bitmap_alloc()};
+  const int bound = wanted && place->cpus && place->nodes &&
+                    hwloc_get_cpubind(topology, place->cpus, HWLOC_CPUBIND_THREAD) == 0 &&
+                    hwloc_set_cpubind(topology, wanted, HWLOC_CPUBIND_THREAD) == 0;
+  hwloc_bitmap_free(wanted);
+  if (!bound) {
+    free_place(place);
+    return TWS_OK;
+  }
+  *memory = bind_memory(place, node);
+  *before = place;
+  return TWS_OK;
+}
+
+void tws_thread_back(tws_thread_place *before) {
+  if (!before) return;
+  hwloc_set_cpubind(before->topology, before->cpus, HWLOC_CPUBIND_THREAD);
+  if (before->memory) hwloc_set_membind(before->topology, before->nodes, before->policy, OF_THREAD);
+  free_place(before);
+}
+
 const char *tws_bind_library(char *buffer, int size) {
   snprintf(buffer, (size_t)size, "hwloc %s", HWLOC_VERSION);
   return buffer;
@@ -232,6 +289,17 @@ tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index,
                        tws_error *err) {
   (void)backend, (void)allowed, (void)index, (void)count, (void)bound, (void)near;
   return without(err);
+}
+
+tws_code tws_thread_bind(const tws_cpus *cpus, int node, tws_thread_place **before, int *memory, tws_error *err) {
+  (void)cpus, (void)node;
+  *before = NULL;
+  *memory = 0;
+  return without(err);
+}
+
+void tws_thread_back(tws_thread_place *before) {
+  (void)before;
 }
 
 const char *tws_bind_library(char *buffer, int size) {

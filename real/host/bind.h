@@ -35,6 +35,14 @@ tws_code tws_cpus_share(const char *synthetic, const tws_cpus *allowed, int inde
  * places both: *bound and *near report the result. `allowed` is the set that the ranks of this node share. */
 tws_code tws_host_bind(tws_backend *backend, const tws_cpus *allowed, int index, int count, int *bound, int *near,
                        tws_error *err);
+/* Processors and memory policy of a thread before tws_thread_bind(). */
+typedef struct tws_thread_place tws_thread_place;
+/* Binds the calling thread to these processors, and lets the kernel take memory that the thread allocates from the NUMA
+ * node `node` alone, numbered as the operating system does. *memory 1: the kernel accepted that memory policy, which
+ * containers may forbid. *before is to be given to tws_thread_back(), which restores the thread and frees it; NULL:
+ * the thread could not be bound. */
+tws_code tws_thread_bind(const tws_cpus *cpus, int node, tws_thread_place **before, int *memory, tws_error *err);
+void tws_thread_back(tws_thread_place *before);
 /* Returns the name and version of hwloc, "hwloc 2.9.0"; "" in a build without it. */
 const char *tws_bind_library(char *buffer, int size);
 
