@@ -224,31 +224,36 @@ static inline double taps(double side, double in, double groups) {
   return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);
 }
 
-double tws_work_flops(const tws_work *work) {
-  if (work->kind != 0) return 0; /* 0: the work is not a kernel (kind 0) */
-  switch ((tws_kernel)work->code) {
-#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                                    \
-    dims_ parameters_ return flops_;                                                                         \
-  }
-#include "models/operators.def"
-    case TWS_KERNEL_COUNT:
-      break;
-  }
-  return 0;
-}
+/* Each operator has functions of its own, and tables lead to them: one function with all operators takes a compiler
+ * longer than all small ones together, and the address sanitizer poisons and clears the operands of all operators on its
+ * stack in every call. */
 
-double tws_work_elements(const tws_work *work) {
-  switch ((tws_kernel)work->code) {
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                                    \
+  static double flops_of_##name_(const tws_work *work) {                                                     \
+    (void)work;                                                                                              \
+    dims_ parameters_ return flops_;                                                                         \
+  }                                                                                                          \
+  static double elements_of_##name_(const tws_work *work) {                                                  \
+    (void)work;                                                                                              \
     dims_ parameters_ return elements_;                                                                      \
   }
 #include "models/operators.def"
-    case TWS_KERNEL_COUNT:
-      break;
-  }
-  return 0;
+
+double tws_work_flops(const tws_work *work) {
+#define OPERATOR(id, name_, ...) [TWS_KERNEL_##id] = flops_of_##name_,
+  static double (*const flops_of[TWS_KERNEL_COUNT])(const tws_work *) = {
+#include "models/operators.def"
+  };
+  /* kind 0: a kernel */
+  return work->kind == 0 && work->code < TWS_KERNEL_COUNT ? flops_of[work->code](work) : 0;
+}
+
+double tws_work_elements(const tws_work *work) {
+#define OPERATOR(id, name_, ...) [TWS_KERNEL_##id] = elements_of_##name_,
+  static double (*const elements_of[TWS_KERNEL_COUNT])(const tws_work *) = {
+#include "models/operators.def"
+  };
+  return work->code < TWS_KERNEL_COUNT ? elements_of[work->code](work) : 0;
 }
 
 /* ---- operands ---- */
@@ -291,24 +296,6 @@ static inline double operand_bytes(tws_kernel_operand o) {
   return (o.moves_part ? o.reads + o.writes : passes * o.elements) * element_bytes(o.dtype);
 }
 
-double tws_work_bytes(const tws_work *work) {
-  if (work->kind != 0) return (double)work->d[0];
-  const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
-  const tws_arguments *const arguments = NULL; /* no operation is given, because bytes do not depend on arguments */
-  double bytes = 0;
-  switch ((tws_kernel)work->code) {
-#define EACH(operand_) bytes += operand_bytes operand_;
-#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                                    \
-    dims_ parameters_ arguments_ operands_ break;                                                            \
-  }
-#include "models/operators.def"
-    case TWS_KERNEL_COUNT:
-      break;
-  }
-  return bytes;
-}
-
 static inline int put(tws_kernel_operand *list, int length, tws_kernel_operand o) {
   if (o.absent) return length;
   if (o.adds) o.access = TWS_OPERAND_UPDATE;
@@ -316,21 +303,40 @@ static inline int put(tws_kernel_operand *list, int length, tws_kernel_operand o
   return length + 1;
 }
 
+/* The operands' expressions name these types, and bytes do not depend on arguments. */
+#define TYPES const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  static double bytes_of_##name_(const tws_work *work) {                                                     \
+    const tws_arguments *const arguments UNUSED = NULL;                                                      \
+    double bytes = 0;                                                                                        \
+    TYPES dims_ parameters_ arguments_ operands_ return bytes;                                               \
+  }
+#define EACH(operand_) bytes += operand_bytes operand_;
+#include "models/operators.def"
+#undef EACH
+#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
+  static int operands_of_##name_(const tws_work *work, const tws_arguments *arguments UNUSED,                \
+                                 tws_kernel_operand *list) {                                                 \
+    int length = 0;                                                                                          \
+    TYPES dims_ parameters_ arguments_ operands_ return length;                                              \
+  }
+#define EACH(operand_) length = put(list, length, operand_);
+#include "models/operators.def"
+
+double tws_work_bytes(const tws_work *work) {
+#define OPERATOR(id, name_, ...) [TWS_KERNEL_##id] = bytes_of_##name_,
+  static double (*const bytes_of[TWS_KERNEL_COUNT])(const tws_work *) = {
+#include "models/operators.def"
+  };
+  if (work->kind != 0) return (double)work->d[0];
+  return work->code < TWS_KERNEL_COUNT ? bytes_of[work->code](work) : 0;
+}
+
 int tws_work_operands(const tws_work *work, const tws_arguments *arguments,
                       tws_kernel_operand list[TWS_OPERATOR_OPERANDS]) {
-  if (work->kind != 0) return 0;
-  const tws_dtype dtype UNUSED = (tws_dtype)work->dtype, dtype2 UNUSED = (tws_dtype)work->dtype2;
-  int length = 0;
-  switch ((tws_kernel)work->code) {
-#undef EACH
-#define EACH(operand_) length = put(list, length, operand_);
-#define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
-  case TWS_KERNEL_##id: {                                                                                    \
-    dims_ parameters_ arguments_ operands_ break;                                                            \
-  }
+#define OPERATOR(id, name_, ...) [TWS_KERNEL_##id] = operands_of_##name_,
+  static int (*const operands_of[TWS_KERNEL_COUNT])(const tws_work *, const tws_arguments *, tws_kernel_operand *) = {
 #include "models/operators.def"
-    case TWS_KERNEL_COUNT:
-      break;
-  }
-  return length;
+  };
+  return work->kind == 0 && work->code < TWS_KERNEL_COUNT ? operands_of[work->code](work, arguments, list) : 0;
 }
