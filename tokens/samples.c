@@ -313,7 +313,7 @@ static tws_code fill_labelled(converter *c, const tws_json *json, const cJSON *i
 /* Converts a question of this context, or with context NULL a labelled text. */
 static tws_code convert_one(converter *c, const tws_json *json, const cJSON *item, const char *context,
                             tws_error *err) {
-  sample s = {NULL};
+  sample s = {.line = NULL};
   located texts[2] = {0};
   tws_code code =
       context ? fill_question(c, json, item, context, &s, texts, err) : fill_labelled(c, json, item, &s, texts, err);

@@ -18,6 +18,10 @@ static void use_network(const tws_json *json) {
   int64_t params = tws_network_params(network, 0);
   if (params < tws_network_largest_layer(network) || params < tws_network_params(network, 1)) abort();
   if (!(tws_network_flops_per_token(network, 1024, 0, 1) > 0)) abort();
+  tws_text text = {0};
+  tws_network_summary(network, &text);
+  if (text.failed) abort();
+  tws_text_free(&text);
   tws_network_destroy(network);
 }
 
