@@ -79,8 +79,8 @@ static const struct {
                                                      BIT(EXPERTS_WHOLE_TOKENS) | BIT(ULYSSES) | ZERO_PP | ZERO_OFFLOAD |
                                                      BIT(ZENFLOW) | BIT(FULL) | CAST | TUNED},
     {"Megatron-DeepSpeed", STAGES | PIPELINE_ZERO_1 | TENSOR_RANKS | BIT(ULYSSES) | SPARSE | BIT(EXPERTS_FP16) |
-                               ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) |
-                               BIT(MLP_TILES) | BIT(ATTENTION_CHUNKS) | CAST},
+                               ZERO_OFFLOAD | BIT(CHECKPOINTS_ON_HOST) | BIT(FULL) | BIT(SELECTIVE) | BIT(MLP_TILES) |
+                               BIT(ATTENTION_CHUNKS) | CAST},
     {"Megatron-LM", STAGES_0_1 | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(FULL) | BIT(SELECTIVE) | CAST},
     {"Megatron-Core", STAGES | PIPELINE_ZERO_1 | BIT(INTERLEAVED) | TENSOR_RANKS | BIT(TENSOR_STAGE_3) |
                           BIT(TENSOR_OVERLAP) | BIT(ULYSSES) | BIT(RING) | BIT(EXPERTS) | BIT(EXPERTS_STAGE_3) |

@@ -620,8 +620,8 @@ static void describe_node(const char *sysfs, int node) {
  * the device is attached to. A folder in place of /sys describes two nodes of one processor each, with the device at
  * the second. The kernel of a machine without that node cannot take memory from it, and the note says so. */
 START_TEST(copies_by_numa_node) {
-  static const char *const made[] = {"devices", "devices/system", "devices/system/node", "bus", "bus/pci",
-                                     "bus/pci/devices", "bus/pci/devices/0000:00:00.0"};
+  static const char *const made[] = {"devices", "devices/system",  "devices/system/node",         "bus",
+                                     "bus/pci", "bus/pci/devices", "bus/pci/devices/0000:00:00.0"};
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || !CPU_ISSET(0, &allowed) || !CPU_ISSET(1, &allowed)) return;
   if (!use_emulated_device()) return;

@@ -209,12 +209,13 @@ static const char *pick(uint64_t seed, uint64_t index, const char *const *list, 
   pick(seed, index, (const char *const[]){__VA_ARGS__}, \
        (int)(sizeof(const char *const[]){__VA_ARGS__} / sizeof(const char *)))
 
-/* Draws a configuration, which no engine may be able to run. Returns the number of ranks. */
+/* Draws a legal configuration that offloads the optimizer, the parameters or both. Returns the number of ranks. */
 static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size_t flag_size) {
   const int ranks = 1 << (draw(seed, 1, 0, 9) < 4 ? 0 : draw(seed, 1, 0, 9) < 8 ? 1 : 2), stage = draw(seed, 2, 1, 3);
   const int zenflow = draw(seed, 3, 0, 5) == 0, late = !zenflow && draw(seed, 4, 0, 5) == 0;
-  const int disk = !zenflow && !late && draw(seed, 5, 0, 3) == 0, optimizer = stage < 3 || draw(seed, 6, 0, 4) > 0;
-  const int parameters = stage == 3 && !zenflow && draw(seed, 7, 0, 1), away = draw(seed, 8, 0, 5) == 0;
+  const int disk = !zenflow && !late && draw(seed, 5, 0, 3) == 0, away = draw(seed, 8, 0, 5) == 0;
+  const int parameters = stage == 3 && !zenflow && draw(seed, 7, 0, 1);
+  const int optimizer = zenflow || late || !parameters || draw(seed, 6, 0, 4) > 0; /* 0: the parameters alone */
   char optimizer_text[256], parameter_text[256] = "";
   snprintf(optimizer_text, sizeof optimizer_text,
            "\"offload_optimizer\":{\"device\":\"%s\",\"nvme_path\":\"%s/disk\",\"pin_memory\":%s,\"ratio\":%s,"
@@ -258,7 +259,7 @@ static int draw_config(uint64_t seed, char *text, size_t size, char *flags, size
 
 START_TEST(random_jobs) {
   enum { CASES = 200, SAMPLE = 100 };
-  int trained = 0, refused = 0;
+  int trained = 0;
   double worst = 0;
   for (uint64_t seed = 0; seed < CASES; seed++) {
     char text[2048], flags[512], all[700], name[1600];
@@ -267,13 +268,6 @@ START_TEST(random_jobs) {
     const int ranks = draw_config(seed, text, sizeof text, flags, sizeof flags);
     write_config(text);
     snprintf(name, sizeof name, "case %d on %d ranks, %.900s %s", (int)seed, ranks, text, flags);
-    command_result checked = twinspeed("check --quiet %s --seq 16 -n %d", flags, ranks);
-    const int legal = checked.status == 0;
-    command_free(&checked);
-    if (!legal) {
-      refused++;
-      continue;
-    }
     snprintf(all, sizeof all, "%s --data %s/text --seq 16 --steps 4 --result %s/result", flags, folder, folder);
     const int count = train(0, ranks, all, host);
     ck_assert_int_eq(train(1, ranks, all, device), count);
@@ -283,9 +277,7 @@ START_TEST(random_jobs) {
     for (int i = 0; i < count && !half; i++) worst = fmax(worst, fabs(device[i] / host[i] - 1));
     trained++;
   }
-  printf("%d jobs at random, %d refused: largest relative difference of a loss in float32: %.2g\n", trained, refused,
-         worst);
-  ck_assert_int_le(refused, 1 + trained / 4);
+  printf("%d jobs at random: largest relative difference of a loss in float32: %.2g\n", trained, worst);
 }
 END_TEST
 

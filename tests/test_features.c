@@ -133,14 +133,13 @@ END_TEST
 START_TEST(searches_say_what_is_missing) {
   static const struct {
     const char *options, *feature;
-  } cases[] = {
-      {"--runtime megatron --set twinspeed.attention_chunks=2",
-       "attention in chunks with keys and values in host memory (FPDT)"},
-      {"--runtime transformers --set twinspeed.delayed_update=true --set zero_optimization.stage=2 --set "
-       "zero_optimization.offload_optimizer.device=cpu",
-       "delayed updates"},
-      {"--runtime deepspeed-flash --set twinspeed.attention_chunks=2", NULL},
-      {"--runtime fsdp --set zero_optimization.overlap_comm=true", NULL}};
+  } cases[] = {{"--runtime megatron --set twinspeed.attention_chunks=2",
+                "attention in chunks with keys and values in host memory (FPDT)"},
+               {"--runtime transformers --set twinspeed.delayed_update=true --set zero_optimization.stage=2 --set "
+                "zero_optimization.offload_optimizer.device=cpu",
+                "delayed updates"},
+               {"--runtime deepspeed-flash --set twinspeed.attention_chunks=2", NULL},
+               {"--runtime fsdp --set zero_optimization.overlap_comm=true", NULL}};
   write_text(in_folder("dense.json"), dense);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char line[512];
@@ -154,8 +153,7 @@ START_TEST(searches_say_what_is_missing) {
     const cJSON *missing = cJSON_GetObjectItem(json, "missing");
     ck_assert_msg(!missing == !cases[i].feature && !strstr(text.out, "Missing  ") == !cases[i].feature, "%s: %s", line,
                   text.out);
-    if (missing)
-      ck_assert_str_eq(member(cJSON_GetArrayItem(missing, 0), "feature")->valuestring, cases[i].feature);
+    if (missing) ck_assert_str_eq(member(cJSON_GetArrayItem(missing, 0), "feature")->valuestring, cases[i].feature);
     cJSON_Delete(json);
     command_free(&text);
     command_free(&r);

@@ -213,9 +213,8 @@ enum { OF_THREAD = HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET };
 static int bind_memory(tws_thread_place *place, int node) {
   hwloc_bitmap_t only = hwloc_bitmap_alloc();
   if (only) hwloc_bitmap_only(only, (unsigned)node);
-  place->memory =
-      only && hwloc_get_membind(place->topology, place->nodes, &place->policy, OF_THREAD) == 0 &&
-      hwloc_set_membind(place->topology, only, HWLOC_MEMBIND_BIND, OF_THREAD | HWLOC_MEMBIND_STRICT) == 0;
+  place->memory = only && hwloc_get_membind(place->topology, place->nodes, &place->policy, OF_THREAD) == 0 &&
+                  hwloc_set_membind(place->topology, only, HWLOC_MEMBIND_BIND, OF_THREAD | HWLOC_MEMBIND_STRICT) == 0;
   hwloc_bitmap_free(only);
   return place->memory;
 }
