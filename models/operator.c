@@ -224,9 +224,9 @@ static inline double taps(double side, double in, double groups) {
   return (side > 0 ? side * side : 1) * in / (groups > 0 ? groups : 1);
 }
 
-/* Each operator has functions of its own, and tables lead to them: one function with all operators takes a compiler
- * longer than all small ones together, and the address sanitizer poisons and clears the operands of all operators on its
- * stack in every call. */
+/* Each operator has functions of its own, which tables list. One function with a case for each operator takes a
+ * compiler longer than all small functions together, and the address sanitizer marks the operands of all operators on
+ * its stack in every call. */
 
 #define OPERATOR(id, name_, summary_, dims_, parameters_, arguments_, flops_, elements_, traits_, operands_) \
   static double flops_of_##name_(const tws_work *work) {                                                     \
@@ -244,8 +244,8 @@ double tws_work_flops(const tws_work *work) {
   static double (*const flops_of[TWS_KERNEL_COUNT])(const tws_work *) = {
 #include "models/operators.def"
   };
-  /* kind 0: a kernel */
-  return work->kind == 0 && work->code < TWS_KERNEL_COUNT ? flops_of[work->code](work) : 0;
+  const int is_kernel = work->kind == 0 && work->code < TWS_KERNEL_COUNT; /* kind 0: a kernel */
+  return is_kernel ? flops_of[work->code](work) : 0;
 }
 
 double tws_work_elements(const tws_work *work) {

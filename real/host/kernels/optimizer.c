@@ -160,8 +160,9 @@ VECTOR_INLINE void update_split_range(tws_kernel kernel, tws_dtype G, const tws_
 /* Random bits are drawn for this many elements at once. */
 enum { DRAWN = PHILOX_BLOCKS * TWS_ROUNDING_GROUP };
 
-/* Computes sixteen tws_philox_block() from `index` on, in order; the lower half of each word comes first. */
-VECTOR_INLINE void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
+/* Computes sixteen tws_philox_block() from `index` on, in order; the lower half of each word comes first. One copy of
+ * this long function serves all rules. */
+static __attribute__((noinline)) void draw_blocks(uint64_t seed, uint64_t stream, uint64_t index, uint16_t out[DRAWN]) {
   uint32_t words[PHILOX_WORDS];
   v_philox(seed, stream, index, words);
   for (int i = 0; i < PHILOX_WORDS; ++i) {
