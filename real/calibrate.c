@@ -363,8 +363,10 @@ static int rereads_of(const bench *b, uint64_t bytes[REREADS]) {
   const uint64_t sizes[REREADS] = {l2 / 2, l3 / 8, l3 / 2, l3, 2 * l3};
   int count = 0;
   if (b->cuda) return 0;
-  for (int i = 0; i < REREADS; i++)
+  for (int i = 0; i < REREADS; i++) {
+    if (b->options->largest_bytes > 0 && sizes[i] > b->options->largest_bytes) break;
     if ((!b->options->quick || i % 2 == 0) && (count == 0 || sizes[i] > bytes[count - 1])) bytes[count++] = sizes[i];
+  }
   return count;
 }
 
