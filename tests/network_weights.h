@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include "base/json.h"
 #include "base/output_file.h"
+#include "base/random.h"
 #include "tests/hand_network.h"
 #include "tests/network_files.h"
 
@@ -32,6 +33,34 @@ static inline int is_refused(const char *text, size_t length) {
   tws_network_destroy(network);
   tws_json_destroy(json);
   return code != TWS_OK;
+}
+
+/* Reads `count` copies of a file in which one number, name or truth value is another one, and returns how many are
+ * refused: each is read, or refused with its place and a remedy. `seed` chooses what changes. */
+static inline int count_refused_changes(const char *text, uint64_t seed, uint64_t count) {
+  static const char *const words[] = {"-1", "0", "1e300", "16777217", "\"4\"", "null", "[]", "true"};
+  const size_t length = strlen(text);
+  int refused = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    tws_text changed = {0};
+    size_t at = (size_t)(tws_random_uniform(seed, 1, i) * (double)(length - 1));
+    while (at + 1 < length && !isalnum((unsigned char)text[at])) at++;
+    if (!isalnum((unsigned char)text[at])) continue; /* only brackets follow */
+    size_t end = at;
+    while (end < length && (isalnum((unsigned char)text[end]) || text[end] == '.')) end++;
+    while (at > 0 && (isalnum((unsigned char)text[at - 1]) || text[at - 1] == '.')) at--;
+    size_t before = at;
+    while (before > 0 && text[before - 1] == ' ') before--;
+    tws_text_add_bytes(&changed, text, at);
+    if (before > 0 && text[before - 1] == ':') /* a number or a truth value */
+      tws_text_add(&changed, "%s", words[i % 8]);
+    else if (i % 2)
+      tws_text_add(&changed, "%.*sx", (int)(end - at), text + at);
+    tws_text_add_bytes(&changed, text + end, length - end);
+    refused += is_refused(changed.data, changed.length);
+    tws_text_free(&changed);
+  }
+  return refused;
 }
 
 static inline void assert_refused(const char *text, const char *says) {

@@ -1,7 +1,6 @@
 /* Networks that read several pictures of a record or noise, and have several weighted losses of several labels: losses
  * against PyTorch's, gradients against finite differences, the factor of a weight, and faulty files. */
 /* ctest: engine mpi */
-#include <ctype.h>
 
 #include "tests/answers.h"
 #include "tests/hand_network.h"
@@ -243,27 +242,7 @@ END_TEST
 
 /* Files of which one number, name or bracket is another one: each is read, or refused with its place and a remedy. */
 START_TEST(changed_files_are_read_or_refused) {
-  enum { CHANGED = 400 };
-  static const char *const words[] = {"-1", "0", "1e300", "16777217", "\"4\"", "null", "[]", "true"};
-  const size_t length = strlen(noisy);
-  int refused = 0;
-  for (uint64_t i = 0; i < CHANGED; i++) {
-    tws_text changed = {0};
-    size_t at = (size_t)(tws_random_uniform(78, 1, i) * (double)(length - 1));
-    while (at > 0 && !isalnum((unsigned char)noisy[at])) at--;
-    size_t end = at;
-    while (isalnum((unsigned char)noisy[end]) || noisy[end] == '.') end++;
-    while (at > 0 && (isalnum((unsigned char)noisy[at - 1]) || noisy[at - 1] == '.')) at--;
-    tws_text_add_bytes(&changed, noisy, at);
-    if (noisy[at - 1] == ':')
-      tws_text_add(&changed, "%s", words[i % 8]);
-    else if (i % 2)
-      tws_text_add(&changed, "%.*sx", (int)(end - at), noisy + at);
-    tws_text_add_bytes(&changed, noisy + end, length - end);
-    refused += is_refused(changed.data, changed.length);
-    tws_text_free(&changed);
-  }
-  ck_assert_int_ge(refused, 250);
+  ck_assert_int_ge(count_refused_changes(noisy, 78, 400), 250);
 }
 END_TEST
 
