@@ -155,6 +155,35 @@ START_TEST(sizes_are_published) {
 }
 END_TEST
 
+/* torchvision's AlexNet layer by layer: parameters, and multiply-adds of a picture, which are weights times pixels of
+ * the output (Krizhevsky et al., 2012, with the widths of "One weird trick", 2014). */
+START_TEST(alexnets_profile_is_by_layer) {
+  static const struct {
+    const char *type;
+    double parameters, macs;
+  } layers[] = {{"Conv2d", 23296, 70276800},    {"Conv2d", 307392, 223948800}, {"Conv2d", 663936, 112140288},
+                {"Conv2d", 884992, 149520384},  {"Conv2d", 590080, 99680256},  {"Linear", 37752832, 37748736},
+                {"Linear", 16781312, 16777216}, {"Linear", 4097000, 4096000}};
+  command_result r =
+      twinspeed("profile --json --quiet -m %s/../scenarios/networks/alexnet.json --micro-batch 1", TWS_TEST_DIR);
+  cJSON *json = cJSON_Parse(r.out);
+  const cJSON *module;
+  size_t found = 0;
+  cJSON_ArrayForEach(module, member(json, "modules")) {
+    const char *type = member(module, "type")->valuestring;
+    if (strcmp(type, "Conv2d") != 0 && strcmp(type, "Linear") != 0) continue;
+    ck_assert_uint_lt(found, sizeof layers / sizeof *layers);
+    ck_assert_str_eq(type, layers[found].type);
+    ck_assert_double_eq(number(module, "parameters"), layers[found].parameters);
+    ck_assert_double_eq(number(module, "macs"), layers[found].macs);
+    found++;
+  }
+  ck_assert_uint_eq(found, sizeof layers / sizeof *layers);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 /* The line on the model counts modules by type, and has no sizes of transformers. */
 START_TEST(reports_say_modules) {
   static const char *const lines[][2] = {
@@ -377,6 +406,7 @@ int main(void) {
   tcase_add_test(tests, losses_are_pytorchs);
   tcase_add_test(tests, expert_ranks_lose_the_same);
   tcase_add_test(tests, sizes_are_published);
+  tcase_add_test(tests, alexnets_profile_is_by_layer);
   tcase_add_test(tests, reports_say_modules);
   tcase_add_loop_test(tests, random_networks, 0, RANDOM_NETWORKS);
   tcase_add_test(tests, faults_are_told);
