@@ -6,7 +6,9 @@
 #include "base/json.h"
 #include "base/output_file.h"
 #include "base/random.h"
+#include "tests/answers.h"
 #include "tests/hand_network.h"
+#include "tests/members.h"
 #include "tests/network_files.h"
 
 static inline tws_network *network_of(const char *text) {
@@ -115,6 +117,26 @@ static inline void write_weights(const char *path, const tws_network *network, c
   ck_assert(fclose(file) == 0);
   cJSON_free(text);
   cJSON_Delete(header);
+}
+
+/* Reads the losses that `train --json` printed, and frees the result: loss[n * room + i] is that of step i which has
+ * the n-th name, of `room` numbers for each name. The loss of a step has to be the sum of its parts. Returns the loss
+ * of the last evaluation. */
+static inline double read_named_losses(command_result *r, const char *const *names, int count, int steps, int room,
+                                       double *loss) {
+  cJSON *json = cJSON_Parse(r->out);
+  const cJSON *all = member(json, "losses"), *parts = member(json, "parts_of_losses");
+  for (int i = 0; i < steps; i++) {
+    double sum = 0;
+    for (int n = 0; n < count; n++)
+      sum += loss[n * room + i] = cJSON_GetArrayItem(member(parts, names[n]), i)->valuedouble;
+    ck_assert_double_eq_tol(cJSON_GetArrayItem(all, i)->valuedouble, sum, 1e-7);
+  }
+  const cJSON *evaluations = member(json, "evaluations");
+  const double last = number(cJSON_GetArrayItem(evaluations, cJSON_GetArraySize(evaluations) - 1), "loss");
+  cJSON_Delete(json);
+  command_free(r);
+  return last;
 }
 
 #endif

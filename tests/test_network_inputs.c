@@ -47,18 +47,7 @@ static void train_two(const char *options, int steps, curves_of *out) {
       "optimizer.params.momentum=0.9 --set gradient_clipping=0 %s",
       folder, folder, folder, folder, steps, options);
   ck_assert_msg(r.status == 0, "%s: %s", options, r.err);
-  cJSON *json = cJSON_Parse(r.out);
-  const cJSON *all = member(json, "losses"), *parts = member(json, "parts_of_losses");
-  for (int i = 0; i < steps; i++) {
-    double sum = 0;
-    for (int h = 0; h < NAMED; h++)
-      sum += out->loss[h][i] = cJSON_GetArrayItem(member(parts, losses[h]), i)->valuedouble;
-    ck_assert_double_eq_tol(cJSON_GetArrayItem(all, i)->valuedouble, sum, 1e-7);
-  }
-  const cJSON *evaluations = member(json, "evaluations");
-  out->evaluation = number(cJSON_GetArrayItem(evaluations, cJSON_GetArraySize(evaluations) - 1), "loss");
-  cJSON_Delete(json);
-  command_free(&r);
+  out->evaluation = read_named_losses(&r, losses, NAMED, steps, STEPS_ALL, out->loss[0]);
 }
 
 static double exact_at(const char *type, int loss, int step) {

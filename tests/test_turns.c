@@ -51,18 +51,7 @@ static void train_model(int model, const char *options, curves_of *out) {
       folder, models[model].name, folder, models[model].name, folder, folder, folder, models[model].name, TRAINED,
       options);
   ck_assert_msg(r.status == 0, "%s, %s: %s", models[model].name, options, r.err);
-  cJSON *json = cJSON_Parse(r.out);
-  const cJSON *all = member(json, "losses"), *parts = member(json, "parts_of_losses");
-  for (int i = 0; i < TRAINED; i++) {
-    double sum = 0;
-    for (int h = 0; h < NAMED; h++)
-      sum += out->loss[h][i] = cJSON_GetArrayItem(member(parts, losses[h]), i)->valuedouble;
-    ck_assert_double_eq_tol(cJSON_GetArrayItem(all, i)->valuedouble, sum, 1e-7);
-  }
-  const cJSON *evaluations = member(json, "evaluations");
-  out->evaluation = number(cJSON_GetArrayItem(evaluations, cJSON_GetArraySize(evaluations) - 1), "loss");
-  cJSON_Delete(json);
-  command_free(&r);
+  out->evaluation = read_named_losses(&r, losses, NAMED, TRAINED, TRAINED, out->loss[0]);
 }
 
 /* Twenty steps, and the evaluation after them, are at most twice as far from float64 as PyTorch's own in float32. */
