@@ -259,6 +259,20 @@ VECTOR_INLINE void add_vectors(tws_dtype T, const product *p, few_rows f, int64_
   }
 }
 
+/* Read and write one element. A vector of which one lane is used takes three times as many instructions, which were a
+ * tenth of the time of products with four rows. */
+VECTOR_INLINE float get_one(tws_dtype type, const void *base, int64_t index) {
+  if (type == TWS_F32) return ((const float *)base)[index];
+  const uint16_t half = ((const uint16_t *)base)[index];
+  return type == TWS_BF16 ? tws_from_bf16(half) : tws_from_f16(half);
+}
+VECTOR_INLINE void put_one(tws_dtype type, void *base, int64_t index, float value) {
+  if (type == TWS_F32)
+    ((float *)base)[index] = value;
+  else
+    ((uint16_t *)base)[index] = type == TWS_BF16 ? tws_to_bf16(value) : tws_to_f16(value);
+}
+
 /* Computes outputs `column` and, of two columns, the next one. */
 VECTOR_INLINE void dot_rows(tws_dtype T, const product *p, few_rows f, int64_t column) {
   const int64_t each = T == TWS_BF16 ? 2 * LANES : LANES, bytes = each * (T == TWS_F32 ? 4 : 2);
@@ -281,9 +295,9 @@ VECTOR_INLINE void dot_rows(tws_dtype T, const product *p, few_rows f, int64_t c
       const vf *of = sum + (t * f.columns + j) * f.steps;
       vf all = of[0];
       for (int i = 1; i < f.steps; ++i) all += of[i];
-      vf total = v_set(v_sum(all));
-      if (p->bias) total += v_get(T, p->bias, column + j, 1);
-      FOR_TYPE(p->out, C, v_put(C, p->c, row_of(p, t) + column + j, total, 1));
+      float total = v_sum(all);
+      if (p->bias) total += get_one(T, p->bias, column + j);
+      put_one(p->out, p->c, row_of(p, t) + column + j, total);
     }
 }
 
