@@ -289,7 +289,7 @@ tws_code tws_onnx_arithmetic(tws_onnx_import *x, int node, tws_error *err) {
   if (strcmp(n->op, "Add") != 0)
     return tws_onnx_refuse(x, node, err, "outputs of different layers are added; products of them are not expressed",
                            "it combines the outputs of two layers");
-  /* Both operands of sigmoid(x) + sigmoid(x) may be one value, and then the sum is a multiple of one module's output. */
+  /* Both operands of sigmoid(x) + sigmoid(x) may be one value; then the sum is a multiple of one module's output. */
   if (joins && a->module == b->module && join(n->op, a, b, out)) return TWS_OK;
   if (!have_one_form(a, b) || a->module < 0 || b->module < 0 || memcmp(a->order, b->order, sizeof a->order) != 0)
     return tws_onnx_refuse(x, node, err, "both outputs have equal shapes", "it adds outputs of different shapes");
