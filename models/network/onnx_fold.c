@@ -458,7 +458,7 @@ static tws_code fold_expand(const call *c, tws_error *err) {
   return view(c, c->in[0], dims, shape, stride[0], 0, &c->out[0], err);
 }
 
-/* Operators of two operands: what each computes of two numbers and of two integers, and whether the result is a Boolean.
+/* Operators of two operands: what each computes of two numbers and of two integers; whether the result is a Boolean.
  * Sums, differences and products of integers are modulo 2^64; their quotient is rounded toward 0, and a quotient or a
  * remainder by 0 is 0. */
 #define BINARY_OPERATORS(ROW)                                                                           \
