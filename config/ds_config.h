@@ -32,6 +32,7 @@ typedef enum tws_config_format {
   TWS_FORMAT_DEEPSPEED,
   TWS_FORMAT_HUGGING_FACE, /* a ds_config.json with "auto" for Hugging Face's Trainer */
   TWS_FORMAT_MEGATRON,
+  TWS_FORMAT_MEGATRON_DEEPSPEED, /* is only read */
   TWS_FORMAT_BRIDGE,
   TWS_FORMAT_TORCHTITAN,
   TWS_FORMAT_ACCELERATE,

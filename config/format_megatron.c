@@ -1,5 +1,5 @@
-/* Defines the tables of Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac) and of Megatron-Bridge's
- * configuration. */
+/* Defines the tables of Megatron-LM's arguments (megatron/training/arguments.py of 000c4ac), of those that
+ * Megatron-DeepSpeed adds to them, and of Megatron-Bridge's configuration. */
 #include <stdio.h>
 #include <string.h>
 
@@ -177,26 +177,50 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
     tws_setting_put(s, TWS_SETTING_OVERLAP, "false");
 }
 
-/* Reads arguments of Megatron-DeepSpeed: the number of ranks that share a sequence (Ulysses), and the tokens of the
- * whole sequence in one chunk of attention (FPDT). Megatron-LM has neither, so they are never written. A sequence that
- * chunks do not divide becomes a text that is no number, which the configuration refuses. */
-static void read_ulysses(const cJSON *root, tws_settings *s) {
+/* ---- Megatron-DeepSpeed ---- */
+
+static const char sharers_key[] = "ds_sequence_parallel_size", chunked_key[] = "ds_sequence_parallel_fpdt",
+                  chunk_key[] = "ds_sequence_parallel_fpdt_chunk_size",
+                  place_key[] = "ds_sequence_parallel_fpdt_offloading";
+
+static int is_deepspeeds(const cJSON *root, const char *path) {
+  (void)root; /* the arguments' values do not matter */
+  return strcmp(path, sharers_key) == 0 || strcmp(path, chunked_key) == 0 || strcmp(path, chunk_key) == 0 ||
+         strcmp(path, place_key) == 0;
+}
+
+int tws_format_is_megatron_deepspeed(const cJSON *root) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, root) {
+    if (is_deepspeeds(root, item->string)) return 1;
+  }
+  return 0;
+}
+
+/* Reads the number of ranks that share a sequence (Ulysses), and what FPDT divides: attention into chunks of tokens of
+ * the whole sequence, each MLP into two tiles and the loss into 32 tiles for each chunk (megatron/model/transformer.py
+ * and gpt_model.py of 4efb479). Keys and values of chunks are in host memory here with and without the argument for
+ * it. A sequence that chunks do not divide becomes a text that is no number, which the configuration refuses. */
+static void read_deepspeeds(const cJSON *root, tws_settings *s) {
   static const char usual_chunk[] = "65536";
   char sharers[32], chunk[32];
   double tokens = 0;
-  if (tws_tree_text(root, "ds_sequence_parallel_size", sharers, sizeof sharers)) {
+  if (tws_tree_text(root, sharers_key, sharers, sizeof sharers)) {
     tws_setting_put(s, TWS_SETTING_SHARERS, "%s", sharers);
     tws_setting_put(s, TWS_SETTING_ALGORITHM, "ulysses");
   }
-  if (!is_true(root, "ds_sequence_parallel_fpdt")) return;
-  if (!tws_tree_text(root, "ds_sequence_parallel_fpdt_chunk_size", chunk, sizeof chunk))
-    snprintf(chunk, sizeof chunk, "%s", usual_chunk);
+  if (!is_true(root, chunked_key)) return;
+  if (!tws_tree_text(root, chunk_key, chunk, sizeof chunk)) snprintf(chunk, sizeof chunk, "%s", usual_chunk);
   const int64_t sequence = tws_setting_integer(s, TWS_SETTING_SEQUENCE, 0);
   const int64_t size = tws_text_number(chunk, NULL, 1, 9e15, &tokens) ? (int64_t)tokens : 0;
-  if (size > 0 && sequence > 0 && sequence % size == 0)
-    tws_setting_put(s, TWS_SETTING_ATTENTION_CHUNKS, "%lld", (long long)(sequence / size));
-  else
+  const int64_t chunks = size > 0 && sequence > 0 && sequence % size == 0 ? sequence / size : 0;
+  if (chunks == 0) {
     tws_setting_put(s, TWS_SETTING_ATTENTION_CHUNKS, "%lld tokens in chunks of %s", (long long)sequence, chunk);
+    return;
+  }
+  tws_setting_put(s, TWS_SETTING_ATTENTION_CHUNKS, "%lld", (long long)chunks);
+  tws_setting_put(s, TWS_SETTING_MLP_TILES, "%lld", (long long)(2 * chunks));
+  tws_setting_put(s, TWS_SETTING_LOSS_TILES, "%lld", (long long)(32 * chunks));
 }
 
 static void read_arguments(const cJSON *root, tws_settings *s) {
@@ -204,8 +228,12 @@ static void read_arguments(const cJSON *root, tws_settings *s) {
   if (tws_tree_text(root, "recompute_activations", text, sizeof text) && strcmp(text, "true") == 0)
     tws_setting_put(s, TWS_SETTING_RECOMPUTE, "selective");
   tws_setting_put(s, TWS_SETTING_TYPE, "%s", is_true(root, "bf16") ? "bf16" : is_true(root, "fp16") ? "fp16" : "fp32");
-  read_ulysses(root, s);
   read_rules(root, &of_arguments, s);
+}
+
+static void read_deepspeed_arguments(const cJSON *root, tws_settings *s) {
+  read_deepspeeds(root, s);
+  read_arguments(root, s);
 }
 
 static void read_bridge(const cJSON *root, tws_settings *s) {
@@ -248,10 +276,6 @@ static const char *const known_arguments[] = {"use_distributed_optimizer",
                                               "fp4_format",
                                               "bf16",
                                               "fp16",
-                                              "ds_sequence_parallel_size",
-                                              "ds_sequence_parallel_fpdt",
-                                              "ds_sequence_parallel_fpdt_chunk_size",
-                                              "ds_sequence_parallel_fpdt_offloading",
                                               NULL};
 static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
                                            "ddp.use_megatron_fsdp",
@@ -269,5 +293,8 @@ static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
 
 const tws_format_table tws_format_megatron = {
     arguments, sizeof arguments / sizeof *arguments, write_arguments, read_arguments, holds, known_arguments, NULL};
+const tws_format_table tws_format_megatron_deepspeed = {
+    arguments,    sizeof arguments / sizeof *arguments, NULL, read_deepspeed_arguments, NULL, known_arguments,
+    is_deepspeeds};
 const tws_format_table tws_format_bridge = {
     bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge, NULL};

@@ -26,7 +26,11 @@ typedef struct tws_format_table {
   int (*reads)(const cJSON *root, const char *path);
 } tws_format_table;
 
-extern const tws_format_table tws_format_megatron, tws_format_bridge, tws_format_torchtitan, tws_format_accelerate,
-    tws_format_accelerate_fsdp, tws_format_trainer, tws_format_axolotl, tws_format_llama_factory, tws_format_deepspeed;
+extern const tws_format_table tws_format_megatron, tws_format_megatron_deepspeed, tws_format_bridge,
+    tws_format_torchtitan, tws_format_accelerate, tws_format_accelerate_fsdp, tws_format_trainer, tws_format_axolotl,
+    tws_format_llama_factory, tws_format_deepspeed;
+
+/* Returns 1 if Megatron's arguments have one that only Megatron-DeepSpeed knows. */
+int tws_format_is_megatron_deepspeed(const cJSON *root);
 
 #endif

@@ -12,6 +12,7 @@ static const tws_format_table *table_of(tws_config_format format) {
   static const tws_format_table *const tables[TWS_FORMAT_COUNT] = {
       [TWS_FORMAT_DEEPSPEED] = &tws_format_deepspeed,
       [TWS_FORMAT_MEGATRON] = &tws_format_megatron,
+      [TWS_FORMAT_MEGATRON_DEEPSPEED] = &tws_format_megatron_deepspeed,
       [TWS_FORMAT_BRIDGE] = &tws_format_bridge,
       [TWS_FORMAT_TORCHTITAN] = &tws_format_torchtitan,
       [TWS_FORMAT_ACCELERATE] = &tws_format_accelerate,
@@ -277,8 +278,8 @@ tws_code tws_format_read(const char *text, size_t length, const char *name, tws_
   *format = TWS_FORMAT_NONE;
   if (strlen(text) != length) return TWS_OK; /* the text contains a NUL character, which the JSON reader reports */
   if (is_megatrons(text)) {
-    *format = TWS_FORMAT_MEGATRON;
     code = tws_format_arguments(text, name, &root, err);
+    *format = tws_format_is_megatron_deepspeed(root) ? TWS_FORMAT_MEGATRON_DEEPSPEED : TWS_FORMAT_MEGATRON;
   } else if (is_torchtitans(text, name)) {
     *format = TWS_FORMAT_TORCHTITAN;
     code = tws_tree_read_toml(text, length, name, &root, err);

@@ -32,6 +32,10 @@ static void put_axes(const tws_config *c, tws_settings *s) {
   if (d.sequence > 1)
     tws_setting_put(s, TWS_SETTING_ALGORITHM, "%s", c->sequence_algorithm == TWS_SEQUENCE_RING ? "ring" : "ulysses");
   if (c->attention_chunks > 1) put_integer(s, TWS_SETTING_ATTENTION_CHUNKS, c->attention_chunks);
+  if (c->mlp_tiles > 1) put_integer(s, TWS_SETTING_MLP_TILES, c->mlp_tiles);
+  /* a runtime that computes its loss in chunks sets tiles of the loss without the key */
+  if (c->loss_tiles > 1 && tws_config_has_key(c, "twinspeed.loss_tiles"))
+    put_integer(s, TWS_SETTING_LOSS_TILES, c->loss_tiles);
 }
 
 static void put_zero(const tws_config *c, tws_settings *s) {

@@ -39,10 +39,12 @@ tws_own_engine tws_own_engine_find(const tws_job *job, const tws_job_spec *spec,
 static const char *const *readers_of(const tws_job *job) {
   static const char *const engines[] = {"deepspeed-flash", "transformers", "twinspeed", NULL};
   static const char *const megatrons[] = {"megatron", "nemo-2026", "twinspeed", NULL};
+  static const char *const both[] = {"megatron-deepspeed", "megatron", "deepspeed-flash", "twinspeed", NULL};
   static const char *const titans[] = {"fsdp", "fsdp-compiled", "twinspeed", NULL};
   static const char *const any[] = {"megatron", "deepspeed-flash", "fsdp", NULL};
   const char *family = tws_runtime_family(tws_profile_runtime(job->profile), job->backend);
   const tws_config_format format = tws_config_format_of(job->config);
+  if (format == TWS_FORMAT_MEGATRON_DEEPSPEED) return both;
   if (format == TWS_FORMAT_MEGATRON || format == TWS_FORMAT_BRIDGE) return megatrons;
   if (format == TWS_FORMAT_TORCHTITAN || format == TWS_FORMAT_ACCELERATE_FSDP) return titans;
   if (format != TWS_FORMAT_NONE || strstr(family, "DeepSpeed")) return engines;

@@ -27,6 +27,7 @@ static const struct {
     [TWS_FORMAT_HUGGING_FACE] = {"transformers", "as \"auto\" in the ds_config.json is for Hugging Face's Trainer",
                                  NULL},
     [TWS_FORMAT_MEGATRON] = {"megatron", "as -c has Megatron's arguments", NULL},
+    [TWS_FORMAT_MEGATRON_DEEPSPEED] = {"megatron-deepspeed", "as -c has Megatron-DeepSpeed's arguments", NULL},
     [TWS_FORMAT_BRIDGE] = {"nemo-2026", "as -c is a configuration of Megatron-Bridge", NULL},
     [TWS_FORMAT_TORCHTITAN] = {"fsdp", "as -c is a configuration of torchtitan", NULL},
     [TWS_FORMAT_ACCELERATE] = {"transformers", "as -c is a configuration of accelerate", NULL},

@@ -1,6 +1,9 @@
 /* Scores of answers and classes against those of public packages (tests/golden/answer_scores.json): 200 made answers
  * with articles, punctuation, other alphabets, empty answers and several gold ones; whole files; faults. */
 #include <math.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "tests/scored.h"
 #include "tests/folder.h"
 #include "tests/members.h"
@@ -104,6 +107,29 @@ START_TEST(files_score_as_published) {
 }
 END_TEST
 
+/* The version of the arithmetic depends on all questions, and yet the file is read once: it may be a named pipe. */
+START_TEST(questions_come_through_a_pipe) {
+  static const char *const forms[] = {"lines.jsonl", "article.json"};
+  static const char line[] = "{\"id\":\"1\",\"answers\":{\"text\":[\"two words\"]}}\n{\"id\":\"2\",\"answers\":[]}\n",
+                    article[] =
+                        "{\"data\":[{\"paragraphs\":[{\"qas\":[{\"id\":\"1\",\"answers\":[{\"text\":\"two words\"}]},"
+                        "{\"id\":\"2\",\"answers\":[]}]}]}]}";
+  char options[700];
+  write_file(in_folder("guesses.json"), "{\"1\":\"two\",\"2\":\"\"}");
+  for (int i = 0; i < 2; i++) {
+    ck_assert(mkfifo(in_folder(forms[i]), 0600) == 0);
+    const pid_t writer = fork();
+    if (writer == 0) {
+      FILE *file = fopen(in_folder(forms[i]), "w");
+      _exit(!file || fputs(i ? article : line, file) < 0 || fclose(file) != 0);
+    }
+    snprintf(options, sizeof options, "--squad %s --predictions %s", in_folder(forms[i]), in_folder("guesses.json"));
+    ck_assert_double_eq_tol(scored(options, "exact_match"), 50, 1e-9);
+    ck_assert(waitpid(writer, NULL, 0) == writer);
+  }
+}
+END_TEST
+
 START_TEST(classes_score_as_published) {
   const cJSON *pair, *want = cJSON_GetObjectItem(golden, "class_scores");
   char line[700];
@@ -174,6 +200,7 @@ int main(void) {
   tcase_add_unchecked_fixture(tests, make_folder, remove_folder);
   tcase_add_loop_test(tests, answers_score_as_published, 1, 3);
   tcase_add_loop_test(tests, files_score_as_published, 0, 4);
+  tcase_add_test(tests, questions_come_through_a_pipe);
   tcase_add_test(tests, classes_score_as_published);
   tcase_add_test(tests, faults_are_told);
   suite_add_tcase(suite, tests);

@@ -536,7 +536,8 @@ START_TEST(the_page_says_what_files_hold) {
 }
 END_TEST
 
-/* Arguments of Megatron-DeepSpeed: ranks that share a sequence, and attention in chunks of tokens. */
+/* Arguments of Megatron-DeepSpeed: ranks that share a sequence, attention in chunks of tokens, and with these two tiles
+ * of MLPs and 32 tiles of the loss for each chunk. */
 START_TEST(long_sequences_of_megatron_deepspeed) {
   static const struct {
     const char *arguments;
@@ -556,10 +557,13 @@ START_TEST(long_sequences_of_megatron_deepspeed) {
     write_text(in_folder("long.txt"), text);
     tws_code code = tws_config_load(in_folder("long.txt"), &config, &err);
     if (code == TWS_OK) {
+      const int64_t chunked = cases[i].chunks > 1 ? cases[i].chunks : 0;
+      ck_assert_int_eq(tws_config_format_of(config), TWS_FORMAT_MEGATRON_DEEPSPEED);
       code = tws_config_resolve(config, 8, &(tws_auto_context){.hidden_size = 64}, &err);
       if (code == TWS_OK)
-        ck_assert_msg(config->attention_chunks == cases[i].chunks && tws_config_division(config).sequence == 4 &&
-                          config->sequence_algorithm != TWS_SEQUENCE_RING,
+        ck_assert_msg(config->attention_chunks == cases[i].chunks && config->mlp_tiles == (chunked ? 2 * chunked : 1) &&
+                          config->loss_tiles == (chunked ? 32 * chunked : 1) &&
+                          tws_config_division(config).sequence == 4 && config->sequence_algorithm != TWS_SEQUENCE_RING,
                       "%s: %lld chunks", text, (long long)config->attention_chunks);
       tws_config_destroy(config);
     }

@@ -25,7 +25,6 @@ static const char *const accepted[][ACCEPTED_FILES] = {
     {"models/network/gpt2.c", "models/network/gpt2_experts.c"},
     {"plan/rendezvous.c", "plan/run_order.c"},
     {"models/network/safetensors.c", "models/network/torch_file.c"},
-    {"launch/launch.c", "launch/starter.c"},
     {"calibration/profile.c", "calibration/run.c"},
     {"emulation/emulate.c", "emulation/saves.c"},
 };

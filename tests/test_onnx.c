@@ -321,6 +321,41 @@ START_TEST(functions_become_modules) {
 }
 END_TEST
 
+/* A sum of two functions of one activation is an addition of the outputs of two modules, unless one module computes the
+ * sum: x + x is 2 x, and x (1 + erf(x / sqrt 2)) / 2 has a sum within. */
+START_TEST(sums_that_no_module_computes_are_additions) {
+  static const struct {
+    tws_module_type types[4]; /* of the modules between the convolution and the flattening */
+    const char *nodes[MOST_NODES_HERE];
+  } forms[] = {
+      {{TWS_MODULE_SIGMOID, TWS_MODULE_ADD}, {"Sigmoid c -> s", "Add c,s -> y"}},
+      {{TWS_MODULE_SIGMOID, TWS_MODULE_ADD}, {"Sigmoid c -> s", "Add s,c -> y"}},
+      {{TWS_MODULE_SILU, TWS_MODULE_ADD}, {"Sigmoid c -> s", "Mul c,s -> m", "Add c,m -> y"}},
+      {{TWS_MODULE_SIGMOID, TWS_MODULE_ADD, TWS_MODULE_MULTIPLY},
+       {"Sigmoid c -> s", "Add c,s -> a", "Mul a,half -> y"}},
+      {{TWS_MODULE_SIGMOID, TWS_MODULE_SIGMOID, TWS_MODULE_ADD}, {"Sigmoid c -> s", "Sigmoid c -> t", "Add s,t -> y"}},
+      {{TWS_MODULE_SIGMOID, TWS_MODULE_MULTIPLY}, {"Sigmoid c -> s", "Add s,s -> y"}},
+      {{TWS_MODULE_MULTIPLY}, {"Add c,c -> y"}},
+      {{TWS_MODULE_GELU_EXACT, TWS_MODULE_ADD},
+       {"Div c,root2 -> d", "Erf d -> e", "Add e,one -> p", "Mul c,p -> m", "Mul m,half -> g", "Add g,c -> y"}},
+      {{TWS_MODULE_GELU_EXACT}, {"Div c,root2 -> d", "Erf d -> e", "Mul c,e -> m", "Add c,m -> p", "Mul p,half -> y"}}};
+  for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+    tws_network *network;
+    int nodes = 0, types = 0;
+    while (nodes < MOST_NODES_HERE && forms[f].nodes[nodes]) nodes++;
+    while (types < 4 && forms[f].types[types]) types++;
+    HAND_OK(read_between(forms[f].nodes, nodes, &network));
+    uint32_t first = 0;
+    while (network->modules[first].type != forms[f].types[0] && first < network->module_count) first++;
+    ck_assert_uint_eq(network->module_count, 4 + (uint32_t)types);
+    for (int i = 0; i < types; i++)
+      ck_assert_msg(network->modules[first + (uint32_t)i].type == forms[f].types[i], "%s: module %d", forms[f].nodes[0],
+                    i);
+    tws_network_destroy(network);
+  }
+}
+END_TEST
+
 START_TEST(unknown_nodes_are_named) {
   static const struct {
     const char *says, *nodes[MOST_NODES_HERE];
@@ -484,6 +519,7 @@ int main(void) {
   tcase_add_test(tests, ranks_train_the_files_weights);
   tcase_add_test(tests, files_predict);
   tcase_add_test(tests, functions_become_modules);
+  tcase_add_test(tests, sums_that_no_module_computes_are_additions);
   tcase_add_test(tests, unknown_nodes_are_named);
   tcase_add_loop_test(tests, damaged_files_are_read_or_refused, 0, MODELS);
   tcase_add_test(tests, other_files_are_refused);

@@ -21,6 +21,10 @@ static void write_inputs(void) {
   write_text(in_folder("model.json"), model);
   write_text(in_folder("plain.json"), plain);
   write_text(in_folder("auto.json"), automatic);
+  write_text(in_folder("megatron.sh"), "torchrun pretrain_gpt.py --micro-batch-size 1 --bf16 --seq-length 512\n");
+  write_text(in_folder("ulysses.sh"),
+             "deepspeed pretrain_gpt.py --micro-batch-size 1 --bf16 --seq-length 512 --ds-sequence-parallel-size 2 "
+             "--ds-sequence-parallel-fpdt --ds-sequence-parallel-fpdt-chunk-size 256\n");
 }
 
 /* For each configuration (or none) and options, the first line of the answer and two members of its JSON name the
@@ -34,6 +38,8 @@ START_TEST(the_first_line_says_which_and_why) {
                 "as \"auto\" in the ds_config.json is for Hugging Face's Trainer"},
                {"plain.json", "--cluster dgx-a100 --set optimizer.params.lr=auto", "transformers",
                 "as \"auto\" in the ds_config.json is for Hugging Face's Trainer"},
+               {"megatron.sh", "--cluster dgx-a100", "megatron", "as -c has Megatron's arguments"},
+               {"ulysses.sh", "--cluster dgx-a100", "megatron-deepspeed", "as -c has Megatron-DeepSpeed's arguments"},
                {"auto.json", "--cluster dgx-a100 --runtime megatron", "megatron", "as --runtime says"},
                {"plain.json", "--cluster dgx-a100 --runtime twinspeed", "twinspeed", "as --runtime says"}};
   static const char *const verbs[] = {"estimate", "check", "simulate", "tune --no-simulation --force -n 8 -o @"};

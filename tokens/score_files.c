@@ -54,13 +54,14 @@ static tws_code parse_line(const line_file *f, const char *line, tws_json **json
 
 /* ---- questions ---- */
 
-/* The questions' file and the predictions, and the sums of the scores. */
+/* The questions' file and the predictions, and the sums of the scores. Whether the arithmetic is that of version 1 or 2
+ * is known after the last question; so each question is scored by both, and the file is read once. */
 typedef struct squad {
   const cJSON *predictions;
-  const tws_json *predicted; /* the file of the predictions, for messages */
-  tws_squad_scores *scores;
-  int64_t found; /* questions that have a prediction */
-  int version;   /* version of the arithmetic */
+  const tws_json *predicted;  /* the file of the predictions, for messages */
+  tws_squad_scores scores[2]; /* by the arithmetic of versions 1 and 2 */
+  int64_t questions, found;   /* all questions, and those that have a prediction */
+  int open;                   /* 1: some question has no answer, so that the version is 2 */
   tws_arena *arena;
   char **ids; /* ids of the questions that were read so far, in the arena */
   size_t id_capacity;
@@ -86,12 +87,26 @@ static const char *gold_text(const cJSON *item) {
 }
 
 static tws_code add_id(squad *s, const char *id, tws_error *err) {
-  const size_t count = (size_t)s->scores->questions;
+  const size_t count = (size_t)s->questions;
   if (tws_reserve(&s->ids, &s->id_capacity, count + 1, sizeof *s->ids))
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
   s->ids[count] = tws_arena_strdup(s->arena, id);
   if (!s->ids[count]) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
-  s->scores->questions++;
+  s->questions++;
+  return TWS_OK;
+}
+
+/* Adds the score of a prediction (NULL: there is none, the score is 0) by the arithmetic of one version. */
+static tws_code add_version(tws_squad_scores *scores, int version, const char *prediction, const char *const *gold,
+                            size_t count, tws_error *err) {
+  tws_answer_score score = {0};
+  if (prediction) TWS_TRY(tws_answer_score_of(prediction, gold, count, version, &score, err));
+  scores->version = version;
+  scores->questions++;
+  scores->not_predicted += prediction == NULL;
+  scores->answerable += count > 0;
+  add_score(&scores->all, &score);
+  add_score(count > 0 ? &scores->with_answer : &scores->without_answer, &score);
   return TWS_OK;
 }
 
@@ -109,23 +124,18 @@ static tws_code score_question(squad *s, const tws_json *json, const cJSON *ques
       code = tws_json_fail(json, item, err, question_hint, "an answer that is no text and has no \"text\"");
   }
   const cJSON *prediction = cJSON_GetObjectItemCaseSensitive(s->predictions, id);
-  tws_answer_score score = {0};
   if (code == TWS_OK && prediction && !cJSON_IsString(prediction))
     code = tws_json_fail(s->predicted, prediction, err, "a prediction is a text",
                          "the prediction of \"%.60s\" is no text", id);
-  if (code == TWS_OK && prediction)
-    code = tws_answer_score_of(prediction->valuestring, gold, n, s->version, &score, err);
+  for (int version = 1; version <= 2 && code == TWS_OK; version++)
+    code = add_version(&s->scores[version - 1], version, cJSON_GetStringValue(prediction), gold, n, err);
   s->found += prediction != NULL;
-  s->scores->not_predicted += prediction == NULL;
-  s->scores->answerable += count > 0;
-  add_score(&s->scores->all, &score);
-  add_score(count > 0 ? &s->scores->with_answer : &s->scores->without_answer, &score);
+  s->open |= count == 0;
   tws_free(gold);
   return code;
 }
 
-/* Calls score_question() for each question of a published file or, with s == NULL, sets *open if one has no answer. */
-static tws_code walk(squad *s, const tws_json *json, int *open, tws_error *err) {
+static tws_code score_articles(squad *s, const tws_json *json, tws_error *err) {
   const cJSON *data = cJSON_GetObjectItemCaseSensitive(json->root, "data"), *article, *paragraph, *question;
   if (!cJSON_IsArray(data))
     return tws_json_fail(json, json->root, err, "{\"data\": [{\"paragraphs\": [{\"qas\": [...]}]}]}, or lines (.jsonl)",
@@ -134,8 +144,6 @@ static tws_code walk(squad *s, const tws_json *json, int *open, tws_error *err) 
     cJSON_ArrayForEach(paragraph, cJSON_GetObjectItemCaseSensitive(article, "paragraphs")) {
       cJSON_ArrayForEach(question, cJSON_GetObjectItemCaseSensitive(paragraph, "qas")) {
         const char *id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(question, "id"));
-        if (open) *open |= cJSON_GetArraySize(gold_list(question)) == 0;
-        if (!s) continue;
         if (!id) return tws_json_fail(json, question, err, question_hint, "a question without the text \"id\"");
         TWS_TRY(score_question(s, json, question, id, err));
       }
@@ -146,28 +154,20 @@ static tws_code walk(squad *s, const tws_json *json, int *open, tws_error *err) 
 
 static tws_code score_published(squad *s, const char *path, tws_error *err) {
   tws_json *json;
-  int open = 0;
   TWS_TRY(tws_json_read(path, &json, err));
-  tws_code code = walk(NULL, json, &open, err);
-  s->version = open ? 2 : 1;
-  if (code == TWS_OK) code = walk(s, json, NULL, err);
+  const tws_code code = score_articles(s, json, err);
   tws_json_destroy(json);
   return code;
 }
 
-static tws_code score_line(squad *s, const tws_json *json, int64_t number, int *open, tws_error *err) {
+static tws_code score_line(squad *s, const tws_json *json, int64_t number, tws_error *err) {
   const cJSON *id = cJSON_GetObjectItemCaseSensitive(json->root, "id");
   char own[24];
   snprintf(own, sizeof own, "%lld", (long long)number);
-  if (open) {
-    *open |= cJSON_GetArraySize(gold_list(json->root)) == 0;
-    return TWS_OK;
-  }
   return score_question(s, json, json->root, cJSON_IsString(id) ? id->valuestring : own, err);
 }
 
-/* Scores the questions of all lines; with `open` it only sets *open if a question has no answer. */
-static tws_code walk_lines(squad *s, const char *path, int *open, tws_error *err) {
+static tws_code score_lines(squad *s, const char *path, tws_error *err) {
   line_file f;
   TWS_TRY(open_lines(path, &f, err));
   tws_code code = TWS_OK;
@@ -176,7 +176,7 @@ static tws_code walk_lines(squad *s, const char *path, int *open, tws_error *err
     tws_json *json;
     code = parse_line(&f, line, &json, err);
     if (code != TWS_OK) break;
-    code = score_line(s, json, ++number, open, err);
+    code = score_line(s, json, ++number, err);
     tws_json_destroy(json);
   }
   tws_free(f.text);
@@ -188,7 +188,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 static tws_code check_ids(squad *s, const char *questions, const char *predictions, tws_error *err) {
-  const size_t count = (size_t)s->scores->questions;
+  const size_t count = (size_t)s->questions;
   if (count == 0) return tws_fail(err, TWS_INVALID, question_hint, "%s: it has no questions", questions);
   qsort(s->ids, count, sizeof *s->ids, by_id);
   for (size_t i = 1; i < count; i++)
@@ -206,17 +206,10 @@ static void make_percent(tws_answer_score *score, int64_t count) {
 }
 
 static tws_code score_questions(squad *s, const char *questions, const char *predictions, tws_error *err) {
-  int open = 0;
   if (!cJSON_IsObject(s->predictions))
     return tws_json_fail(s->predicted, s->predictions, err, "{\"id of a question\": \"its answer\", ...}",
                          "the predictions are no object");
-  if (!ends_with(questions, ".jsonl")) {
-    TWS_TRY(score_published(s, questions, err));
-  } else {
-    TWS_TRY(walk_lines(s, questions, &open, err));
-    s->version = open ? 2 : 1;
-    TWS_TRY(walk_lines(s, questions, NULL, err));
-  }
+  TWS_TRY((ends_with(questions, ".jsonl") ? score_lines : score_published)(s, questions, err));
   return check_ids(s, questions, predictions, err);
 }
 
@@ -224,14 +217,13 @@ tws_code tws_squad_score_files(const char *questions, const char *predictions, t
   tws_json *predicted;
   *out = (tws_squad_scores){.version = 1};
   TWS_TRY(tws_json_read(predictions, &predicted, err));
-  squad s = {
-      .predictions = predicted->root, .predicted = predicted, .scores = out, .version = 1, .arena = tws_arena_create()};
+  squad s = {.predictions = predicted->root, .predicted = predicted, .arena = tws_arena_create()};
   const tws_code code = s.arena ? score_questions(&s, questions, predictions, err)
                                 : tws_fail(err, TWS_MEMORY, NULL, "out of memory for the questions");
   tws_free(s.ids);
   tws_arena_destroy(s.arena);
   tws_json_destroy(predicted);
-  out->version = s.version;
+  *out = s.scores[s.open];
   make_percent(&out->all, out->questions);
   make_percent(&out->with_answer, out->answerable);
   make_percent(&out->without_answer, out->questions - out->answerable);

@@ -458,112 +458,58 @@ static tws_code fold_expand(const call *c, tws_error *err) {
   return view(c, c->in[0], dims, shape, stride[0], 0, &c->out[0], err);
 }
 
-typedef enum binary {
-  ADD,
-  SUB,
-  MUL,
-  DIV,
-  POW,
-  MOD,
-  MIN,
-  MAX,
-  EQUAL,
-  LESS,
-  LESS_EQUAL,
-  GREATER,
-  GREATER_EQUAL,
-  AND,
-  OR,
-  BINARIES
+/* Operators of two operands: what each computes of two numbers and of two integers; whether the result is a Boolean.
+ * Sums, differences and products of integers are modulo 2^64; their quotient is rounded toward 0, and a quotient or a
+ * remainder by 0 is 0. */
+#define BINARY_OPERATORS(ROW)                                                                           \
+  ROW(Add, 0, a + b, (int64_t)((uint64_t)a + (uint64_t)b))                                              \
+  ROW(Sub, 0, a - b, (int64_t)((uint64_t)a - (uint64_t)b))                                              \
+  ROW(Mul, 0, (a * b), (int64_t)((uint64_t)a * (uint64_t)b))                                            \
+  ROW(Div, 0, a / b, b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b)                         \
+  ROW(Pow, 0, pow(a, b), to_integer(pow((double)a, (double)b)))                                         \
+  ROW(Mod, 0, fmod(a, b), b == 0 || b == -1 ? 0 : a % b != 0 && (a < 0) != (b < 0) ? a % b + b : a % b) \
+  ROW(Min, 0, a < b ? a : b, a < b ? a : b)                                                             \
+  ROW(Max, 0, a > b ? a : b, a > b ? a : b)                                                             \
+  ROW(Equal, 1, !(a < b) && !(a > b), a == b)                                                           \
+  ROW(Less, 1, a < b, a < b)                                                                            \
+  ROW(LessOrEqual, 1, a <= b, a <= b)                                                                   \
+  ROW(Greater, 1, a > b, a > b)                                                                         \
+  ROW(GreaterOrEqual, 1, a >= b, a >= b)                                                                \
+  ROW(And, 1, (a < 0 || a > 0) && (b < 0 || b > 0), a && b)                                             \
+  ROW(Or, 1, (a < 0 || a > 0) || (b < 0 || b > 0), a || b)
+
+#define DEFINE(name, is_boolean, number, integer)        \
+  static double numbers_##name(double a, double b) {     \
+    return number;                                       \
+  }                                                      \
+  static int64_t integers_##name(int64_t a, int64_t b) { \
+    return integer;                                      \
+  }
+BINARY_OPERATORS(DEFINE)
+
+typedef struct binary {
+  const char *op;
+  int is_boolean;
+  double (*of_numbers)(double a, double b);
+  int64_t (*of_integers)(int64_t a, int64_t b);
 } binary;
-static const char *const binary_names[BINARIES] = {
-    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "And", "Or"};
-
-static double of_numbers(binary op, double a, double b) {
-  switch (op) {
-    case ADD:
-      return a + b;
-    case SUB:
-      return a - b;
-    case MUL:
-      return a * b;
-    case DIV:
-      return a / b;
-    case POW:
-      return pow(a, b);
-    case MOD:
-      return fmod(a, b);
-    case MIN:
-      return a < b ? a : b;
-    case MAX:
-      return a > b ? a : b;
-    case EQUAL:
-      return !(a < b) && !(a > b);
-    case LESS:
-      return a < b;
-    case LESS_EQUAL:
-      return a <= b;
-    case GREATER:
-      return a > b;
-    case GREATER_EQUAL:
-      return a >= b;
-    case AND:
-      return (a < 0 || a > 0) && (b < 0 || b > 0);
-    default:
-      return a < 0 || a > 0 || b < 0 || b > 0;
-  }
-}
-
-/* Sums, differences and products are modulo 2^64; a quotient is rounded toward 0, and that by 0 is 0. */
-static int64_t of_integers(binary op, int64_t a, int64_t b) {
-  switch (op) {
-    case ADD:
-      return (int64_t)((uint64_t)a + (uint64_t)b);
-    case SUB:
-      return (int64_t)((uint64_t)a - (uint64_t)b);
-    case MUL:
-      return (int64_t)((uint64_t)a * (uint64_t)b);
-    case DIV:
-      return b == 0 ? 0 : b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
-    case MOD:
-      return b == 0 || b == -1 ? 0 : a % b != 0 && (a < 0) != (b < 0) ? a % b + b : a % b;
-    case MIN:
-      return a < b ? a : b;
-    case MAX:
-      return a > b ? a : b;
-    case EQUAL:
-      return a == b;
-    case LESS:
-      return a < b;
-    case LESS_EQUAL:
-      return a <= b;
-    case GREATER:
-      return a > b;
-    case GREATER_EQUAL:
-      return a >= b;
-    case AND:
-      return a && b;
-    case OR:
-      return a || b;
-    default:
-      return to_integer(pow((double)a, (double)b));
-  }
-}
+#define ROW_OF(name, is_boolean, number, integer) {#name, is_boolean, numbers_##name, integers_##name},
+static const binary binaries[] = {BINARY_OPERATORS(ROW_OF)};
 
 static tws_code fold_binary(const call *c, tws_error *err) {
   int64_t shape[TWS_ONNX_DIMS], stride[2][TWS_ONNX_DIMS], index[2][TWS_ONNX_DIMS] = {{0}}, at[2] = {0};
-  int dims, op = 0;
-  while (op < BINARIES && strcmp(binary_names[op], c->n->op) != 0) op++;
+  const binary *op = binaries;
+  int dims;
+  while (strcmp(op->op, c->n->op) != 0) op++; /* every operator of `folds` that names this function has a row */
   if (c->n->ins != 2 || !broadcast(c->in, 2, &dims, shape, stride)) return wrong(c, err);
   const int exact = c->in[0]->integers && c->in[1]->integers;
-  tws_onnx_tensor *t = new_tensor(c->f, dims, shape, !exact && op < EQUAL);
+  tws_onnx_tensor *t = new_tensor(c->f, dims, shape, !exact && !op->is_boolean);
   if (!t) return too_large(c, err);
   for (int64_t i = 0; i < t->count; i++) {
     if (exact) {
-      integers_of(t)[i] = of_integers((binary)op, c->in[0]->integers[at[0]], c->in[1]->integers[at[1]]);
+      integers_of(t)[i] = op->of_integers(c->in[0]->integers[at[0]], c->in[1]->integers[at[1]]);
     } else {
-      const double y = of_numbers((binary)op, tws_onnx_element(c->in[0], at[0]), tws_onnx_element(c->in[1], at[1]));
+      const double y = op->of_numbers(tws_onnx_element(c->in[0], at[0]), tws_onnx_element(c->in[1], at[1]));
       if (t->numbers)
         numbers_of(t)[i] = (float)y;
       else
@@ -608,46 +554,18 @@ static tws_code fold_unary(const call *c, tws_error *err) {
   return TWS_OK;
 }
 
+#define FOLD_OF(name, is_boolean, number, integer) {#name, fold_binary},
 static const struct {
   const char *op;
   tws_code (*fold)(const call *c, tws_error *err);
-} folds[] = {{"Constant", fold_constant},
-             {"Identity", fold_identity},
-             {"Dropout", fold_identity},
-             {"Cast", fold_cast},
-             {"Reshape", fold_reshape},
-             {"Flatten", fold_reshape},
-             {"Squeeze", fold_reshape},
-             {"Unsqueeze", fold_reshape},
-             {"Transpose", fold_transpose},
-             {"Slice", fold_slice},
-             {"Split", fold_split},
-             {"Gather", fold_gather},
-             {"Concat", fold_concat},
-             {"Expand", fold_expand},
-             {"ConstantOfShape", fold_constant_of_shape},
-             {"Range", fold_range},
-             {"Trilu", fold_trilu},
-             {"Where", fold_where},
-             {"Neg", fold_unary},
-             {"Not", fold_unary},
-             {"Sqrt", fold_unary},
-             {"Reciprocal", fold_unary},
-             {"Add", fold_binary},
-             {"Sub", fold_binary},
-             {"Mul", fold_binary},
-             {"Div", fold_binary},
-             {"Pow", fold_binary},
-             {"Mod", fold_binary},
-             {"Min", fold_binary},
-             {"Max", fold_binary},
-             {"Equal", fold_binary},
-             {"Less", fold_binary},
-             {"LessOrEqual", fold_binary},
-             {"Greater", fold_binary},
-             {"GreaterOrEqual", fold_binary},
-             {"And", fold_binary},
-             {"Or", fold_binary}};
+} folds[] = {{"Constant", fold_constant}, {"Identity", fold_identity}, {"Dropout", fold_identity},
+             {"Cast", fold_cast},         {"Reshape", fold_reshape},   {"Flatten", fold_reshape},
+             {"Squeeze", fold_reshape},   {"Unsqueeze", fold_reshape}, {"Transpose", fold_transpose},
+             {"Slice", fold_slice},       {"Split", fold_split},       {"Gather", fold_gather},
+             {"Concat", fold_concat},     {"Expand", fold_expand},     {"ConstantOfShape", fold_constant_of_shape},
+             {"Range", fold_range},       {"Trilu", fold_trilu},       {"Where", fold_where},
+             {"Neg", fold_unary},         {"Not", fold_unary},         {"Sqrt", fold_unary},
+             {"Reciprocal", fold_unary},  BINARY_OPERATORS(FOLD_OF)};
 enum { FOLDS = sizeof folds / sizeof *folds };
 
 int tws_onnx_folds(const char *op) {

@@ -65,25 +65,32 @@ static void begin_function(tws_onnx_value *to, const tws_onnx_value *of) {
   to->kind = TWS_ONNX_FUNCTION;
 }
 
+/* Returns the type of the module that computes the function: "" if it is the activation itself, NULL if no module of a
+ * network file computes it. *factor: of a module "scale". */
+static const char *module_type(const tws_onnx_value *value, double *factor) {
+  *factor = value->kind == TWS_ONNX_ACTIVATION ? 1 : factor_of(value);
+  if (is_equal(*factor, 1)) return "";
+  if (*factor < 0 || *factor > 0) return "scale";
+  for (int i = 0; i < FUNCTIONS; i++)
+    if (computes(value, functions[i].f)) return functions[i].type;
+  return NULL;
+}
+
 tws_code tws_onnx_settle(tws_onnx_import *x, int node, tws_onnx_value *value, tws_error *err) {
-  const char *type = NULL;
+  double factor;
   int index;
-  if (value && value->kind == TWS_ONNX_ACTIVATION) return TWS_OK;
-  if (!value || value->kind != TWS_ONNX_FUNCTION)
+  if (!is_function(value))
     return tws_onnx_refuse(x, node, err, "modules read outputs of modules: docs/networks.md lists what they compute",
                            "its input %.100s is no output of a layer", value ? value->name : "(absent)");
-  const double factor = factor_of(value);
-  for (int i = 0; i < FUNCTIONS && factor == 0; i++)
-    if (computes(value, functions[i].f)) type = functions[i].type;
-  if (factor == 1 || is_equal(factor, 1)) {
-    value->kind = TWS_ONNX_ACTIVATION;
-    return TWS_OK;
-  }
-  if (factor < 0 || factor > 0) type = "scale";
+  const char *type = module_type(value, &factor);
   if (!type)
     return tws_onnx_refuse(x, value->producer, err,
                            "networks have relu, leaky_relu, clamp, gelu, gelu_tanh, sigmoid, silu, tanh and scale",
                            "the function that ends here is no activation of a network file");
+  if (!*type) {
+    value->kind = TWS_ONNX_ACTIVATION;
+    return TWS_OK;
+  }
   if (value->module < 0)
     return tws_onnx_refuse(x, node, err, "begin with a convolution, a linear layer or an embedding",
                            "the network's input is not read by a layer");
@@ -249,6 +256,25 @@ static tws_code with_constant(tws_onnx_import *x, int node, int which, tws_error
                          "a tensor of constants is combined with the output of a layer");
 }
 
+static int have_one_form(const tws_onnx_value *a, const tws_onnx_value *b) {
+  return a->layout == b->layout && a->dims == b->dims &&
+         memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape) == 0;
+}
+
+/* Computes one function of two functions of the same activation. Returns 0 if it is a sum that no module computes while
+ * a module computes each of the two, as in x + sigmoid(x): the outputs of these two modules are added then. */
+static int join(const char *op, const tws_onnx_value *a, const tws_onnx_value *b, tws_onnx_value *out) {
+  double factor;
+  tws_onnx_value result = *a;
+  result.kind = TWS_ONNX_FUNCTION;
+  for (int i = 0; i < TWS_ONNX_SAMPLES; i++) result.at[i] = combine(op, at(a, i), at(b, i));
+  if (a->module >= 0 && strcmp(op, "Add") == 0 && !module_type(&result, &factor) && module_type(a, &factor) &&
+      module_type(b, &factor))
+    return 0;
+  begin_function(out, &result);
+  return 1;
+}
+
 tws_code tws_onnx_arithmetic(tws_onnx_import *x, int node, tws_error *err) {
   const tws_onnx_node *n = &x->graph->nodes[node];
   tws_onnx_value *a = tws_onnx_in(x, node, 0), *b = tws_onnx_in(x, node, 1), *out = tws_onnx_out(x, node, 0);
@@ -256,21 +282,16 @@ tws_code tws_onnx_arithmetic(tws_onnx_import *x, int node, tws_error *err) {
   if (!a || !b) return tws_onnx_settle(x, node, NULL, err);
   if (a->kind == TWS_ONNX_CONSTANT) return with_constant(x, node, 0, err);
   if (b->kind == TWS_ONNX_CONSTANT) return with_constant(x, node, 1, err);
-  if (is_function(a) && is_function(b) && a->module == b->module && a->layout == b->layout && a->dims == b->dims &&
-      memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape) == 0) {
-    tws_onnx_value result = *a;
-    for (int i = 0; i < TWS_ONNX_SAMPLES; i++) result.at[i] = combine(n->op, at(a, i), at(b, i));
-    begin_function(out, &result);
-    return TWS_OK;
-  }
+  const int joins = is_function(a) && is_function(b) && have_one_form(a, b);
+  if (joins && a->module == b->module && join(n->op, a, b, out)) return TWS_OK;
   TWS_TRY(tws_onnx_settle(x, node, a, err));
   TWS_TRY(tws_onnx_settle(x, node, b, err));
   if (strcmp(n->op, "Add") != 0)
     return tws_onnx_refuse(x, node, err, "outputs of different layers are added; products of them are not expressed",
                            "it combines the outputs of two layers");
-  if (a->dims != b->dims || a->layout != b->layout || a->module < 0 || b->module < 0 ||
-      memcmp(a->shape, b->shape, (size_t)a->dims * sizeof *a->shape) != 0 ||
-      memcmp(a->order, b->order, sizeof a->order) != 0)
+  /* Both operands of sigmoid(x) + sigmoid(x) may be one value; then the sum is a multiple of one module's output. */
+  if (joins && a->module == b->module && join(n->op, a, b, out)) return TWS_OK;
+  if (!have_one_form(a, b) || a->module < 0 || b->module < 0 || memcmp(a->order, b->order, sizeof a->order) != 0)
     return tws_onnx_refuse(x, node, err, "both outputs have equal shapes", "it adds outputs of different shapes");
   cJSON *item = tws_onnx_add(x, node, "add", NULL, NULL, &index), *names;
   if (!item || !(names = cJSON_AddArrayToObject(item, "input"))) return tws_onnx_no_memory(x, err);

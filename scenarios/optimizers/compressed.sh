@@ -3,24 +3,16 @@
 # GPT-2 and text; AdamW against OneBitAdam and ZeroOneAdam, Lamb against OneBitLamb; each that compresses also without
 # error feedback. Three seeds. The last tenth of the text is evaluated.
 # Usage: scenarios/optimizers/compressed.sh PROGRAM FOLDER. STEPS (default 600), RANKS (default 4), FREEZE (default 120),
-# ADAM_RATE, LAMB_RATE, MODEL (a config.json) and
-# LENGTH (of sequences) may be set.
+# ADAM_RATE, LAMB_RATE, MODEL (a config.json) and LENGTH (of sequences) may be set.
 # FOLDER/losses.csv has a line for each run: optimizer,feedback,seed,evaluation loss. Runs that it has are not repeated.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-twinspeed=$1
-out=$2
-model=${MODEL:-$here/../demo/config.json}
 STEPS=${STEPS:-600}
 RANKS=${RANKS:-4}
 FREEZE=${FREEZE:-120}
 ADAM_RATE=${ADAM_RATE:-1e-3}
 LAMB_RATE=${LAMB_RATE:-1e-2}
 LENGTH=${LENGTH:-128}
-csv=$out/losses.csv
-. "$here/real_text.sh"
-prepare_text
-touch "$csv"
+. "$(dirname "$0")/real_text.sh"
 
 configure() {
   rate=$ADAM_RATE
@@ -39,12 +31,6 @@ configure() {
  "gradient_clipping": 1.0,
  "twinspeed": {"sequence_length": $LENGTH, "seed": $3, "error_feedback": $2}}
 JSON
-}
-
-run() {
-  grep -q "^$1,$2,$3," "$csv" && return
-  configure "$1" "$2" "$3" >"$out/ds_config.json"
-  printf '%s,%s,%s,%s\n' "$1" "$2" "$3" "$(evaluation_loss)" | tee -a "$csv"
 }
 
 for seed in 1 2 3; do

@@ -1,20 +1,14 @@
 #!/bin/sh
 # Is Muon's evaluation loss below AdamW's after equal steps? The demonstration's GPT-2 and text; each optimizer with five
 # learning rates and three seeds. The last tenth of the text is evaluated.
-# Usage: scenarios/optimizers/muon.sh PROGRAM FOLDER. STEPS (default 100) and RANKS (default 1) may be set.
+# Usage: scenarios/optimizers/muon.sh PROGRAM FOLDER. STEPS (default 100), RANKS (default 1) and MODEL (a config.json) may
+# be set.
 # FOLDER/losses.csv has a line for each run: optimizer,rate,seed,evaluation loss. Runs that it has are not repeated.
 # FOLDER/muon.svg has the mean losses over the rates, if there is a gnuplot.
 set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-twinspeed=$1
-out=$2
-model=$here/../demo/config.json
 STEPS=${STEPS:-100}
 RANKS=${RANKS:-1}
-csv=$out/losses.csv
-. "$here/real_text.sh"
-prepare_text
-touch "$csv"
+. "$(dirname "$0")/real_text.sh"
 
 # Writes a configuration that differs from the demonstration's in the optimizer, its rate and the length of the schedule.
 # Muon's schedule multiplies the rates of its two groups, matrices first; Adam's part has the demonstration's rate.
@@ -34,12 +28,6 @@ configure() {
  "gradient_clipping": 1.0,
  "twinspeed": {"sequence_length": 128, "seed": $3}}
 JSON
-}
-
-run() {
-  grep -q "^$1,$2,$3," "$csv" && return
-  configure "$1" "$2" "$3" >"$out/ds_config.json"
-  printf '%s,%s,%s,%s\n' "$1" "$2" "$3" "$(evaluation_loss)" | tee -a "$csv"
 }
 
 # Prints rate, mean, smallest and largest evaluation loss of each rate of an optimizer.

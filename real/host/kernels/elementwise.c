@@ -81,272 +81,54 @@ VECTOR_INLINE vf gelu_exact_slope(vf x) {
   return share + near * density * 0.3989422804F;
 }
 
-static void gelu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, gelu_of(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(gelu) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)call->work->d[0], gelu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
+/* Defines the kernel of an activation, y = value, and that of its gradient, dx = dy slope. value and slope are
+ * expressions of the vector `in` of x, and of the kernel's parameters a and b. bytes, grad_bytes:
+ * those of an element, as run_parallel() counts them. */
+#define ACTIVATION(name, bytes, value, grad_bytes, slope)                                                   \
+  static void name##_task(void *arg, int thread, int threads) {                                             \
+    const tws_host_call *call = arg;                                                                        \
+    const host_range r = share(call->work->d[0], 64, thread, threads);                                      \
+    const void *x = call->operand[0];                                                                       \
+    void *y = call->operand[1];                                                                             \
+    const float a = (float)call->work->f[0], b = (float)call->work->f[1];                                   \
+    (void)a, (void)b;                                                                                       \
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {                                         \
+               const vf in = v_get(T, x, i, n);                                                             \
+               v_put(T, y, i, value, n);                                                                    \
+             }));                                                                                           \
+  }                                                                                                         \
+  HOST_KERNEL(name) {                                                                                       \
+    (void)err;                                                                                              \
+    run_parallel(call, (bytes) * (double)call->work->d[0], name##_task, (void *)(uintptr_t)call);           \
+    return TWS_OK;                                                                                          \
+  }                                                                                                         \
+  static void name##_grad_task(void *arg, int thread, int threads) {                                        \
+    const tws_host_call *call = arg;                                                                        \
+    const host_range r = share(call->work->d[0], 64, thread, threads);                                      \
+    const void *dy = call->operand[0], *x = call->operand[1];                                               \
+    void *dx = call->operand[2];                                                                            \
+    const float a = (float)call->work->f[0], b = (float)call->work->f[1];                                   \
+    (void)a, (void)b;                                                                                       \
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {                                         \
+               const vf in = v_get(T, x, i, n);                                                             \
+               v_put(T, dx, i, v_get(T, dy, i, n) * (slope), n);                                            \
+             }));                                                                                           \
+  }                                                                                                         \
+  HOST_KERNEL(name##_grad) {                                                                                \
+    (void)err;                                                                                              \
+    run_parallel(call, (grad_bytes) * (double)call->work->d[0], name##_grad_task, (void *)(uintptr_t)call); \
+    return TWS_OK;                                                                                          \
+  }
 
-static void gelu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(call->dtype[0], T,
-           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * gelu_slope(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(gelu_grad) {
-  (void)err;
-  run_parallel(call, 24.0 * (double)call->work->d[0], gelu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void relu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, relu_of(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(relu) {
-  (void)err;
-  run_parallel(call, (double)call->work->d[0], relu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void relu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(call->dtype[0], T,
-           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * relu_slope(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(relu_grad) {
-  (void)err;
-  run_parallel(call, 2.0 * (double)call->work->d[0], relu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void squared_relu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             const vf positive = relu_of(v_get(T, x, i, n));
-             v_put(T, y, i, positive * positive, n);
-           }));
-}
-HOST_KERNEL(squared_relu) {
-  (void)err;
-  run_parallel(call, 2.0 * (double)call->work->d[0], squared_relu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void squared_relu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(
-      call->dtype[0], T,
-      EACH_VECTOR(i, n, r.begin, r.end, v_put(T, dx, i, v_get(T, dy, i, n) * (2.0F * relu_of(v_get(T, x, i, n))), n)));
-}
-HOST_KERNEL(squared_relu_grad) {
-  (void)err;
-  run_parallel(call, 3.0 * (double)call->work->d[0], squared_relu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void gelu_exact_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, gelu_exact_of(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(gelu_exact) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)call->work->d[0], gelu_exact_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void gelu_exact_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, dx, i, v_get(T, dy, i, n) * gelu_exact_slope(v_get(T, x, i, n)), n);
-           }));
-}
-HOST_KERNEL(gelu_exact_grad) {
-  (void)err;
-  run_parallel(call, 24.0 * (double)call->work->d[0], gelu_exact_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void sigmoid_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, sigmoid_of(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(sigmoid) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)call->work->d[0], sigmoid_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void sigmoid_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, dx, i, v_get(T, dy, i, n) * sigmoid_slope(v_get(T, x, i, n)), n);
-           }));
-}
-HOST_KERNEL(sigmoid_grad) {
-  (void)err;
-  run_parallel(call, 24.0 * (double)call->work->d[0], sigmoid_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void silu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, silu_of(v_get(T, x, i, n)), n)));
-}
-HOST_KERNEL(silu) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)call->work->d[0], silu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void silu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, dx, i, v_get(T, dy, i, n) * silu_slope(v_get(T, x, i, n)), n);
-           }));
-}
-HOST_KERNEL(silu_grad) {
-  (void)err;
-  run_parallel(call, 24.0 * (double)call->work->d[0], silu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void leaky_relu_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  const float slope = (float)call->work->f[0];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             const vf in = v_get(T, x, i, n);
-             v_put(T, y, i, in * leaky_factor(in, slope), n);
-           }));
-}
-HOST_KERNEL(leaky_relu) {
-  (void)err;
-  run_parallel(call, 2.0 * (double)call->work->d[0], leaky_relu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void leaky_relu_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  const float slope = (float)call->work->f[0];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, dx, i, v_get(T, dy, i, n) * leaky_factor(v_get(T, x, i, n), slope), n);
-           }));
-}
-HOST_KERNEL(leaky_relu_grad) {
-  (void)err;
-  run_parallel(call, 3.0 * (double)call->work->d[0], leaky_relu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void clamp_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  const float low = (float)call->work->f[0], high = (float)call->work->f[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             const vf in = v_get(T, x, i, n);
-             v_put(T, y, i, v_select(in < low, v_set(low), v_select(in > high, v_set(high), in)), n);
-           }));
-}
-HOST_KERNEL(clamp) {
-  (void)err;
-  run_parallel(call, 2.0 * (double)call->work->d[0], clamp_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void clamp_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  const float low = (float)call->work->f[0], high = (float)call->work->f[1];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             const vf in = v_get(T, x, i, n);
-             v_put(T, dx, i, v_get(T, dy, i, n) * clamp_slope(in, low, high), n);
-           }));
-}
-HOST_KERNEL(clamp_grad) {
-  (void)err;
-  run_parallel(call, 3.0 * (double)call->work->d[0], clamp_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void softcap_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *x = call->operand[0];
-  void *y = call->operand[1];
-  const float cap = (float)call->work->f[0], inverse = 1.0F / cap;
-  FOR_TYPE(call->dtype[0], T,
-           EACH_VECTOR(i, n, r.begin, r.end, v_put(T, y, i, cap * v_tanh(v_get(T, x, i, n) * inverse), n)));
-}
-HOST_KERNEL(softcap) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)call->work->d[0], softcap_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void softcap_grad_task(void *arg, int thread, int threads) {
-  const tws_host_call *call = arg;
-  host_range r = share(call->work->d[0], 64, thread, threads);
-  const void *dy = call->operand[0], *x = call->operand[1];
-  void *dx = call->operand[2];
-  const float inverse = 1.0F / (float)call->work->f[0];
-  FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {
-             v_put(T, dx, i, v_get(T, dy, i, n) * v_tanh_slope(v_get(T, x, i, n) * inverse), n);
-           }));
-}
-HOST_KERNEL(softcap_grad) {
-  (void)err;
-  run_parallel(call, 24.0 * (double)call->work->d[0], softcap_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
+ACTIVATION(gelu, 16.0, gelu_of(in), 24.0, gelu_slope(in))
+ACTIVATION(gelu_exact, 16.0, gelu_exact_of(in), 24.0, gelu_exact_slope(in))
+ACTIVATION(sigmoid, 16.0, sigmoid_of(in), 24.0, sigmoid_slope(in))
+ACTIVATION(silu, 16.0, silu_of(in), 24.0, silu_slope(in))
+ACTIVATION(relu, 1.0, relu_of(in), 2.0, relu_slope(in))
+ACTIVATION(squared_relu, 2.0, relu_of(in) * relu_of(in), 3.0, 2.0F * relu_of(in))
+ACTIVATION(leaky_relu, 2.0, leaky_factor(in, a) * in, 3.0, leaky_factor(in, a))
+ACTIVATION(clamp, 2.0, v_select(in < a, v_set(a), v_select(in > b, v_set(b), in)), 3.0, clamp_slope(in, a, b))
+ACTIVATION(softcap, 16.0, v_tanh((1.0F / a) * in) * a, 24.0, v_tanh_slope((1.0F / a) * in))
 
 static void multiply_task(void *arg, int thread, int threads) {
   const tws_host_call *call = arg;
