@@ -803,6 +803,14 @@ static const test_case table[] = {
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 2, 90, 70, 20}, {0}, ACC | TWS_BIAS, F),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, M),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, ACC, HM),
+    /* tiles on tensor cores: several of them with rows and columns left over, packs of experts, and wide ones */
+    CASE(EXPERT_LINEAR, {1, 2, 150, 136, 72}, {0}, TWS_BIAS, B),
+    CASE(EXPERT_LINEAR, {2, 6, 90, 264, 40, 0, 3}, {0}, 0, H),
+    CASE(EXPERT_LINEAR, {1, 4, 200, 512, 40}, {0}, TWS_BIAS, B),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {2, 4, 90, 72, 136, 0, 4}, {0}, ACC, H),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {1, 4, 200, 40, 512}, {0}, 0, B),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 70, 136, 264, 0, 3}, {0}, ACC, M),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {1, 8, 40, 104, 512}, {0}, TWS_BIAS, H),
     /* columns of the numbers below: batch, seq, heads, positions, head; scale, dropout, max_distance, parts, kinds */
     CASE(DISENTANGLED, {1, 1, 1, 2, 1}, {0}, 0, F),
     CASE(DISENTANGLED, {2, 70, 2, 16, 20}, {0, 0, 40, 3, 3}, TWS_LENGTHS, F),

@@ -456,6 +456,19 @@ def experts(run):
         run.note("dropless %d: %s" % (dropless, lines[-1]))
 
 
+def plain_experts(run):
+    """The mixture of experts with its experts' products by plain kernels: losses as by tiles on tensor cores, and the ratio of the
+    steps."""
+    flags = ["-m", model_of(run, "experts-2b"), "--micro-batch", 2 if run.dry else 8, "--steps", 6] + sizes(run)
+    if run.dry:
+        flags += ["--dtype", "bf16"]  # float32 has the plain kernels alone
+    tiles = run.train("experts-tiles", flags, data=run.text("prose"))
+    plain = run.train("experts-plain", flags, data=run.text("prose"), env={"TWINSPEED_CUDA_PLAIN_EXPERTS": "1"})
+    run.note("a mixture of experts: %.1f ms a step, with plain products %.1f" % (
+        1e3 * tiles["median_step_s"], 1e3 * plain["median_step_s"]))
+    run.compare("products of experts, plain against tiles on tensor cores", plain["losses"], tiles["losses"], 1e-2)
+
+
 def predictions(run):
     """Time within 5 %, the arena equal, the driver's view of memory within 1 %, a recorded step at most 1 % longer than its
     kernels one after another."""
