@@ -194,6 +194,10 @@ static const test_case table[] = {
     CASE(ATTENTION, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
+    CASE(ATTENTION, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
+    CASE(ATTENTION, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),
+    CASE(ATTENTION, {3, 130, 2, 1, 64, 0, 40}, {0}, TWS_DOCUMENTS | BOTH, B),
     CASE(ATTENTION_GRAD, {1, 1, 1, 1, 8}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {2, 10, 2, 2, 16}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 64, 3, 3, 64}, {0}, 0, F),
@@ -205,6 +209,10 @@ static const test_case table[] = {
     CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION_GRAD, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION_GRAD, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
+    CASE(ATTENTION_GRAD, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
+    CASE(ATTENTION_GRAD, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),
+    CASE(ATTENTION_GRAD, {3, 130, 2, 1, 64, 0, 40}, {0}, TWS_DOCUMENTS | BOTH, B),
     CASE(ATTENTION, {3, 70, 2, 2, 16}, {0}, BOTH, F),
     CASE(ATTENTION, {3, 130, 4, 2, 24}, {0}, MASKED, F),
     CASE(ATTENTION, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F), /* a window */

@@ -72,8 +72,8 @@ T __shfl_xor_sync(unsigned, T x, int distance) {
   return x;
 }
 
-/* What real/cuda/kernels/tensor_cores.cuh asks of a warp, with the layouts of fragments that the PTX ISA describes. All
- * lanes of a warp have to take part. */
+/* The instructions of real/cuda/kernels/tensor_cores.cuh, with the layouts of fragments that the PTX ISA describes. All
+ * lanes of a warp have to call them together. */
 void emulated_load_matrices(uint32_t *to, const void *row, bool turned);
 void emulated_multiply_add(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, float (*value)(uint16_t));
 template <bool turned>

@@ -1,13 +1,17 @@
-// Linear layers of experts on the filled slots. 16-bit types whose rows are multiples of 16 bytes take the tiles on
-// tensor cores of expert_tiles.cu; everything else takes the kernels below, with plain arithmetic. Only the device knows
+// Linear layers of experts on the filled slots. Products of 16-bit types whose rows are multiples of 16 bytes run on
+// tensor cores (expert_tiles.cu); the kernels below compute all others with float32 arithmetic. Only the device knows
 // the number of filled slots, so the grid covers the tiles of all slots, and blocks of tiles beyond the filled slots
 // return at once. Tiles are 64 by 64.
 #include "real/cuda/kernels/experts.cuh"
 
 namespace {
 
-enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread computes SIDE x SIDE elements, which are 16 apart in rows and
-                                           // columns
+enum {
+  TILE = 64,
+  DEPTH = 16,
+  SIDE = 4
+};  // a thread computes SIDE x SIDE elements, which are 16 apart in rows and
+    // columns
 
 struct Tile {
   float sum[SIDE][SIDE];

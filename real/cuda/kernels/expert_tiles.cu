@@ -56,9 +56,9 @@ __device__ inline Rows rows_of(const Experts &e, int64_t pack, int64_t tile, int
   return rows;
 }
 
-// Computes y[slot, n] = sum over k of x[slot, k] weight(n, k) (+ bias[n]); weight(n, k) is at n columns apart where
-// `adjacent`, which is the layer's own product, and at k columns apart elsewhere, which is the gradient of its input.
-// Unfilled slots become 0, or stay when adding.
+// Computes y[slot, n] = sum over k of x[slot, k] weight(n, k) (+ bias[n]); weight(n, k) is at index n inner + k of
+// the expert's matrix if `adjacent` (EXPERT_LINEAR), else at k columns + n (EXPERT_LINEAR_GRAD_INPUT). Unfilled slots
+// become 0, or stay when adding.
 template <typename T, int N8, bool adjacent>
 __global__ void __launch_bounds__(BLOCK, N8 == 8 ? 1 : 2)
     slots_tile(Experts e, const T *x, const T *weight, const T *bias, T *y, int columns, int inner, int adds) {
@@ -145,9 +145,9 @@ tws_code run_slots(const tws_cuda_call *call, int *done, tws_error *err) {
   const int64_t tiles = ceil_div(pack * e.capacity, DOWN) + pack, packs = e.sources * e.experts / pack;
   const T *bias = biased ? in<T>(call, 2) : NULL;
   T *y = out<T>(call, biased ? 4 : 3);
-  if (e.out > MOST_COLUMNS || e.in > MOST_COLUMNS || pack > MOST_SHARED || e.experts % pack || tiles > 65535 || packs > 65535 || packs * tiles == 0 ||
-      !packable<CHUNK>(in<T>(call, 0), inner) || !packable<CHUNK>(in<T>(call, 1), columns) ||
-      !packable<CHUNK>(bias, columns) || !packable<CHUNK>(y, columns))
+  if (e.out > MOST_COLUMNS || e.in > MOST_COLUMNS || pack > MOST_SHARED || e.experts % pack || tiles > 65535 ||
+      packs > 65535 || packs * tiles == 0 || !packable<CHUNK>(in<T>(call, 0), inner) ||
+      !packable<CHUNK>(in<T>(call, 1), columns) || !packable<CHUNK>(bias, columns) || !packable<CHUNK>(y, columns))
     return TWS_OK;
   *done = 1;
   const int n = (int)columns, k = (int)inner;
@@ -172,8 +172,9 @@ template <typename T, typename G>
 tws_code run_weight(const tws_cuda_call *call, int *done, tws_error *err) {
   const Experts e = experts_of(call, 2);
   const int64_t down = ceil_div(e.out, DOWN), rows = pack_of(e) * e.capacity;
-  if (e.out > MOST_COLUMNS || e.in > MOST_COLUMNS || rows > INT32_MAX || down > 65535 || e.experts > 65535 || !packable<CHUNK>(in<T>(call, 0), e.out) ||
-      !packable<CHUNK>(in<T>(call, 1), e.in) || !packable<CHUNK>(out<G>(call, 3), e.in))
+  if (e.out > MOST_COLUMNS || e.in > MOST_COLUMNS || rows > INT32_MAX || down > 65535 || e.experts > 65535 ||
+      !packable<CHUNK>(in<T>(call, 0), e.out) || !packable<CHUNK>(in<T>(call, 1), e.in) ||
+      !packable<CHUNK>(out<G>(call, 3), e.in))
     return TWS_OK;
   *done = 1;
   const dim3 grid(1, (unsigned)down, (unsigned)e.experts);

@@ -1,9 +1,9 @@
-// Products of tiles on tensor cores, for 16-bit types with float32 sums. A block of BLOCK threads (eight warps, two down
-// and four across) computes DOWN rows of a product's result and Across<N8>::value columns, DEEP elements of the inner
-// index at a time. Both factors' parts go from device memory to shared memory by asynchronous copies, STAGES - 1 parts
-// ahead of the arithmetic. A warp reads its part of them as fragments (ldmatrix) and multiplies 16 x 8 x 16 elements at
-// once (mma.sync, compute capability 8.0). The order of a sum depends on the inner index alone, so equal work gives
-// equal bits.
+// Products of tiles on tensor cores, for 16-bit types with float32 sums. A block of BLOCK threads (eight warps, two
+// down and four across) computes DOWN rows of a product's result and Across<N8>::value columns, DEEP elements of the
+// inner index at a time. Both factors' parts are copied from device memory to shared memory asynchronously, STAGES - 1
+// parts ahead of the arithmetic. A warp loads its share of them as fragments (ldmatrix) and multiplies 16 x 8 x 16
+// elements at once (mma.sync, from compute capability 8.0 on). The order of a sum depends on the number of inner
+// elements alone, so equal work gives equal bits.
 #ifndef TWS_REAL_CUDA_KERNELS_TENSOR_CORES_CUH
 #define TWS_REAL_CUDA_KERNELS_TENSOR_CORES_CUH
 
@@ -62,8 +62,15 @@ __device__ inline void wait_for_copies() {
 
 namespace {
 
-enum { DOWN = 128, DEEP = 32, STAGES = 3, CHUNK = 8, WARPS_ACROSS = 4, ROWS16 = 4 };  // CHUNK: elements of 16 bytes;
-                                                                                    // ROWS16: groups of 16 rows a warp
+enum {
+  DOWN = 128,
+  DEEP = 32,
+  STAGES = 3,
+  CHUNK = 8,
+  WARPS_ACROSS = 4,
+  ROWS16 = 4
+};  // CHUNK: elements of 16 bytes;
+    // ROWS16: groups of 16 rows a warp
 
 // N8: groups of 8 columns of a warp.
 template <int N8>
@@ -113,15 +120,15 @@ __device__ inline void load_left(uint32_t (&to)[4], const float4 *part, int oute
   if constexpr (adjacent)
     load_matrices<false>(to, part + place_of<DOWN, true>(outer + lane % 16, inner / CHUNK + lane / 16));
   else
-    load_matrices<true>(
-        to, part + place_of<DOWN, false>(inner + lane % 8 + lane / 16 * 8, outer / CHUNK + lane / 8 % 2));
+    load_matrices<true>(to,
+                        part + place_of<DOWN, false>(inner + lane % 8 + lane / 16 * 8, outer / CHUNK + lane / 8 % 2));
 }
 // Loads the fragments of a right factor for 16 outer elements: words 0 and 1 are those of the first eight.
 template <int OUTER, bool adjacent>
 __device__ inline void load_right(uint32_t (&to)[4], const float4 *part, int outer, int inner, int lane) {
   if constexpr (adjacent)
-    load_matrices<false>(
-        to, part + place_of<OUTER, true>(outer + lane % 8 + lane / 16 * 8, inner / CHUNK + lane / 8 % 2));
+    load_matrices<false>(to,
+                         part + place_of<OUTER, true>(outer + lane % 8 + lane / 16 * 8, inner / CHUNK + lane / 8 % 2));
   else
     load_matrices<true>(to, part + place_of<OUTER, false>(inner + lane % 16, outer / CHUNK + lane / 16));
 }
