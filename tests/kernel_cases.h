@@ -194,6 +194,10 @@ static const test_case table[] = {
     CASE(ATTENTION, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
+    CASE(ATTENTION, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
+    CASE(ATTENTION, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),
+    CASE(ATTENTION, {3, 130, 2, 1, 64, 0, 40}, {0}, TWS_DOCUMENTS | BOTH, B),
     CASE(ATTENTION_GRAD, {1, 1, 1, 1, 8}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {2, 10, 2, 2, 16}, {0}, 0, F),
     CASE(ATTENTION_GRAD, {1, 64, 3, 3, 64}, {0}, 0, F),
@@ -205,6 +209,10 @@ static const test_case table[] = {
     CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION_GRAD, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION_GRAD, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
+    CASE(ATTENTION_GRAD, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
+    CASE(ATTENTION_GRAD, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),
+    CASE(ATTENTION_GRAD, {3, 130, 2, 1, 64, 0, 40}, {0}, TWS_DOCUMENTS | BOTH, B),
     CASE(ATTENTION, {3, 70, 2, 2, 16}, {0}, BOTH, F),
     CASE(ATTENTION, {3, 130, 4, 2, 24}, {0}, MASKED, F),
     CASE(ATTENTION, {2, 200, 2, 1, 16, 0, 50}, {0}, 0, F), /* a window */
@@ -803,6 +811,14 @@ static const test_case table[] = {
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {3, 2, 90, 70, 20}, {0}, ACC | TWS_BIAS, F),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, TWS_BIAS, M),
     CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 20, 40, 64}, {0}, ACC, HM),
+    /* tiles on tensor cores: several of them with rows and columns left over, packs of experts, and wide ones */
+    CASE(EXPERT_LINEAR, {1, 2, 150, 136, 72}, {0}, TWS_BIAS, B),
+    CASE(EXPERT_LINEAR, {2, 6, 90, 264, 40, 0, 3}, {0}, 0, H),
+    CASE(EXPERT_LINEAR, {1, 4, 200, 512, 40}, {0}, TWS_BIAS, B),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {2, 4, 90, 72, 136, 0, 4}, {0}, ACC, H),
+    CASE(EXPERT_LINEAR_GRAD_INPUT, {1, 4, 200, 40, 512}, {0}, 0, B),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {2, 3, 70, 136, 264, 0, 3}, {0}, ACC, M),
+    CASE(EXPERT_LINEAR_GRAD_WEIGHT, {1, 8, 40, 104, 512}, {0}, TWS_BIAS, H),
     /* columns of the numbers below: batch, seq, heads, positions, head; scale, dropout, max_distance, parts, kinds */
     CASE(DISENTANGLED, {1, 1, 1, 2, 1}, {0}, 0, F),
     CASE(DISENTANGLED, {2, 70, 2, 16, 20}, {0, 0, 40, 3, 3}, TWS_LENGTHS, F),

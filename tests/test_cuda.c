@@ -118,6 +118,41 @@ START_TEST(attention_graphs) {
 }
 END_TEST
 
+/* Windows, documents and bidirectional attention are given to cuDNN only on request. It takes all of them, but for the
+ * backward pass with documents before Hopper. */
+START_TEST(masked_attention_graphs) {
+  static const struct {
+    uint32_t flags;
+    int64_t window;
+  } masks[] = {{0, 256},
+               {TWS_BIDIRECTIONAL, 0},
+               {TWS_DOCUMENTS, 0},
+               {TWS_DOCUMENTS, 256},
+               {TWS_BIDIRECTIONAL, 256},
+               {TWS_BIDIRECTIONAL | TWS_DOCUMENTS, 0}};
+  static const int devices[3][3] = {{800, 108, 166912}, {900, 132, 232448}, {1000, 148, 232448}};
+  static const int64_t shapes[][5] = {{4, 2048, 32, 8, 64}, {1, 4096, 32, 8, 128}};
+  tws_error err = {0};
+  if (!dlopen("libcuda.so.1", RTLD_NOW) && !dlopen(TWS_CUDA_STUB, RTLD_NOW)) return;
+  tws_work w = work_of(TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+  if (api->attention_for(describe_device(900, 132, 232448), &w, 0, &err) != TWS_OK) return; /* no cuDNN */
+  for (int n = 0; n < 3 * 2 * 2 * (int)(sizeof masks / sizeof *masks); n++) {
+    const int mask = n / 12, device = n % 3, gradient = n / 3 % 2, shape = n / 6 % 2;
+    const char *described = describe_device(devices[device][0], devices[device][1], devices[device][2]);
+    w = work_of(gradient ? TWS_KERNEL_ATTENTION_GRAD : TWS_KERNEL_ATTENTION, TWS_BF16, TWS_BF16);
+    memcpy(w.d, shapes[shape], sizeof shapes[shape]);
+    w.flags = masks[mask].flags, w.d[6] = masks[mask].window;
+    unsetenv("TWINSPEED_CUDA_FUSED_MASKS");
+    ck_assert_int_eq(api->attention_for(described, &w, 0, &err), TWS_UNSUPPORTED);
+    setenv("TWINSPEED_CUDA_FUSED_MASKS", "1", 1);
+    const tws_code got = api->attention_for(described, &w, 0, &err);
+    const int declined = devices[device][0] < 900 && gradient && (w.flags & TWS_DOCUMENTS);
+    ck_assert_msg(got == (declined ? TWS_UNSUPPORTED : TWS_OK), "device %d, shape %d, mask %d, gradient %d: %s",
+                  devices[device][0], shape, mask, gradient, err.message);
+  }
+}
+END_TEST
+
 /* On a GPU the same graphs are built; that also requires kernels for this device, which a description cannot prove. */
 START_TEST(attention_is_built) {
   static const int64_t shapes[][5] = {{8, 1024, 12, 12, 64}, {1, 2048, 32, 8, 64}, {1, 1024, 8, 8, 128}};
@@ -204,6 +239,7 @@ int main(void) {
   tcase_add_test(tests, support);
   tcase_add_test(tests, workspace_is_enough);
   tcase_add_test(tests, attention_graphs);
+  tcase_add_test(tests, masked_attention_graphs);
   tcase_add_test(tests, attention_is_built);
   tcase_set_timeout(tests, 60);
   tcase_add_test(tests, no_device);

@@ -83,8 +83,9 @@ static const struct {
      NULL},
     {4, "gpt", "--pp 2 --stage 1 --micro-batch 1 --accumulation 4 --schedule interleaved --virtual-stages 2",
      "TWINSPEED_NCCL_BLOCKING"},
-    {4, "llama", "--tp 2 --sp 2 --micro-batch 2", NULL},
-    {2, "gpt", "--stage 3 --micro-batch 2 --set optimizer.type=AdamW8bit --set optimizer.params.lr=0.003", NULL},
+    {4, "llama", "--tp 2 --sp 2 --micro-batch 2", "TWINSPEED_NCCL_COPY_ENGINES"},
+    {2, "gpt", "--stage 3 --micro-batch 2 --set optimizer.type=AdamW8bit --set optimizer.params.lr=0.003",
+     "TWINSPEED_NCCL_SYMMETRIC"},
 };
 
 /* Float32 masters in two halves give the bits of whole ones on the device too, in recorded steps. */
@@ -113,6 +114,19 @@ START_TEST(ranks) {
   ck_assert_int_eq(train(1, jobs[_i].ranks, flags, device), count);
   if (jobs[_i].variable) unsetenv(jobs[_i].variable);
   compare(flags, count, host, device, half ? 1e-4 : 5e-6);
+}
+END_TEST
+
+/* Symmetric memory needs equal plans, which the stages of a pipeline do not have. */
+START_TEST(symmetric_memory_is_refused) {
+  setenv("TWINSPEED_NCCL_COPY_ENGINES", "1", 1);
+  command_result r = twinspeed("train --quiet --data %s/text --seq 32 -m %s/gpt.json -n 2 --pp 2 --micro-batch 1 "
+                               "--accumulation 2 --steps 1 --cluster dgx-h200",
+                               folder, folder);
+  unsetenv("TWINSPEED_NCCL_COPY_ENGINES");
+  ck_assert_int_ne(r.status, 0);
+  ck_assert_msg(strstr(r.err, "TWINSPEED_NCCL_COPY_ENGINES needs equal plans") != NULL, "%s", r.err);
+  command_free(&r);
 }
 END_TEST
 
@@ -432,6 +446,7 @@ int main(void) {
   tcase_add_loop_test(tests, chosen, 0, 2);
   tcase_add_loop_test(tests, recorded, 0, 3);
   tcase_add_test(tests, not_recorded);
+  tcase_add_test(tests, symmetric_memory_is_refused);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, halves);
   tcase_add_loop_test(tests, communication_types, 0, 7);

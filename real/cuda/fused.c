@@ -30,6 +30,9 @@ enum {
   SCALE,
   MINUS_INFINITY,
   ONE,
+  WINDOW,
+  DOCUMENT_BEGIN, /* for each query, the index of its document's first key */
+  DOCUMENT_END,   /* and the index after its last one */
   DATA_COUNT
 };
 
@@ -64,6 +67,7 @@ static shape shape_of(const tws_work *work) {
 
 typedef struct graph {
   const tws_cudnn *lib;
+  const tws_work *work;
   shape s;
   cudnnDataType_t stored;
   cudnnBackendDescriptor_t tensor[64], op[40];
@@ -97,6 +101,10 @@ static tensor_form output(const shape *s) {
 static tensor_form plain(const shape *s, int64_t rows, int64_t columns) {
   return (tensor_form){{s->batch, s->heads, rows, columns}, {s->heads * rows * columns, rows * columns, columns, 1}};
 }
+/* Describes one of the two numbers of each query in a tensor [batch, seq, 2], for all heads and keys. */
+static tensor_form of_queries(const shape *s) {
+  return (tensor_form){{s->batch, 1, s->seq, 1}, {2 * s->seq, 1, 2, 1}};
+}
 static tensor_form turned(const shape *s) {
   return (tensor_form){{s->batch, s->heads, s->seq, s->seq}, {s->heads * s->seq * s->seq, s->seq * s->seq, 1, s->seq}};
 }
@@ -122,11 +130,15 @@ static void add_data(graph *g) {
       [SCALE] = one,
       [MINUS_INFINITY] = one,
       [ONE] = one,
+      [WINDOW] = one,
+      [DOCUMENT_BEGIN] = of_queries(s),
+      [DOCUMENT_END] = of_queries(s),
   };
   for (int i = 0; i < DATA_COUNT; i++) {
-    const int value = i == SCALE || i == MINUS_INFINITY || i == ONE;
+    const int value = i == SCALE || i == MINUS_INFINITY || i == ONE || i == WINDOW;
+    const int index = i == WINDOW || i == DOCUMENT_BEGIN || i == DOCUMENT_END;
     const int whole = value || i == STATS || i == DELTA || i == D_Q_SUM || i == NONE;
-    add_tensor(g, whole ? CUDNN_DATA_FLOAT : g->stored, &forms[i], 0, value);
+    add_tensor(g, index ? CUDNN_DATA_INT32 : whole ? CUDNN_DATA_FLOAT : g->stored, &forms[i], 0, value);
   }
 }
 
@@ -164,21 +176,46 @@ static int reshape(graph *g, int x, int to, cudnnDataType_t type, tensor_form fo
   return y;
 }
 
-/* Adds the causal mask: minus infinity for keys after the query. */
-static int mask(graph *g, int x) {
+/* Adds an operation on indices, and returns its result: integers or, of a comparison, truth values. */
+static int on_indices(graph *g, cudnnPointwiseMode_t mode, int64_t axis, int x, int b, cudnnDataType_t type) {
   const tensor_form form = scores(g);
-  int index[2];
-  for (int i = 0; i < 2; i++) {
-    index[i] = add_tensor(g, CUDNN_DATA_INT32, &form, 1, 0);
-    g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2 + i,
-                                          g->tensor[x], NULL, NULL, g->tensor[index[i]]);
-  }
-  const int seen = add_tensor(g, CUDNN_DATA_BOOLEAN, &form, 1, 0), y = add_tensor(g, CUDNN_DATA_FLOAT, &form, 1, 0);
-  g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1,
-                                        g->tensor[index[0]], g->tensor[index[1]], NULL, g->tensor[seen]);
+  const int y = add_tensor(g, type, &form, 1, 0);
+  g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, mode, type, axis, g->tensor[x],
+                                        b != NONE ? g->tensor[b] : NULL, NULL, g->tensor[y]);
+  return y;
+}
+
+/* Adds a mask: scores x become minus infinity unless the comparison of the indices a and b holds. */
+static int mask_unless(graph *g, int x, cudnnPointwiseMode_t comparison, int a, int b) {
+  const tensor_form form = scores(g);
+  const int seen = on_indices(g, comparison, -1, a, b, CUDNN_DATA_BOOLEAN);
+  const int y = add_tensor(g, CUDNN_DATA_FLOAT, &form, 1, 0);
   g->op[g->ops++] = tws_cudnn_pointwise(g->lib, &g->status, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1,
                                         g->tensor[x], g->tensor[MINUS_INFINITY], g->tensor[seen], g->tensor[y]);
   return y;
+}
+
+/* Adds the masks of a work (models/attention.h says which keys a query sees): keys after the query unless attention is
+ * bidirectional, keys whose distance is the window or more, and keys of other documents. Every query sees itself, so
+ * no sum of exponentials is 0. */
+static int mask(graph *g, int x) {
+  const int causal = !(g->work->flags & TWS_BIDIRECTIONAL), documents = (g->work->flags & TWS_DOCUMENTS) != 0;
+  const int window = g->work->d[6] > 0;
+  if (!causal && !documents && !window) return x;
+  const int query = on_indices(g, CUDNN_POINTWISE_GEN_INDEX, 2, x, NONE, CUDNN_DATA_INT32);
+  const int key = on_indices(g, CUDNN_POINTWISE_GEN_INDEX, 3, x, NONE, CUDNN_DATA_INT32);
+  if (causal) x = mask_unless(g, x, CUDNN_POINTWISE_CMP_GE, query, key);
+  if (window) {
+    const int end = on_indices(g, CUDNN_POINTWISE_ADD, -1, key, WINDOW, CUDNN_DATA_INT32);
+    x = mask_unless(g, x, CUDNN_POINTWISE_CMP_GT, end, query);
+  }
+  if (window && !causal) {
+    const int end = on_indices(g, CUDNN_POINTWISE_ADD, -1, query, WINDOW, CUDNN_DATA_INT32);
+    x = mask_unless(g, x, CUDNN_POINTWISE_CMP_GT, end, key);
+  }
+  if (documents) x = mask_unless(g, x, CUDNN_POINTWISE_CMP_GE, key, DOCUMENT_BEGIN);
+  if (documents && !causal) x = mask_unless(g, x, CUDNN_POINTWISE_CMP_LT, key, DOCUMENT_END);
+  return x;
 }
 
 /* Adds the product of queries and keys, scaled. */
@@ -262,18 +299,21 @@ static size_t stream_bytes_for(const tws_work *work, size_t stream_bytes) {
   return stream_bytes > used ? stream_bytes - used : 0;
 }
 
+/* Returns 1 for attention that cuDNN is given: queries, keys and values in one operand, without biases, dropout, caps
+ * and numbers of keys by sequence. Attention that is not plain causal only if the user requests it, since no device has
+ * run it. */
 static int possible(const tws_work *work) {
   const shape s = shape_of(work);
-  /* plain causal attention with queries, keys and values in one operand */
-  if (work->flags || work->f[0] != 0 || work->f[2] != 0 || (work->d[5] > 0 && work->d[5] != work->d[1]) ||
-      work->d[6] > 0)
-    return 0;
+  const uint32_t masks = TWS_BIDIRECTIONAL | TWS_DOCUMENTS;
+  if ((work->flags & ~masks) || work->f[2] != 0 || (work->d[5] > 0 && work->d[5] != work->d[1])) return 0;
+  if ((work->flags || work->d[6] > 0) && !tws_cuda_env_is_set("TWINSPEED_CUDA_FUSED_MASKS")) return 0;
   return work->dtype != TWS_F32 && s.batch > 0 && s.seq > 1 && s.kv_heads > 0 && s.heads % s.kv_heads == 0 &&
          s.head % 8 == 0 && s.head >= 8 && s.head <= 256;
 }
 
 static tws_code make_plan(tws_cuda_fused *fused, plan *p, tws_error *err) {
   graph g = {.lib = fused->lib,
+             .work = &p->work,
              .s = shape_of(&p->work),
              .stored = p->work.dtype == TWS_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF};
   const size_t operand = operand_bytes(&p->work, p->deterministic),
@@ -300,7 +340,8 @@ static tws_code find(tws_cuda_fused *fused, const tws_work *work, size_t stream_
   if (!possible(work))
     return tws_fail(err, TWS_UNSUPPORTED, NULL,
                     "cuDNN is given causal attention of 16-bit types, head sizes up to 256 in steps of 8, without "
-                    "dropout, windows and biases");
+                    "dropout and biases; with windows or documents, or bidirectional, if "
+                    "TWINSPEED_CUDA_FUSED_MASKS=1 requests it");
   if (delta_bytes(work) > stream_bytes)
     return tws_fail(err, TWS_UNSUPPORTED, NULL, "the row products of attention need more than %zu bytes", stream_bytes);
   for (size_t i = 0; i < fused->count; i++) {
@@ -422,14 +463,21 @@ tws_code tws_cuda_fused_attention(tws_cuda_fused *fused, const tws_cuda_call *ca
   if (!fused || !fused->handle) return tws_fail(err, TWS_UNSUPPORTED, NULL, "there is no cuDNN, or one before 9.10");
   if (!is_aligned(call)) return tws_fail(err, TWS_UNSUPPORTED, NULL, "operands are not aligned to 16 bytes");
   TWS_TRY(find(fused, work, workspace->stream_bytes, workspace->deterministic, &p, err));
-  float scale = 1.0f / sqrtf((float)s.head), minus_infinity = -INFINITY, one = 1.0f;
+  float scale = work->f[0] != 0 ? (float)work->f[0] : 1.0f / sqrtf((float)s.head), minus_infinity = -INFINITY;
+  float one = 1.0f;
+  int32_t window = (int32_t)work->d[6];
+  const int documents = (work->flags & TWS_DOCUMENTS) != 0, first_mask = gradient ? 5 : 3;
   binding b = {.count = 0};
   void *const qkv = call->operand[gradient ? 1 : 0];
-  char *operand = call->operand[gradient ? 5 : 3], *stream = workspace->data;
+  char *operand = call->operand[first_mask + documents], *stream = workspace->data;
   const size_t sums = aligned(sum_bytes(work, workspace->deterministic));
   bind_packed(&b, &s, qkv, Q, K_TRANSPOSED, gradient ? V_TRANSPOSED : V);
   bind(&b, SCALE, &scale);
-  bind(&b, MINUS_INFINITY, &minus_infinity);
+  if (work->d[6] > 0) bind(&b, WINDOW, &window);
+  if (documents) bind(&b, DOCUMENT_BEGIN, call->operand[first_mask]);
+  if (documents && (work->flags & TWS_BIDIRECTIONAL))
+    bind(&b, DOCUMENT_END, (const int32_t *)call->operand[first_mask] + 1);
+  if (work->d[6] > 0 || work->flags != TWS_BIDIRECTIONAL) bind(&b, MINUS_INFINITY, &minus_infinity);
   if (gradient) {
     bind(&b, ONE, &one);
     bind(&b, D_O, call->operand[0]);

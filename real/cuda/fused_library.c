@@ -126,7 +126,7 @@ tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, descripto
 
 descriptor tws_cudnn_tensor(const tws_cudnn *lib, tws_cudnn_status *status, int64_t number, cudnnDataType_t type,
                             const int64_t dim[4], const int64_t stride[4], int is_virtual, int by_value) {
-  const int64_t alignment = 16;
+  const int64_t alignment = type == CUDNN_DATA_INT32 ? 4 : 16; /* of every second number, for instance */
   const _Bool v = is_virtual != 0, b = by_value != 0;
   descriptor d = start(lib, status, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   set(lib, status, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &number);

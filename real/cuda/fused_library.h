@@ -23,8 +23,8 @@ tws_code tws_cudnn_handle(const tws_cudnn *lib, cudnnHandle_t *out, tws_error *e
 tws_code tws_cudnn_device(const tws_cudnn *lib, const char *described, cudnnBackendDescriptor_t *out, tws_error *err);
 void tws_cudnn_release(const tws_cudnn *lib, cudnnBackendDescriptor_t descriptor);
 
-/* Creates a tensor descriptor; its data must be aligned to 16 bytes. by_value: the tensor has one element, whose host
- * address is passed when the graph runs. */
+/* Creates a tensor descriptor; its data must be aligned to 16 bytes, or to 4 if they are integers. by_value: the tensor
+ * has one element, whose host address is passed when the graph runs. */
 cudnnBackendDescriptor_t tws_cudnn_tensor(const tws_cudnn *lib, tws_cudnn_status *status, int64_t number,
                                           cudnnDataType_t type, const int64_t dim[4], const int64_t stride[4],
                                           int is_virtual, int by_value);

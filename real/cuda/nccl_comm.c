@@ -24,6 +24,9 @@
 
 enum { MOST_GROUPS = 16, SPINS = 2000 };
 
+#define SYMMETRIC "TWINSPEED_NCCL_SYMMETRIC"
+#define COPY_ENGINES "TWINSPEED_NCCL_COPY_ENGINES"
+
 typedef struct nccl_group {
   ncclComm_t comm; /* NULL: the group has one rank, and collectives are copies */
   tws_axes axes;
@@ -33,7 +36,7 @@ typedef struct nccl_group {
 } nccl_group;
 
 typedef struct registered {
-  void *base, *handle;
+  void *base, *handle; /* handle: of ncclCommRegister(), or the window */
   ncclComm_t comm;
 } registered;
 
@@ -43,9 +46,12 @@ struct tws_comm {
   int rank, world_size;
   nccl_group *groups;
   uint32_t group_count;
+  uint32_t order[MOST_GROUPS]; /* indices of this rank's groups in rank 0's order, which is that of collective calls */
+  uint32_t ordered;
   const nccl_group *messages; /* the group whose members exchange messages; NULL: the world */
   double deadline_s;
   void *token;            /* device memory for barriers */
+  int symmetric;          /* 1: arenas are symmetric windows of every communicator */
   registered *registered; /* memory of arenas that is registered with each communicator */
   size_t registered_count, registered_capacity;
 };
@@ -90,6 +96,9 @@ static tws_code settle_after(const tws_comm *comm, ncclComm_t c, ncclResult_t re
 static ncclConfig_t configuration(void) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = tws_cuda_env_is_set("TWINSPEED_NCCL_BLOCKING");
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+  if (tws_cuda_env_is_set(COPY_ENGINES)) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#endif
   return config;
 }
 
@@ -175,7 +184,7 @@ static tws_code split_all(tws_comm *comm, const group_list *list, tws_error *err
     if (group && group->size != list->group[i].size)
       return tws_fail(err, TWS_INTERNAL, NULL, "NCCL: rank %d: group '%s' has %d ranks here, %d on rank 0", comm->rank,
                       tws_axes_name(group->axes), group->size, (int)list->group[i].size);
-    if (group) found++;
+    if (group) found++, comm->order[comm->ordered++] = (uint32_t)(group - comm->groups);
     if (list->group[i].size > 1) TWS_TRY(split(comm, group, list->group[i].axes, err));
   }
   if (found == comm->group_count) return TWS_OK;
@@ -202,13 +211,53 @@ static tws_code copy_groups(tws_comm *comm, const tws_cuda_comm_setup *setup, tw
 
 /* ---- memory that the library may read and write without copies of its own ---- */
 
+/* Registers an arena as a symmetric window: ranks of a communicator access each other's memory at the same offset of
+ * their windows. A collective call. */
+static ncclResult_t register_window(ncclComm_t c, void *base, size_t bytes, void **handle) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  return ncclCommWindowRegister(c, base, bytes, (ncclWindow_t *)handle, NCCL_WIN_COLL_SYMMETRIC);
+#else
+  (void)c, (void)base, (void)bytes, (void)handle;
+  return ncclInvalidUsage;
+#endif
+}
+
+static ncclResult_t deregister(const tws_comm *comm, const registered *r) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  if (comm->symmetric) return ncclCommWindowDeregister(r->comm, (ncclWindow_t)r->handle);
+#endif
+  (void)comm;
+  return ncclCommDeregister(r->comm, r->handle);
+}
+
+/* Fails unless this rank's arena has as many bytes as rank 0's, as symmetric windows require. */
+static tws_code same_size(tws_comm *comm, size_t bytes, tws_error *err) {
+  uint64_t mine = bytes, first = 0;
+  cudaStream_t s = NULL;
+  TWS_TRY(tws_cuda_stream(comm->backend, TWS_STREAM_COMPUTE, &s, err));
+  cudaError_t status = cudaMemcpyAsync(comm->token, &mine, sizeof mine, cudaMemcpyHostToDevice, s);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(s);
+  if (status != cudaSuccess) return tws_cuda_fail(err, status, "the size of an arena");
+  const ncclResult_t result = ncclBroadcast(comm->token, comm->token, sizeof mine, ncclUint8, 0, comm->world, s);
+  TWS_TRY(settle_after(comm, comm->world, result, "the size of an arena", err));
+  TWS_TRY(tws_cuda_backend.synchronize(comm->backend, err));
+  status = cudaMemcpyAsync(&first, comm->token, sizeof first, cudaMemcpyDeviceToHost, s);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(s);
+  if (status != cudaSuccess) return tws_cuda_fail(err, status, "the size of an arena");
+  if (first == mine) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "unset " SYMMETRIC " and " COPY_ENGINES,
+                  "symmetric memory: rank %d has an arena of %llu bytes, rank 0 of %llu", comm->rank,
+                  (unsigned long long)mine, (unsigned long long)first);
+}
+
 static tws_code register_memory(tws_comm *comm, ncclComm_t c, void *base, size_t bytes, tws_error *err) {
   if (tws_reserve(&comm->registered, &comm->registered_capacity, comm->registered_count + 1,
                   sizeof *comm->registered) != 0)
     return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   registered *r = &comm->registered[comm->registered_count];
   *r = (registered){.base = base, .comm = c};
-  const ncclResult_t result = ncclCommRegister(c, base, bytes, &r->handle);
+  const ncclResult_t result =
+      comm->symmetric ? register_window(c, base, bytes, &r->handle) : ncclCommRegister(c, base, bytes, &r->handle);
   TWS_TRY(settle_after(comm, c, result, "registering an arena", err));
   comm->registered_count++;
   return TWS_OK;
@@ -219,7 +268,7 @@ static void give_back(void *user, void *base) {
   for (size_t i = comm->registered_count; i-- > 0;) {
     const registered r = comm->registered[i];
     if (r.base != base) continue;
-    settle_after(comm, r.comm, ncclCommDeregister(r.comm, r.handle), "an arena's end", NULL);
+    settle_after(comm, r.comm, deregister(comm, &r), "an arena's end", NULL);
     comm->registered[i] = comm->registered[--comm->registered_count];
   }
   ncclMemFree(base);
@@ -230,12 +279,14 @@ static void give_back(void *user, void *base) {
 static tws_code take(void *user, size_t bytes, void **base, tws_error *err) {
   tws_comm *comm = user;
   *base = NULL;
+  if (comm->symmetric) TWS_TRY(same_size(comm, bytes, err));
   const ncclResult_t result = ncclMemAlloc(base, bytes);
   if (result != ncclSuccess) return failed(comm, result, "memory of an arena", err);
   tws_code code = register_memory(comm, comm->world, *base, bytes, err);
-  for (uint32_t i = 0; i < comm->group_count && code == TWS_OK; i++)
-    if (comm->groups[i].comm && !comm->groups[i].borrowed)
-      code = register_memory(comm, comm->groups[i].comm, *base, bytes, err);
+  for (uint32_t i = 0; i < comm->ordered && code == TWS_OK; i++) {
+    const nccl_group *group = &comm->groups[comm->order[i]];
+    if (group->comm && !group->borrowed) code = register_memory(comm, group->comm, *base, bytes, err);
+  }
   if (code == TWS_OK) return TWS_OK;
   give_back(comm, *base);
   *base = NULL;
@@ -260,9 +311,25 @@ static tws_code look(void *user, tws_error *err) {
   return TWS_OK;
 }
 
+/* Reads from the environment whether arenas are symmetric windows. Windows need plans that place every collective's
+ * operands at the same offsets on all ranks; plans of different pipeline stages do not. */
+static tws_code choose_memory(tws_comm *comm, tws_error *err) {
+  const int engines = tws_cuda_env_is_set(COPY_ENGINES);
+  comm->symmetric = engines || tws_cuda_env_is_set(SYMMETRIC);
+  if (!comm->symmetric) return TWS_OK;
+  if (NCCL_VERSION_CODE < (engines ? NCCL_VERSION(2, 28, 0) : NCCL_VERSION(2, 27, 0)))
+    return tws_fail(err, TWS_UNSUPPORTED, "unset it, or build with NCCL 2.28 or later", "this build's NCCL has no %s",
+                    engines ? "collectives by copy engines, for which " COPY_ENGINES " asks"
+                            : "symmetric memory, for which " SYMMETRIC " asks");
+  if (!comm->messages) return TWS_OK;
+  return tws_fail(err, TWS_UNSUPPORTED, "unset it, or train without pipeline parallelism",
+                  "%s needs equal plans on all ranks, and pipeline stages differ", engines ? COPY_ENGINES : SYMMETRIC);
+}
+
 static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_error *err) {
   group_list list;
   TWS_TRY(copy_groups(comm, setup, err));
+  TWS_TRY(choose_memory(comm, err));
   cudaError_t status = cudaMalloc(&comm->token, 256);
   if (status == cudaSuccess) status = cudaMemset(comm->token, 0, 256);
   if (status != cudaSuccess) return tws_cuda_fail(err, status, "setting up NCCL");
@@ -272,7 +339,8 @@ static tws_code prepare(tws_comm *comm, const tws_cuda_comm_setup *setup, tws_er
   TWS_TRY(split_all(comm, &list, err));
   tws_cuda_watch(comm->backend, look, comm);
   const tws_cuda_arena_allocator lender = {take, give_back, comm};
-  if (tws_cuda_env_is_set("TWINSPEED_NCCL_REGISTER")) tws_cuda_set_arena_allocator(comm->backend, &lender);
+  if (comm->symmetric || tws_cuda_env_is_set("TWINSPEED_NCCL_REGISTER"))
+    tws_cuda_set_arena_allocator(comm->backend, &lender);
   return TWS_OK;
 }
 

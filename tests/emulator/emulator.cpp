@@ -40,6 +40,18 @@ int current, count, alive, alive_in_warp[MAX_THREADS / WARP];
 int tried, step;  // of this turn: how many threads had their chance to run, the distance from one to the next
 Barrier block_barrier, warp_barrier[MAX_THREADS / WARP];
 uint64_t slots[2][MAX_THREADS];
+struct Fragment {
+  uint32_t a[4], b[2];
+};
+Fragment fragments[2][MAX_THREADS];
+// An asynchronous copy of a thread that is not done yet, and the number of groups that were ended before it started.
+struct Copy {
+  float4 *to;
+  const void *from;
+  int group;
+};
+std::vector<Copy> copies[MAX_THREADS];
+int groups[MAX_THREADS];
 
 }  // namespace
 
@@ -116,6 +128,7 @@ void run_thread() {
   for (;;) {
     (*body)();
     Thread *mine = &threads[current];
+    if (!copies[current].empty()) emulated_refuse("copies that a thread did not wait for");
     mine->done = true;
     --alive_in_warp[current / WARP];
     if (--alive == 0)
@@ -183,6 +196,77 @@ unsigned __ballot_sync(unsigned, bool vote) {
   unsigned votes = 0;
   for (int i = 0; i < WARP; ++i) votes |= (unsigned)set[i] << i;
   return votes;
+}
+
+/* ---- tensor cores ---- */
+
+void emulated_load_matrices(uint32_t *to, const void *row, bool turned) {
+  if ((uintptr_t)row % 16 != 0) emulated_refuse("a row of a matrix that is not aligned to 16 bytes");
+  const uint64_t *rows = share((uint64_t)(uintptr_t)row) + current / WARP * WARP;
+  const int lane = current % WARP, along = lane % 4 * 2, across = lane / 4;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint16_t element[2];
+    for (int i = 0; i < 2; ++i) {
+      const char *at = (const char *)(uintptr_t)rows[8 * matrix + (turned ? along + i : across)];
+      memcpy(&element[i], at + 2 * (turned ? across : along + i), sizeof element[i]);
+    }
+    memcpy(&to[matrix], element, sizeof element);
+  }
+}
+
+static float half_of(uint32_t word, int half, float (*value)(uint16_t)) {
+  return value((uint16_t)(half ? word >> 16 : word & 0xffffU));
+}
+
+/* Word w of lane l of a left fragment has the elements 2 (l % 4) + 8 (w / 2) and the next one of row l / 4 + 8 (w % 2);
+ * of a right one, the same rows (8 w more) of column l / 4. */
+void emulated_multiply_add(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, float (*value)(uint16_t)) {
+  Fragment *set = fragments[warp_barrier[current / WARP].turn & 1];
+  memcpy(set[current].a, a, sizeof set[current].a);
+  set[current].b[0] = b0, set[current].b[1] = b1;
+  __syncwarp();
+  set += current / WARP * WARP;
+  const int lane = current % WARP;
+  float left[2][16], right[2][16];
+  for (int k = 0; k < 16; ++k)
+    for (int i = 0; i < 2; ++i) {
+      left[i][k] = half_of(set[lane / 4 * 4 + k % 8 / 2].a[i + k / 8 * 2], k % 2, value);
+      right[i][k] = half_of(set[(lane % 4 * 2 + i) * 4 + k % 8 / 2].b[k / 8], k % 2, value);
+    }
+  for (int i = 0; i < 4; ++i) {
+    float product = 0;
+    for (int k = 0; k < 16; ++k) product += left[i / 2][k] * right[i % 2][k];
+    sum[i] += product;
+  }
+}
+
+/* ---- asynchronous copies ---- */
+
+static void do_copy(const Copy &copy) {
+  if (copy.from)
+    memcpy(copy.to, copy.from, sizeof *copy.to);
+  else
+    memset(copy.to, 0, sizeof *copy.to);
+}
+
+void copy_chunk(float4 *to, const void *from, bool inside) {
+  if ((uintptr_t)to % 16 != 0 || (uintptr_t)from % 16 != 0) emulated_refuse("a copy that is not aligned to 16 bytes");
+  const Copy copy = {to, inside ? from : nullptr, groups[current]};
+  if (emulated_random() % 2)
+    do_copy(copy);
+  else
+    copies[current].push_back(copy);
+}
+
+void commit_copies() {
+  ++groups[current];
+}
+
+void emulated_wait_for_copies(int but) {
+  std::vector<Copy> *mine = &copies[current];
+  size_t done = 0;
+  while (done < mine->size() && (*mine)[done].group < groups[current] - but) do_copy((*mine)[done++]);
+  mine->erase(mine->begin(), mine->begin() + (std::ptrdiff_t)done);
 }
 
 static void run_blocks(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &kernel) {

@@ -71,6 +71,32 @@ T __shfl_xor_sync(unsigned, T x, int distance) {
   memcpy(&x, &bits, sizeof x);
   return x;
 }
+
+/* The instructions of real/cuda/kernels/tensor_cores.cuh, with the layouts of fragments that the PTX ISA describes. All
+ * lanes of a warp have to call them together. */
+void emulated_load_matrices(uint32_t *to, const void *row, bool turned);
+void emulated_multiply_add(float *sum, const uint32_t *a, uint32_t b0, uint32_t b1, float (*value)(uint16_t));
+template <bool turned>
+void load_matrices(uint32_t (&to)[4], const void *row) {
+  emulated_load_matrices(to, row, turned);
+}
+template <typename T>
+void multiply_add(T, float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulated_multiply_add(sum, a, b0, b1, [](uint16_t bits) {
+    T x;
+    memcpy(static_cast<void *>(&x), &bits, sizeof bits);
+    return (float)x;
+  });
+}
+/* An asynchronous copy is done at once or when its thread waits for it, at random. */
+void copy_chunk(float4 *to, const void *from, bool inside);
+void commit_copies();
+void emulated_wait_for_copies(int but);
+template <int N>
+void wait_for_copies() {
+  emulated_wait_for_copies(N);
+}
+
 inline float normcdff(float x) {
   return 0.5F * erfcf(-0.70710678F * x);
 }

@@ -33,6 +33,7 @@ struct ncclComm {
   std::shared_ptr<int> held;   /* by work that is not done, and by graphs */
   std::set<std::string> known; /* what was done before */
   std::vector<std::pair<char *, size_t>> registered;
+  bool symmetric; /* registered memory is symmetric windows */
 };
 
 namespace {
@@ -128,8 +129,9 @@ std::vector<char> gather(const ncclComm *comm, const void *from, size_t bytes) {
   return all;
 }
 
-void same_everywhere(const ncclComm *comm, const char *name, size_t count, int type, int root) {
-  const int64_t mine[4] = {name[0] * 256 + name[strlen(name) - 1], (int64_t)count, type, root};
+void same_everywhere(const ncclComm *comm, const char *name, size_t count, int type, int root, int64_t from = 0,
+                     int64_t to = 0) {
+  const int64_t mine[6] = {name[0] * 256 + name[strlen(name) - 1], (int64_t)count, type, root, from, to};
   meet(comm->mpi);
   const std::vector<char> all = gather(comm, mine, sizeof mine);
   for (int r = 0; r < comm->size; ++r)
@@ -183,9 +185,16 @@ bool is_ready(ncclComm *comm, cudaStream_t stream, const std::string &what) {
 /* Where a communicator has registered memory, every buffer lies in it, except for single words. */
 void check_buffer(const ncclComm *comm, const void *data, size_t bytes) {
   if (bytes && !emulated_is_device(data, bytes)) emulated_refuse("a collective on memory that is not the device's");
-  bool there = bytes <= sizeof(int) || comm->registered.empty();
+  bool there = bytes <= sizeof(int64_t) || comm->registered.empty();
   for (const auto &r : comm->registered) there |= data >= r.first && (const char *)data + bytes <= r.first + r.second;
   if (!there) emulated_refuse("a collective on memory that is not registered");
+}
+
+/* Returns the offset of a buffer in its symmetric window; 0: it is in none. */
+int64_t offset_of(const ncclComm *comm, const void *data) {
+  for (const auto &r : comm->registered)
+    if (comm->symmetric && data >= r.first && data < r.first + r.second) return (const char *)data - r.first + 1;
+  return 0;
 }
 
 ncclResult_t add_message(ncclComm *comm, cudaStream_t stream, int peer, const void *data, size_t bytes, bool receives) {
@@ -202,8 +211,13 @@ ncclResult_t add(ncclComm *comm, cudaStream_t stream, const char *name, size_t c
   if (!is_ready(comm, stream, name)) return ncclInvalidArgument;
   check_buffer(comm, from, sent * count * size_of(type));
   check_buffer(comm, to, received * count * size_of(type));
+  /* Buffers that other ranks access have the same offset on all ranks; those of a rank alone (the part that it gathers,
+   * what it keeps of a sum) may differ. */
+  const std::string what = name;
+  const int64_t from_at = what == "all-gather" || what == "broadcast" ? 0 : offset_of(comm, from);
+  const int64_t to_at = what == "reduce-scatter" || what == "reduce" ? 0 : offset_of(comm, to);
   pending.push_back({comm, comm->held, stream, false, false, 0, nullptr, 0, [=] {
-                       same_everywhere(comm, name, count, type, root);
+                       same_everywhere(comm, name, count, type, root, from_at, to_at);
                        work();
                      }});
   return flush();
@@ -213,6 +227,9 @@ ncclResult_t make(MPI_Comm mpi, const ncclConfig_t *config, ncclComm_t *out) {
   ncclComm *comm = new ncclComm();
   const char *asked = getenv("TWINSPEED_NCCL_BLOCKING");
   if (config->blocking != (asked && *asked == '1')) emulated_refuse("a communicator that blocks, or not, unasked");
+  const char *engines = getenv("TWINSPEED_NCCL_COPY_ENGINES");
+  if ((config->CTAPolicy == NCCL_CTA_POLICY_ZERO) != (engines && *engines == '1'))
+    emulated_refuse("a communicator that leaves collectives to copy engines, or not, unasked");
   comm->blocking = config->blocking == 1;
   comm->mpi = mpi;
   MPI_Comm_rank(mpi, &comm->rank);
@@ -316,6 +333,18 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
       return in_progress(comm);
     }
   return ncclInvalidArgument;
+}
+/* Windows are registered by all ranks of a communicator together, with the same size. */
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *address, size_t bytes, ncclWindow_t *window, int flags) {
+  if (flags != NCCL_WIN_COLL_SYMMETRIC || comm->busy || comm->finalized) return ncclInvalidArgument;
+  same_everywhere(comm, "window", bytes, flags, 0);
+  comm->symmetric = true;
+  return ncclCommRegister(comm, address, bytes, reinterpret_cast<void **>(window));
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  if (comm->busy || comm->finalized) return ncclInvalidArgument;
+  same_everywhere(comm, "gone", 0, 0, 0);
+  return ncclCommDeregister(comm, window);
 }
 ncclResult_t ncclGroupStart(void) {
   ++depth;

@@ -456,6 +456,31 @@ def experts(run):
         run.note("dropless %d: %s" % (dropless, lines[-1]))
 
 
+def plain_experts(run):
+    """The mixture of experts with its experts' products by plain kernels: losses as by tiles on tensor cores, and the ratio of the
+    steps."""
+    flags = ["-m", model_of(run, "experts-2b"), "--micro-batch", 2 if run.dry else 8, "--steps", 6] + sizes(run)
+    if run.dry:
+        flags += ["--dtype", "bf16"]  # float32 has the plain kernels alone
+    tiles = run.train("experts-tiles", flags, data=run.text("prose"))
+    plain = run.train("experts-plain", flags, data=run.text("prose"), env={"TWINSPEED_CUDA_PLAIN_EXPERTS": "1"})
+    run.note("a mixture of experts: %.1f ms a step, with plain products %.1f" % (
+        1e3 * tiles["median_step_s"], 1e3 * plain["median_step_s"]))
+    run.compare("products of experts, plain against tiles on tensor cores", plain["losses"], tiles["losses"], 1e-2)
+
+
+def masks(run):
+    """Attention with windows or documents, and bidirectional, by cuDNN: the cases of the kernels; then Llama 3.2 1B with packed
+    documents (one a sample, which the own kernels take longest for) against the own kernels: losses, and the ratio of the steps."""
+    fused, own = {"TWINSPEED_CUDA_FUSED_MASKS": "1"}, {"TWINSPEED_CUDA_OWN_ATTENTION": "1"}
+    kernels(run, [["attention", "attention_grad"]], ("modes",), fused)
+    flags = ["-m", model_of(run, "llama-3.2-1b"), "--micro-batch", 2 if run.dry else 4, "--steps", 6, "--set",
+             "twinspeed.document_end_token=0"] + sizes(run)
+    ways = [run.train("masks-" + name, flags, data=run.text("prose"), env=env) for name, env in (("own", own), ("cudnn", fused))]
+    run.note("packed documents: %.1f ms a step by own kernels, %.1f by cuDNN" % tuple(1e3 * way["median_step_s"] for way in ways))
+    run.compare("attention with documents, cuDNN's against the own kernels", ways[0]["losses"], ways[1]["losses"], 1e-2)
+
+
 def predictions(run):
     """Time within 5 %, the arena equal, the driver's view of memory within 1 %, a recorded step at most 1 % longer than its
     kernels one after another."""

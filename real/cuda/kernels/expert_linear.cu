@@ -1,33 +1,17 @@
-// Linear layers of experts on the filled slots, with plain arithmetic. Only the device knows the number of filled
-// slots, so the grid covers the tiles of all slots, and blocks of tiles beyond the filled slots return at once. Tiles
-// are 64 by 64.
-#include "models/routing.h"
-#include "real/cuda/kernels/common.cuh"
+// Linear layers of experts on the filled slots. Products of 16-bit types whose rows are multiples of 16 bytes run on
+// tensor cores (expert_tiles.cu); the kernels below compute all others with float32 arithmetic. Only the device knows
+// the number of filled slots, so the grid covers the tiles of all slots, and blocks of tiles beyond the filled slots
+// return at once. Tiles are 64 by 64.
+#include "real/cuda/kernels/experts.cuh"
 
 namespace {
 
-enum { TILE = 64, DEPTH = 16, SIDE = 4 };  // a thread computes SIDE x SIDE elements, which are 16 apart in rows and
-                                           // columns
-
-struct Experts {
-  int64_t sources, experts, capacity, out, in, shared;
-  const int32_t *counts;
-};
-
-Experts experts_of(const tws_cuda_call *call, int counts) {
-  const int64_t *d = call->work->d;
-  return {d[0], d[1], d[2], d[3], d[4], d[6], in<int32_t>(call, counts)};
-}
-
-// Returns the number of slots of an expert that a source fills. block: index of the pair of expert and source.
-__device__ int64_t filled_of(const Experts &e, int64_t block) {
-  const int64_t filled = e.counts[block * TWS_EXPERT_COUNTS + TWS_COUNT_FILLED];
-  const int64_t most = e.shared > 1 ? e.shared * e.capacity - tws_slots_before(e.counts, block, e.shared) : e.capacity;
-  return filled < 0 || most < 0 ? 0 : filled < most ? filled : most;
-}
-__device__ int64_t first_of(const Experts &e, int64_t block) {
-  return tws_first_slot(e.counts, block, e.capacity, e.shared);
-}
+enum {
+  TILE = 64,
+  DEPTH = 16,
+  SIDE = 4
+};  // a thread computes SIDE x SIDE elements, which are 16 apart in rows and
+    // columns
 
 struct Tile {
   float sum[SIDE][SIDE];
@@ -118,9 +102,12 @@ __global__ void bias_gradient(Experts e, const T *dy, G *dbias, int adds) {
   const int64_t all = e.experts * e.out, step = (int64_t)gridDim.x * blockDim.x;
   for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
     float sum = adds ? to_float(dbias[i]) : 0.0F;
-    for (int64_t block = i / e.out; block < e.sources * e.experts; block += e.experts)
-      for (int64_t row = 0; row < filled_of(e, block); ++row)
-        sum += to_float(dy[(first_of(e, block) + row) * e.out + i % e.out]);
+    for (int64_t block = i / e.out; block < e.sources * e.experts; block += e.experts) {
+      const T *column = dy + first_of(e, block) * e.out + i % e.out;
+      const int64_t rows = filled_of(e, block);
+#pragma unroll 8
+      for (int64_t row = 0; row < rows; ++row) sum += to_float(column[row * e.out]);
+    }
     dbias[i] = from_float<G>(sum);
   }
 }
@@ -138,11 +125,24 @@ tws_code grid_of(int64_t columns, int64_t rows, int64_t blocks, dim3 *grid, tws_
   return TWS_OK;
 }
 
+tws_code plain_weight_gradient(const tws_cuda_call *call, const Experts &e, int adds, tws_error *err) {
+  dim3 grid;
+  TWS_TRY(grid_of(e.in, e.out, e.experts, &grid, err));
+  FOR_TYPE(call->dtype[0], T,
+           FOR_TYPE(call->dtype[3], G,
+                    LAUNCH((weight_gradient<T, G>), grid, BLOCK, 0, call, e, in<T>(call, 0), in<T>(call, 1),
+                           out<G>(call, 3), adds)));
+  return launched(err);
+}
+
 }  // namespace
 
 tws_code tws_cuda_expert_linear(const tws_cuda_call *call, tws_error *err) {
   const int biased = (call->work->flags & TWS_BIAS) != 0;
   const Experts e = experts_of(call, biased ? 3 : 2);
+  int done = 0;
+  TWS_TRY(tws_cuda_expert_tiles(call, &done, err));
+  if (done) return TWS_OK;
   dim3 grid;
   TWS_TRY(grid_of(e.out, rows_of_pack(e), e.sources * e.experts, &grid, err));
   FOR_TYPE(call->dtype[0], T,
@@ -153,6 +153,9 @@ tws_code tws_cuda_expert_linear(const tws_cuda_call *call, tws_error *err) {
 
 tws_code tws_cuda_expert_linear_grad_input(const tws_cuda_call *call, tws_error *err) {
   const Experts e = experts_of(call, 2);
+  int done = 0;
+  TWS_TRY(tws_cuda_expert_tiles(call, &done, err));
+  if (done) return TWS_OK;
   dim3 grid;
   TWS_TRY(grid_of(e.in, rows_of_pack(e), e.sources * e.experts, &grid, err));
   FOR_TYPE(call->dtype[0], T,
@@ -164,13 +167,9 @@ tws_code tws_cuda_expert_linear_grad_input(const tws_cuda_call *call, tws_error 
 tws_code tws_cuda_expert_linear_grad_weight(const tws_cuda_call *call, tws_error *err) {
   const Experts e = experts_of(call, 2);
   const int adds = (call->work->flags & TWS_ACCUMULATE) != 0;
-  dim3 grid;
-  TWS_TRY(grid_of(e.in, e.out, e.experts, &grid, err));
-  FOR_TYPE(call->dtype[0], T,
-           FOR_TYPE(call->dtype[3], G,
-                    LAUNCH((weight_gradient<T, G>), grid, BLOCK, 0, call, e, in<T>(call, 0), in<T>(call, 1),
-                           out<G>(call, 3), adds)));
-  TWS_TRY(launched(err));
+  int done = 0;
+  TWS_TRY(tws_cuda_expert_tiles(call, &done, err));
+  if (!done) TWS_TRY(plain_weight_gradient(call, e, adds, err));
   if (!(call->work->flags & TWS_BIAS)) return TWS_OK;
   FOR_TYPE(call->dtype[0], T,
            FOR_TYPE(call->dtype[4], G,
