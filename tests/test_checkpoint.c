@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Checkpoints in spite of faults: kill -9 at any point of a save, signals, damaged files, full disks, two jobs with one
  * folder; and the cases that are refused. */
 #include <signal.h>

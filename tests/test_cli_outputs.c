@@ -271,7 +271,7 @@ static Suite *outputs_suite(void) {
   return suite;
 }
 
-/* ctest: mpi */
+/* ctest: mpi sampled */
 int main(void) {
   return run_suite(outputs_suite());
 }

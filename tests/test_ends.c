@@ -1,4 +1,4 @@
-/* ctest: mpi */
+/* ctest: mpi waits sampled */
 /* Jobs whose end is none of the ranks' own: mpirun is killed, stays or is stopped, Ctrl-C comes twice, processes are
  * stopped and continue, and their output is not read. */
 #include <check.h>

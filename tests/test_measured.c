@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* A profile rescaled by measurements of a site: one step, one product, one all-gather. */
 #include <check.h>
 #include <cjson/cJSON.h>

@@ -1,6 +1,6 @@
 /* Networks that files describe module by module: training against PyTorch's losses, on several ranks and stages, random
  * networks through all readers and finite differences, and faulty files. */
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 
 #include "tests/answers.h"
 #include "tests/hand_network.h"

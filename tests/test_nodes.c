@@ -1,4 +1,4 @@
-/* ctest: mpi waits */
+/* ctest: mpi waits sampled */
 /* Several machines: two to four nodes that are network namespaces with addresses, hostnames and links of their own
  * (tests/nodes.sh), reached through an agent of the tests and, where it is installed, through sshd. Where this machine
  * cannot create them the suite prints the reason and tests nothing. */

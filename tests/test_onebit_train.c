@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Trainings with OneBitAdam, ZeroOneAdam and OneBitLamb on several ranks: plans of all divisions, bytes, losses, checkpoints. */
 #include "base/json.h"
 #include "members.h"

@@ -1,5 +1,5 @@
 /* The verb predict: answers, classes and tags of small models trained on learnable tasks, and their scores. */
-/* ctest: mpi */
+/* ctest: mpi sampled */
 #include <cjson/cJSON.h>
 
 #include "tests/scored.h"

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* Float32 master weights in two halves (twinspeed.split_master_weights): losses and checkpoints are those of whole
  * ones, to the last bit, and the state is smaller. Kernels are tested in tests/kernel_split.h, the emulated device in
  * test_emulated.c. */

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi waits sampled */
 /* The verb train: its output and its files; the ledger's bytes are those allocated; a rank that fails ends the job and
  * leaves no process and no file. */
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* Searches that run configurations: a failed run is a row with a reason, and a killed search continues where it was. */
-/* ctest: mpi */
+/* ctest: mpi sampled */
 #include <check.h>
 #include <dirent.h>
 #include <signal.h>

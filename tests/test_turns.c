@@ -1,6 +1,6 @@
 /* Networks that are trained alternately: a DCGAN against PyTorch's losses, on several ranks and ZeRO stages, gradients
  * against finite differences through the held discriminator, faulty files, and options that turns do not go with. */
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 
 #include "tests/answers.h"
 #include "tests/members.h"
