@@ -117,6 +117,28 @@ START_TEST(ranks) {
 }
 END_TEST
 
+/* Products of experts by tiles on tensor cores give the losses of plain kernels and of the host, with slots of each
+ * expert's own and with slots that all experts share. */
+START_TEST(products_of_experts) {
+  char flags[400];
+  double host[MOST_STEPS], plain[MOST_STEPS], tiles[MOST_STEPS];
+  write_text(in_folder("mixtral.json"),
+             "{\"model_type\":\"mixtral\",\"vocab_size\":256,\"hidden_size\":32,\"num_hidden_layers\":2,"
+             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":64,"
+             "\"intermediate_size\":40,\"num_local_experts\":4,\"num_experts_per_tok\":2}");
+  snprintf(flags, sizeof flags, "-m %s/mixtral.json --dtype bf16 --micro-batch 4 --steps 4 %s", folder,
+           _i ? "--set twinspeed.expert_dropless=true" : "");
+  const int count = train(0, 1, flags, host);
+  ck_assert_int_eq(train(1, 1, flags, tiles), count);
+  setenv("TWINSPEED_CUDA_PLAIN_EXPERTS", "1", 1);
+  ck_assert_int_eq(train(1, 1, flags, plain), count);
+  unsetenv("TWINSPEED_CUDA_PLAIN_EXPERTS");
+  compare(flags, count, plain, tiles, 1e-4);
+  compare(flags, count, host, tiles, 1e-4);
+  ck_assert_msg(memcmp(plain, tiles, (size_t)count * sizeof *plain) != 0, "both are the same kernels");
+}
+END_TEST
+
 /* Symmetric memory needs equal plans, which the stages of a pipeline do not have. */
 START_TEST(symmetric_memory_is_refused) {
   setenv("TWINSPEED_NCCL_COPY_ENGINES", "1", 1);
@@ -447,6 +469,7 @@ int main(void) {
   tcase_add_loop_test(tests, recorded, 0, 3);
   tcase_add_test(tests, not_recorded);
   tcase_add_test(tests, symmetric_memory_is_refused);
+  tcase_add_loop_test(tests, products_of_experts, 0, 2);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, halves);
   tcase_add_loop_test(tests, communication_types, 0, 7);
