@@ -11,7 +11,10 @@
 #include "base/memory.h"
 
 static tws_code system_error(tws_error *err, const char *what, const char *path) {
-  return tws_fail(err, TWS_IO, NULL, "cannot %s %.400s: %s", what, path, strerror(errno));
+  const int reason = errno;
+  if (!*path)
+    return tws_fail(err, TWS_IO, "is a variable of the shell empty?", "cannot %s a file: its name is empty", what);
+  return tws_fail(err, TWS_IO, NULL, "cannot %s %.400s: %s", what, path, strerror(reason));
 }
 
 static tws_code read_all(int fd, const char *path, size_t limit, tws_text *text, tws_error *err) {

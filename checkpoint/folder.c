@@ -241,7 +241,10 @@ static tws_code read_latest(const char *folder, char *tag, size_t size, tws_erro
     snprintf(hint, sizeof hint, "name one with --tag: %s", there);
   else
     snprintf(hint, sizeof hint, "checkpoints are saved with --save DIR");
-  if (access(path, F_OK) == 0) {
+  const int there_is = access(path, F_OK) == 0;
+  if (!there_is && errno != ENOENT)
+    return system_error(err, errno == ENOTDIR ? "name the folder that --save was given" : NULL, "open", folder);
+  if (there_is) {
     const tws_code code = tws_read_regular(path, 4096, &text, &length, err);
     if (code != TWS_OK) {
       if (err && *there) snprintf(err->hint, sizeof err->hint, "%s", hint);

@@ -89,6 +89,14 @@ static tws_code set_list(const tws_verb *verb, void *options, const tws_option *
   return TWS_OK;
 }
 
+/* Refuses an empty name of a file or folder, which an empty variable of the shell gives. */
+static tws_code check_name(const tws_option *row, const char *value, tws_error *err) {
+  char hint[96];
+  if (*value || (strcmp(row->argument, "FILE") != 0 && strcmp(row->argument, "DIR") != 0)) return TWS_OK;
+  snprintf(hint, sizeof hint, "--%s %s; is a variable of the shell empty?", row->name, row->argument);
+  return tws_fail(err, TWS_USAGE, hint, "--%s: the name is empty", row->name);
+}
+
 static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, const char *value, tws_error *err) {
   const tws_option *row = it->option;
   if (row->offset == SIZE_MAX) {
@@ -99,6 +107,7 @@ static tws_code set_option(const tws_verb *verb, tws_cli *cli, const found *it, 
   char what[64];
   int is_list;
   snprintf(what, sizeof what, "--%s", row->name);
+  if (row->type == TWS_OPTION_STRING || row->type == TWS_OPTION_LIST) TWS_TRY(check_name(row, value, err));
   switch (row->type) {
     case TWS_OPTION_FLAG:
       *(int *)target = 1;

@@ -355,7 +355,8 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
            close);
   return tws_fail(
       err, TWS_USAGE, hint,
-      "convert: say what: tokens, samples, config, model, checkpoint, merge, topology, nccl-tests, profile or cluster");
+      "convert: say what: tokens, samples, config, model, checkpoint, merge, topology, nccl-tests, profile, cluster or "
+      "list");
 }
 
 static const tws_option table[] = {

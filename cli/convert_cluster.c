@@ -124,6 +124,9 @@ static const char *name_of_kind(const char *kind, int i) {
 
 tws_code tws_convert_list(tws_cli *cli, const char *kind, tws_error *err) {
   static const char *const kinds[] = {"clusters", "profiles", "models", "architectures", "runtimes", NULL};
+  if (!*kind)
+    return tws_fail(err, TWS_USAGE, "twinspeed convert list clusters|profiles|models|architectures|runtimes",
+                    "convert list: say which names");
   if (!has_name(kinds, kind))
     return tws_fail(err, TWS_USAGE, "twinspeed convert list clusters|profiles|models|architectures|runtimes",
                     "convert list: \"%.60s\" is no kind of name", kind);

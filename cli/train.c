@@ -488,7 +488,6 @@ static tws_code check_checkpoints(options *o, char *tag, size_t size, tws_error 
                     o->save_every ? "--save-every" : "--keep");
   if (!o->save && o->restarts)
     return tws_fail(err, TWS_USAGE, "give --save DIR and --save-every N too", "train: --restarts without checkpoints");
-  if (o->save && !*o->save) return tws_fail(err, TWS_USAGE, "--save DIR", "--save: the name is empty");
   if (!o->resume && o->tag) return tws_fail(err, TWS_USAGE, "give --resume DIR too", "train: --tag without --resume");
   if (!o->resume || o->tag || tws_worker_is() || tws_rank_job_is_checked()) return TWS_OK;
   TWS_TRY(tws_folder_find(o->resume, NULL, path, sizeof path, err));

@@ -281,7 +281,8 @@ static tws_code parse_value(const char *path, const char *text, tws_json **out, 
   int word = length > 0 && length < 256 && (isalpha((unsigned char)text[0]) || text[0] == '/' || text[0] == '.');
   for (size_t i = 0; i < length && word; i++) word = isprint((unsigned char)text[i]) && !strchr("\"\\{}[]", text[i]);
   if (!word)
-    return tws_fail(err, TWS_INVALID, why.hint, "command line: %.100s: \"%.100s\" is not a value of JSON", path, text);
+    return tws_fail(err, TWS_INVALID, *text ? why.hint : "give a value: --set KEY=VALUE; an empty text is '\"\"'",
+                    "command line: %.100s: \"%.100s\" is not a value of JSON", path, text);
   char quoted[264];
   int n = snprintf(quoted, sizeof quoted, "\"%s\"", text);
   return tws_json_parse(quoted, (size_t)n, "command line", out, err);

@@ -89,9 +89,9 @@ tws_code tws_faults_open(const tws_scenario *scenario, int nodes, int slots, tws
     const int most = e->target == TWS_TARGET_NODE ? nodes : nodes * slots;
     if (e->last >= most) {
       tws_free(l.all);
-      return tws_fail(err, TWS_INVALID, "they count from 0 on", "event %d (%s) is of %s %d, and the cluster has %d",
-                      i + 1, tws_fault_event_name(e->kind), e->target == TWS_TARGET_NODE ? "node" : "rank", e->last,
-                      most);
+      return tws_fail(err, TWS_INVALID, "they count from 0 on", "%s: event %d (%s) is of %s %d, and the cluster has %d",
+                      scenario->name, i + 1, tws_fault_event_name(e->kind),
+                      e->target == TWS_TARGET_NODE ? "node" : "rank", e->last, most);
     }
     add_event(out, &l, i);
     out->jitters |= e->kind == TWS_HAPPENS_JITTER;

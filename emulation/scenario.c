@@ -389,6 +389,11 @@ tws_code tws_scenario_from_json(const tws_json *json, tws_scenario **out, tws_er
     return no_memory(err);
   }
   s->arena = arena;
+  s->name = tws_arena_strdup(arena, json->name);
+  if (!s->name) {
+    tws_arena_destroy(arena);
+    return no_memory(err);
+  }
   parser p = {json, s, err};
   const tws_code code = read_scenario(&p);
   if (code != TWS_OK)

@@ -74,6 +74,7 @@ typedef struct tws_emulated_run {
 
 typedef struct tws_scenario {
   tws_arena *arena;
+  const char *name; /* path of the file */
   tws_job_spec job;
   const char *description;
   tws_emulated_run run;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "config/boxes.h"
 #include "models/hardware/devices.h"
@@ -73,12 +74,22 @@ static tws_code unknown_name(const char *spec, size_t length, tws_error *err) {
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
+/* Loads a file whose name looks like that of a cluster, as it has neither a folder nor the ending .json. Fails if there
+ * is no such file. */
+static tws_code load_or_refuse(const char *spec, size_t length, tws_cluster *out, tws_error *err) {
+  char path[4096];
+  struct stat status;
+  if (!*spec || stat(spec, &status) != 0 || S_ISDIR(status.st_mode)) return unknown_name(spec, length, err);
+  snprintf(path, sizeof path, "./%.4000s", spec);
+  return tws_cluster_load(path, out, err);
+}
+
 tws_code tws_cluster_named(const char *spec, tws_cluster *out, tws_error *err) {
   char name[64];
   const size_t length = strcspn(spec, ":"), whole = strlen(spec);
   const int file = strchr(spec, '/') || (whole > 5 && strcmp(spec + whole - 5, ".json") == 0);
   if (file || strcmp(spec, "-") == 0 || is_cluster(spec, length)) return tws_cluster_load(spec, out, err);
-  if (!is_profile(spec, length, name)) return unknown_name(spec, length, err);
+  if (!is_profile(spec, length, name)) return load_or_refuse(spec, length, out, err);
   if (spec[length] && strcmp(spec + length, ":1") != 0 && strcmp(spec + length, ":1x1") != 0)
     return tws_fail(err, TWS_INVALID,
                     "name a box or an instance (\"twinspeed convert list clusters\" prints all), or give a file with "

@@ -164,6 +164,55 @@ START_TEST(bad_models) {
 }
 END_TEST
 
+/* Names that are empty, or that lead to a file where a folder is wanted, to a file that cannot be opened, to a list
+ * without entries: the error says which, and what to do. */
+START_TEST(bad_names) {
+  static const struct {
+    const char *line;
+    int status;
+    const char *says, *hint;
+  } cases[] = {
+      {"estimate -m gpt2 -c ''", 2, "--config: the name is empty", "--config FILE; is a variable of the shell empty?"},
+      {"train -m gpt2 --data ''", 2, "--data: the name is empty", "--data FILE"},
+      {"train -m gpt2 --data text --save ''", 2, "--save: the name is empty", "--save DIR"},
+      {"validate --cases ''", 2, "--cases: the name is empty", "--cases FILE"},
+      {"report ''", 4, "cannot open a file: its name is empty", "is a variable of the shell empty?"},
+      {"inspect text", 4, "text: cannot open: Not a directory", "name the folder that --save was given"},
+      {"generate -m gpt2 --resume text --prompt a", 4, "text: cannot open: Not a directory", "--save"},
+      {"estimate -m loop", 4, "config.json: Too many levels of symbolic links", ""},
+      {"estimate -m gpt2 --cluster text", 3, "./text:1:1", ""},
+      {"validate --cases list.json", 3, "the list of measured runs is empty", "docs/accuracy.md"},
+      {"generate -m gpt2 --init-from short --prompt a", 3, "too short for a header", "safetensors"},
+      {"estimate -m gpt2 --set train_batch_size=", 3, "\"\" is not a value", "give a value"},
+      {"convert list", 2, "say which names", "clusters"},
+      {"convert", 2, "cluster or list", "twinspeed convert"},
+  };
+  write_text(in_folder("text"), "not a cluster");
+  write_text(in_folder("short"), "1234");
+  write_text(in_folder("list.json"), "[]");
+  ck_assert(mkdir(in_folder("loop"), 0700) == 0 && symlink("config.json", in_folder("loop/config.json")) == 0);
+  ck_assert_int_eq(chdir(folder), 0);
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    command_result r = twinspeed("%s", cases[i].line);
+    assert_one_error(&r, cases[i].status, cases[i].line);
+    ck_assert_msg(strstr(r.err, cases[i].says) && strstr(r.err, cases[i].hint), "%s: %s", cases[i].line, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
+/* A cluster's file needs neither a folder nor the ending .json. */
+START_TEST(cluster_files_of_any_name) {
+  ck_assert_int_eq(chdir(folder), 0);
+  command_result r = twinspeed("convert cluster dgx-a100 mine.json --quiet");
+  ck_assert_msg(r.status == 0 && rename("mine.json", "mine") == 0, "%s", r.err);
+  command_free(&r);
+  r = twinspeed("estimate -m gpt2 --cluster mine");
+  ck_assert_msg(r.status == 0 && strstr(r.out, "1 node of 8 a100-80gb"), "%s%s", r.out, r.err);
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(bad_clusters) {
   static const char *const names[] = {"dgx-z100", "dgx-a100:0", "dgx-a100:-1", "dgx-a100:x", "dgx-a100:999999999999",
                                       "dgx-a100:"};
@@ -223,6 +272,8 @@ int main(void) {
   tcase_add_test(bad, bad_configurations);
   tcase_add_test(bad, bad_models);
   tcase_add_test(bad, bad_clusters);
+  tcase_add_test(bad, bad_names);
+  tcase_add_test(bad, cluster_files_of_any_name);
   tcase_add_test(bad, stale_modules);
   suite_add_tcase(suite, bad);
   return run_suite(suite);

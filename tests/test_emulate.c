@@ -360,7 +360,8 @@ START_TEST(refused_scenarios) {
                {"\"events\":[{\"kind\":\"death\"}]", "an event \"death\" names no target"},
                {"\"events\":[{\"kind\":\"death\",\"rank\":1,\"node\":0}]", "rank and node"},
                {"\"events\":[{\"kind\":\"slow\",\"rank\":1}]", "factor"},
-               {"\"events\":[{\"kind\":\"slow\",\"rank\":8,\"factor\":2}]", "is of rank 8, and the cluster has 8"},
+               {"\"events\":[{\"kind\":\"slow\",\"rank\":8,\"factor\":2}]",
+                "scenario.json: event 1 (slow) is of rank 8, and the cluster has 8"},
                {"\"events\":[{\"kind\":\"jitter\",\"sigma\":1,\"at_s\":2,\"until_s\":1}]", "ends before it begins"},
                {"\"events\":[{\"kind\":\"death\",\"rank\":\"any\",\"drawn\":{\"distribution\":\"poisson\"}}]",
                 "unknown distribution"}};

@@ -27,7 +27,7 @@ typedef struct writer {
 } writer;
 
 static tws_code cannot_write(const writer *w, tws_error *err) {
-  return tws_fail(err, TWS_IO, NULL, "%s: cannot write: %s", w->path, strerror(errno));
+  return tws_output_failed(w->path, "write", err);
 }
 
 static tws_code writer_open(writer *w, const char *path, int megatron, int64_t vocabulary, tws_error *err) {

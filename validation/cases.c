@@ -98,6 +98,9 @@ static tws_code read_cases(tws_cases *cases, tws_error *err) {
   if (!cJSON_IsArray(cases->json->root))
     return tws_json_fail(cases->json, cases->json->root, err, "docs/accuracy.md has the schema",
                          "a file of measured runs must be a list");
+  if (cJSON_GetArraySize(cases->json->root) == 0)
+    return tws_json_fail(cases->json, cases->json->root, err, "docs/accuracy.md has the schema",
+                         "the list of measured runs is empty");
   cases->cases = tws_calloc((size_t)cJSON_GetArraySize(cases->json->root) + 1, sizeof *cases->cases);
   if (!cases->cases) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for measured runs");
   cJSON_ArrayForEach(row, cases->json->root) {

@@ -274,7 +274,7 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
     int length = snprintf(path, sizeof path, folder ? "%s/config.json" : "%s", spec);
     if (length < 0 || (size_t)length >= sizeof path)
       return tws_fail(err, TWS_INVALID, NULL, "the model's path is too long");
-    if (folder && access(path, F_OK) != 0)
+    if (folder && access(path, F_OK) != 0 && errno == ENOENT)
       return tws_fail(err, TWS_IO,
                       "a model's folder is what the Hugging Face hub gives: its config.json says the sizes",
                       "%.400s has no config.json", spec);

@@ -178,7 +178,8 @@ static tws_code read_header(tws_safetensors *list, FILE *file, const char *path,
   struct stat status;
   if (fstat(fileno(file), &status) != 0) return tws_fail(err, TWS_IO, NULL, "%s: %s", path, strerror(errno));
   if (!S_ISREG(status.st_mode)) return tws_fail(err, TWS_INVALID, NULL, "%s: not a file", path);
-  if (fread(size, 1, 8, file) != 8) return tws_fail(err, TWS_INVALID, NULL, "%s: too short for a header", path);
+  if (fread(size, 1, 8, file) != 8)
+    return tws_fail(err, TWS_INVALID, "is this a safetensors file?", "%s: too short for a header", path);
   const uint64_t length = header_length(size);
   TWS_TRY(check_length(path, length, (int64_t)status.st_size, err));
   char *text = tws_calloc((size_t)length + 1, 1);
@@ -334,7 +335,7 @@ static tws_code finish(tws_safetensors *list, const char *path, tws_code code, t
 tws_code tws_safetensors_parse(const char *name, const void *bytes, size_t count, int64_t size, tws_safetensors **out,
                                tws_error *err) {
   *out = NULL;
-  if (count < 8) return tws_fail(err, TWS_INVALID, NULL, "%s: too short for a header", name);
+  if (count < 8) return tws_fail(err, TWS_INVALID, "is this a safetensors file?", "%s: too short for a header", name);
   const uint64_t length = header_length(bytes);
   TWS_TRY(check_length(name, length, size, err));
   if (length > count - 8) return tws_fail(err, TWS_INVALID, NULL, "%s: the header is cut short", name);
@@ -380,9 +381,8 @@ const tws_safetensor *tws_safetensors_find(const tws_safetensors *list, const ch
 }
 
 static const char *const dtype_names[TWS_DTYPE_COUNT] = {
-    [TWS_F32] = "F32", [TWS_BF16] = "BF16", [TWS_F16] = "F16",      [TWS_F64] = "F64",
-    [TWS_I32] = "I32", [TWS_U8] = "U8",     [TWS_E4M3] = "F8_E4M3", [TWS_E5M2] = "F8_E5M2",
-    [TWS_LOW16] = "U16"};
+    [TWS_F32] = "F32", [TWS_BF16] = "BF16",    [TWS_F16] = "F16",      [TWS_F64] = "F64",  [TWS_I32] = "I32",
+    [TWS_U8] = "U8",   [TWS_E4M3] = "F8_E4M3", [TWS_E5M2] = "F8_E5M2", [TWS_LOW16] = "U16"};
 
 int tws_safetensors_dtype(const char *dtype) {
   static const tws_dtype floating[] = {TWS_F32, TWS_BF16, TWS_F16, TWS_F64};
