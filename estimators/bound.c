@@ -54,8 +54,11 @@ static tws_launches launches_of(const bounder *b, const tws_plan *plan, const do
   for (uint32_t i = 0; i < plan->op_count; i++) {
     const tws_op *o = &plan->ops[i];
     const tws_work *work = &plan->works[o->work];
-    if (o->phase == TWS_PHASE_STEP || !tws_work_is_launched(work)) continue;
     const double times = is_middle(b, o) ? (double)(1 + b->wanted - b->built) : 1;
+    if (o->phase == TWS_PHASE_STEP) continue;
+    if (o->kind == TWS_OP_SEND || o->kind == TWS_OP_RECV)
+      host_s += times * host_op_s * tws_profile_message_launches(b->machine->profile);
+    if (!tws_work_is_launched(work)) continue;
     device_s += times * seconds[o->work];
     host_s += times * host_op_s * tws_profile_host_launches(b->machine->profile, work);
     all.in_passes[work->code] = 1;

@@ -126,24 +126,30 @@ static double both_ways_factor(const tws_plan *plan, const tws_machine *machine)
 }
 
 /* All kernels of a rank's forward and backward passes are lengthened by one factor, which is computed from the sums of
- * kernel and launch times. The few launches of the optimizer phase are not counted. */
+ * kernel and launch times; the host also issues the messages between stages. The few launches of the optimizer phase
+ * are not counted. */
 tws_launches tws_plan_launches(const tws_plan *plan, const tws_machine *machine) {
-  const double host_op_s = tws_profile_host_op_s(machine->profile);
+  const tws_profile *profile = machine->profile;
+  const double host_op_s = tws_profile_host_op_s(profile);
+  const double message_s = host_op_s * tws_profile_message_launches(profile);
   tws_launches launches = {.factor = 1, .copies = both_ways_factor(plan, machine)};
   double device = 0, host = 0;
   if (!(host_op_s > 0)) return launches;
-  double *cost = tws_calloc(plan->work_count + 1u, sizeof *cost);
-  for (uint32_t i = 0; cost && i < plan->op_count; i++) {
+  uint32_t *times = tws_calloc(plan->work_count + 1u, sizeof *times);
+  for (uint32_t i = 0; times && i < plan->op_count; i++) {
     const tws_op *op = &plan->ops[i];
-    const tws_work *work = &plan->works[op->work];
-    if (op->phase == TWS_PHASE_STEP || !tws_work_is_launched(work)) continue;
-    if (!(cost[op->work] > 0)) cost[op->work] = tws_plan_work_seconds(plan, op->work, machine, 1);
-    device += cost[op->work];
-    host += host_op_s * tws_profile_host_launches(machine->profile, work);
-    launches.in_passes[work->code] = 1;
+    if (op->phase == TWS_PHASE_STEP) continue;
+    if (op->kind == TWS_OP_SEND || op->kind == TWS_OP_RECV) host += message_s;
+    if (tws_work_is_launched(&plan->works[op->work])) times[op->work]++;
   }
-  tws_free(cost);
-  launches.factor = tws_launch_slowdown(device, host, tws_profile_issues_in_turns(machine->profile));
+  for (uint32_t w = 0; times && w < plan->work_count; w++) {
+    if (!times[w]) continue;
+    device += times[w] * tws_plan_work_seconds(plan, w, machine, 1);
+    host += times[w] * host_op_s * tws_profile_host_launches(profile, &plan->works[w]);
+    launches.in_passes[plan->works[w].code] = 1;
+  }
+  tws_free(times);
+  launches.factor = tws_launch_slowdown(device, host, tws_profile_issues_in_turns(profile));
   return launches;
 }
 

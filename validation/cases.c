@@ -38,7 +38,7 @@ int tws_case_flag(const cJSON *row, const char *section, const char *key) {
 static int is_usable(const tws_case *one, const char *what) {
   const cJSON *item = tws_case_member(one->row, "usable", what);
   const int time = strcmp(what, "time") == 0;
-  if (time && (tws_case_fact_flag(one, "times_a_host") || tws_case_fact_flag(one, "no_time"))) return 0;
+  if (time && tws_case_fact_flag(one, "no_time")) return 0;
   return !item || cJSON_IsTrue(item);
 }
 

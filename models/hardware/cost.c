@@ -81,12 +81,18 @@ static double expert_products(const tws_profile *profile, const tws_work *work, 
 }
 
 double tws_profile_host_launches(const tws_profile *profile, const tws_work *work) {
+  const tws_runtime *runtime = tws_profile_runtime(profile);
   tws_work one = {0};
-  if (!(profile->host_op_s > 0 && profile->expert_op_s > 0)) return 1;
+  const double issued = tws_issued_for_kernel(runtime->issues, work, profile->attention_unfused);
+  if (!(profile->host_op_s > 0 && profile->expert_op_s > 0)) return issued;
   const double products = expert_products(profile, work, &one);
   const int casts = tws_profile_matmul_peak(profile, work) > 0 && one.code != TWS_KERNEL_LINEAR_GRAD_WEIGHT;
-  const double each = profile->expert_op_s + (casts ? tws_profile_runtime(profile)->expert_cast_s : 0);
-  return products > 0 ? fmax(1, products * each / profile->host_op_s) : 1;
+  const double each = profile->expert_op_s + (casts ? runtime->expert_cast_s : 0);
+  return products > 0 ? fmax(issued, products * each / profile->host_op_s) : issued;
+}
+
+double tws_profile_message_launches(const tws_profile *profile) {
+  return tws_issued_for_message(tws_profile_runtime(profile)->issues);
 }
 
 double tws_profile_host_bytes(const tws_profile *profile, const tws_work *work) {

@@ -64,12 +64,14 @@ double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the device's memory */
 /* Returns the bytes of device memory that contexts and libraries use in addition to arenas. */
 double tws_profile_overhead_bytes(const tws_profile *profile);
-/* Returns the seconds in which the host launches one kernel of a plan under the profile's runtime; 0: launches are
- * never the bottleneck. */
+/* Returns the seconds in which the host issues one operation under the profile's runtime; 0: the host is never the
+ * bottleneck. */
 double tws_profile_host_op_s(const tws_profile *profile);
-/* Returns as how many launches a kernel counts: 1, or more if the runtime implements a product of experts as a loop
- * over the experts. */
+/* Returns the number of operations that the host issues for a kernel of a plan (launches.def); more if the runtime
+ * implements a product of experts as a loop over the experts. */
 double tws_profile_host_launches(const tws_profile *profile, const tws_work *work);
+/* Returns the number of operations that the host issues to send or to receive a message between pipeline stages. */
+double tws_profile_message_launches(const tws_profile *profile);
 int tws_profile_cores(const tws_profile *profile); /* returns the number of cores of a node of host ranks; GPU: 0 */
 /* Returns 1 if only one stream of a plan runs at a time, as on host ranks, which have nothing to overlap; 0: a plan's
  * streams run concurrently, as on GPUs. */

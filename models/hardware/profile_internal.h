@@ -99,7 +99,7 @@ struct tws_profile {
   int float_reductions;       /* as in tws_runtime */
   double part_s, hand_over_s; /* as in tws_runtime */
   double accumulates_bytes;   /* as in tws_runtime */
-  double host_op_s;      /* seconds in which the host issues one kernel of a plan; 0: the host is never the limit */
+  double host_op_s;      /* seconds in which the host issues one operation; 0: the host is never the limit */
   double expert_op_s;    /* as in tws_runtime */
   double product_factor; /* factor by which the runtime has multiplied matmul_efficiency; 0: it has not */
   int experts_overlap;   /* 1: tws_profile_overlap_experts() was called */

@@ -5,12 +5,7 @@
 #include "models/hardware/profile_internal.h"
 
 /* Sources and fits (docs/accuracy.md; fits on half of each group of published runs):
- *   host_op_s   eager Megatron of 2021 to 2023 issues 45 operations a layer forward and 60 backward at about 30 us
- *               each. Plans have about 20 kernels instead of these operations, so a kernel takes 175 us: of 160, 175
- *               and 190 us, this figure is the nearest to the half of vtrain-single and vtrain-multi that is used for
- *               fitting (160 before kernels of the optimizer phase were excluded). Newer software takes 7 us an
- *               operation, 33 us a kernel. Megatron-Core's unfused modules are
- *               issued as those of 2021 were (megatron-unfused; not fitted).
+ *   host_op_s   The seconds of one of the operations that launches.def counts, and where they come from, are there.
  *   accumulates DeepSpeed's bf16 optimizer (bf16_optimizer.py, update_hp_grads): 16-bit gradients of a micro-batch are
  *               cast to float32 (6 bytes per parameter) and added to those of the step (12). They are written anew in
  *               each micro-batch (2 bytes), whereas a plan that accumulates in 16 bits reads and writes 4 bytes; so the
@@ -89,7 +84,7 @@
  *               Transformers 5.24 (counted by a tracer of storages on a CPU, SDPA): RMSNorm keeps its input in float32
  *               and what it normalised in 16 bits, the gate's activation is an operand of the product; 12 bytes a
  *               logit at the peak of backward, as in every release from 4.38 on, 2 of which are the plan's. Nothing of
- *               its times is fitted: a kernel is issued as by PyTorch in fsdp-2022.
+ *               its times is fitted: a Llama's layer is issued as fast as 60 us for each kernel of a plan are.
  *               Under autocast (Trainer's bf16 without DeepSpeed) float32 weights have a float32 residual and norms,
  *               and each projection casts its input: 8f + 30h + 4kv + 4H bytes a token and layer, counted alike.
  *               PEFT 0.21 makes adapters float32 and casts x for each (lora/layer.py, _cast_input_dtype), which
@@ -127,8 +122,8 @@
  *   products    cuBLAS of CUDA 12 on A100 reaches 0.92 of the peak, where the profile has 0.88 of CUDA 11's. The figure
  *               was chosen on every other run of llmfoundry, with the results of the other runs known; large products
  *               reach 238 TFLOP/s with it, and the best known shape 271.
- *   pytorch-2020  These are eager modules without the checks between them that Megatron and the Trainer have: a kernel
- *               of a plan is issued in 60 us, as by PyTorch in fsdp-2022; no figure is fitted.
+ *   pytorch-2020  These are eager modules without the checks between them that Megatron and the Trainer have: an
+ *               operation is issued in 15 us, as by PyTorch in fsdp-2022; no figure is fitted.
  *   bert-2020   In NVIDIA's BERT (DeepLearningExamples, PyTorch) at most 20 of 128 and 80 of 512 tokens are predicted
  *               (max_predictions_per_seq), and only these tokens reach the head. A report of BERT-large on 80 GB runs
  *               with 480 sequences of 128 tokens and not with 512.
@@ -171,29 +166,33 @@
 #define COMMUNICATORS TORCH, .recomputes_whole = 1, .communicator_bytes = 1073741824.0
 #define EAGER_ATTENTION(first, second) .attention = TWS_ATTENTION_UNFUSED, .score_bytes = {first, second}
 /* NVIDIA's BERT in PyTorch of 2019 and 2020. */
-#define PYTORCH_2020                                                                                         \
-  EAGER, EAGER_ATTENTION(21, 19), .launch_s = 6e-6, .host_op_s = 60e-6, .added_passes = TWS_PASSES_MEGATRON, \
+#define PYTORCH_2020                                                                                            \
+  EAGER, EAGER_ATTENTION(21, 19), .launch_s = 6e-6, MODULES_ISSUES(15e-6), .added_passes = TWS_PASSES_MEGATRON, \
                                   .overlaps_data = 1
 #define EAGER COMMUNICATORS, .unfused = 1, .logit_bytes = 10
 #define MEGATRON_LM \
   .measured = TWS_MEASURED_MEGATRON_LM, EAGER, .added_passes = TWS_PASSES_MEGATRON, EAGER_ATTENTION(8, 9)
+#define MEGATRON_ISSUES .issues = TWS_ISSUES_MEGATRON, .host_op_s = 30e-6
+#define ENGINE_ISSUES(seconds) .issues = TWS_ISSUES_ENGINE, .host_op_s = seconds
+#define MODULES_ISSUES(seconds) .issues = TWS_ISSUES_MODULES, .host_op_s = seconds
 #define EAGER_EXPERTS .expert_op_s = 170e-6, .one_hot_experts = 1
-#define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, .host_op_s = 175e-6, .hand_over_s = 60e-6, EAGER_EXPERTS
+#define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, MEGATRON_ISSUES, .hand_over_s = 60e-6, EAGER_EXPERTS
 #define ENGINE                                                                                                    \
   .measured = TWS_MEASURED_MEGATRON_CORE, COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, \
   .logit_bytes = 4, .workspace_bytes = ENGINE_WORKSPACE, .weighs_early = 1
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
-#define MEGATRON_CORE ENGINE, .host_op_s = 33e-6, GROUPED_EXPERTS
+#define MEGATRON_CORE_AT(seconds) ENGINE, ENGINE_ISSUES(seconds), GROUPED_EXPERTS
+#define MEGATRON_CORE MEGATRON_CORE_AT(9e-6)
 #define DEEPSPEED_ENGINE \
   .copies_buckets = 1, .step = TWS_STEP_DEEPSPEED, .host = TWS_HOST_DEEPSPEED, .host_process_bytes = 4e9
 #define FLASH_ATTENTION(generation) .attention = TWS_ATTENTION_FLASH, .flash = generation
-#define FSDP2                                                                                              \
-  .measured = TWS_MEASURED_FSDP, .host_op_s = 33e-6, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, \
-  .by_block = 1, FLASH_ATTENTION(FLASH_2), .unread_outputs = 1
+#define FSDP2                                                                                         \
+  .measured = TWS_MEASURED_FSDP, .cast_bytes = {6, 8}, .keeps_wide = 1, .contends = 1, .by_block = 1, \
+  FLASH_ATTENTION(FLASH_2), .unread_outputs = 1
 /* Hugging Face's modules, and what autograd keeps of them. */
-#define HUGGING_FACE_MODULES                                                                                      \
-  .launch_s = 6e-6, .host_op_s = 60e-6, .unfused = 1, .products = CUBLAS_12,                                      \
-  .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS, .overlaps_data = 1,                      \
+#define HUGGING_FACE_MODULES                                                                 \
+  .launch_s = 6e-6, MODULES_ISSUES(10e-6), .unfused = 1, .products = CUBLAS_12,              \
+  .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS | TWS_PASSES_NORMS, .overlaps_data = 1, \
   .host_reached = DEEPSPEED_HOST
 #define HUGGING_FACE FLASH_ATTENTION(FLASH_2), HUGGING_FACE_MODULES
 #define HUGGING_FACE_EAGER EAGER_ATTENTION(21, 19), .kept_score_bytes = {6, 6}, HUGGING_FACE_MODULES
@@ -222,7 +221,8 @@ static const tws_runtime runtimes[] = {
      EAGER,
      EAGER_ATTENTION(21, 19),
      .launch_s = 1.6e-6,
-     .host_op_s = 160e-6,
+     .issues = TWS_ISSUES_MEGATRON,
+     .host_op_s = 27e-6,
      .hand_over_s = 60e-6,
      .added_passes = TWS_PASSES_MEGATRON,
      .gradient_copies = 1,
@@ -250,7 +250,7 @@ static const tws_runtime runtimes[] = {
      .unfused = 1,
      .added_passes = TWS_PASSES_MEGATRON,
      .launch_s = 1.6e-6,
-     .host_op_s = 175e-6,
+     MEGATRON_ISSUES,
      .hand_over_s = 60e-6,
      EAGER_EXPERTS,
      FLASH_ATTENTION(FLASH_2),
@@ -270,7 +270,7 @@ static const tws_runtime runtimes[] = {
      .kept_outputs = 2},
     {.name = "megatron",
      .about = "Megatron-Core, NeMo and Megatron-Bridge since 2023: Transformer Engine, flash attention",
-     MEGATRON_CORE,
+     MEGATRON_CORE_AT(35e-6),
      FLASH_ATTENTION(CUDNN_9_EARLY),
      BLACKWELL_EARLY,
      .float_gradients = 1},
@@ -309,7 +309,7 @@ static const tws_runtime runtimes[] = {
      .overlaps_tensor = 2},
     {.name = "megatron-deepep",
      .about = "as megatron, and tokens go to experts by DeepEP (--moe-token-dispatcher-type flex)",
-     MEGATRON_CORE,
+     MEGATRON_CORE_AT(35e-6),
      FLASH_ATTENTION(CUDNN_9_EARLY),
      BLACKWELL_EARLY,
      .sends_once = 1,
@@ -319,7 +319,7 @@ static const tws_runtime runtimes[] = {
      .about = "Megatron-Core with --attention-backend unfused: attention's scores in memory",
      ENGINE,
      GROUPED_EXPERTS,
-     .host_op_s = 175e-6,
+     ENGINE_ISSUES(35e-6),
      EAGER_ATTENTION(8, 9),
      BLACKWELL_EARLY,
      .float_gradients = 1},
@@ -329,7 +329,8 @@ static const tws_runtime runtimes[] = {
      EAGER_EXPERTS,
      EAGER_ATTENTION(21, 19),
      .launch_s = 6e-6,
-     .host_op_s = 160e-6,
+     .issues = TWS_ISSUES_MEGATRON,
+     .host_op_s = 27e-6,
      .added_passes = TWS_PASSES_MEGATRON,
      .overlaps_data = 1,
      DEEPSPEED_ENGINE},
@@ -338,7 +339,8 @@ static const tws_runtime runtimes[] = {
      EAGER,
      EAGER_ATTENTION(21, 19),
      .launch_s = 6e-6,
-     .host_op_s = 160e-6,
+     .issues = TWS_ISSUES_MEGATRON,
+     .host_op_s = 27e-6,
      .part_s = 10e-6,
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .keeps = {.gelu_tensors = {3, 0}}},
@@ -347,7 +349,8 @@ static const tws_runtime runtimes[] = {
      EAGER,
      EAGER_ATTENTION(21, 19),
      .launch_s = 6e-6,
-     .host_op_s = 160e-6,
+     .issues = TWS_ISSUES_MEGATRON,
+     .host_op_s = 27e-6,
      .part_s = 10e-6,
      .added_passes = TWS_PASSES_MEGATRON | TWS_PASSES_TRANSFORMERS,
      .overlaps_data = 1,
@@ -366,7 +369,7 @@ static const tws_runtime runtimes[] = {
      .about = "DeepSpeed with flash attention and fused losses, 2024 and later",
      COMMUNICATORS,
      FLASH_ATTENTION(FLASH_2),
-     .host_op_s = 33e-6,
+     MODULES_ISSUES(5e-6),
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
@@ -375,7 +378,7 @@ static const tws_runtime runtimes[] = {
      .about = "as deepspeed-flash of 2026 without zero.Init: stage 3 partitions what is whole on each device",
      COMMUNICATORS,
      FLASH_ATTENTION(FLASH_3),
-     .host_op_s = 33e-6,
+     MODULES_ISSUES(5e-6),
      .products = CUBLAS_12,
      .overlaps_data = 1,
      .host_reached = DEEPSPEED_HOST,
@@ -475,7 +478,7 @@ static const tws_runtime runtimes[] = {
      TORCH,
      FLASH_ATTENTION(FLASH_2022),
      .launch_s = 6e-6,
-     .host_op_s = 60e-6,
+     MODULES_ISSUES(15e-6),
      .contends = 1,
      .by_block = 1,
      .unfused = 1,
@@ -485,6 +488,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fsdp-2024",
      .about = "PyTorch FSDP2 of early 2024: as fsdp, with a kernel for RMSNorm",
      FSDP2,
+     MODULES_ISSUES(5e-6),
      TORCH,
      .unfused = 1,
      .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS,
@@ -493,6 +497,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fsdp",
      .about = "PyTorch FSDP2 since 2024 (torchtitan): flash attention, gathers contend with kernels",
      FSDP2,
+     MODULES_ISSUES(5e-6),
      .allocator = TWS_ALLOCATOR_EXPANDABLE,
      TORCH,
      .unfused = 1,
@@ -502,6 +507,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fsdp-compiled",
      .about = "fsdp with torch.compile: elementwise kernels are fused",
      FSDP2,
+     .host_op_s = 33e-6,
      .allocator = TWS_ALLOCATOR_EXPANDABLE,
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,
@@ -509,6 +515,7 @@ static const tws_runtime runtimes[] = {
     {.name = "torchtune",
      .about = "torchtune of 2024 with torch.compile: logits of all tokens in 16 bits, their loss by chunks",
      FSDP2,
+     .host_op_s = 33e-6,
      .products = CUBLAS_12,
      .context_bytes = 1.5 * 1073741824.0,
      .all_logit_bytes = 2,
@@ -516,6 +523,7 @@ static const tws_runtime runtimes[] = {
     {.name = "litgpt",
      .about = "LitGPT since 2023: PyTorch's modules operation by operation, weights in bf16, flash attention",
      FSDP2,
+     MODULES_ISSUES(5e-6),
      TORCH,
      .unfused = 1,
      .added_passes = TWS_PASSES_EAGER | TWS_PASSES_NORMS,
@@ -545,7 +553,7 @@ static const tws_runtime runtimes[] = {
     {.name = "automodel",
      .about = "NeMo AutoModel: PyTorch FSDP2 with Transformer Engine's layers, DeepEP for experts",
      .measured = TWS_MEASURED_FSDP,
-     .host_op_s = 33e-6,
+     ENGINE_ISSUES(9e-6),
      GROUPED_EXPERTS,
      .sends_once = 1,
      .dispatch_reached = DEEPEP,
@@ -558,6 +566,7 @@ static const tws_runtime runtimes[] = {
     {.name = "fms-fsdp",
      .about = "fms-fsdp: PyTorch FSDP with torch.compile and SDPA's flash attention",
      FSDP2,
+     .host_op_s = 33e-6,
      TORCH,
      .products = CUBLAS_12,
      .logit_bytes = 12},
@@ -565,7 +574,7 @@ static const tws_runtime runtimes[] = {
      .about = "nanotron: PyTorch's modules in pipelines and tensor ranks, FlashAttention 2, float32 gradients",
      COMMUNICATORS,
      FLASH_ATTENTION(FLASH_2),
-     .host_op_s = 60e-6,
+     MODULES_ISSUES(10e-6),
      .accumulates_bytes = 16,
      .unfused = 1,
      .added_passes = TWS_PASSES_EAGER | TWS_PASSES_LOSS,

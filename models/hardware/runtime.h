@@ -8,6 +8,7 @@
 
 #include "config/ds_config.h"
 #include "models/hardware/host_buffers.h"
+#include "models/hardware/launches.h"
 #include "models/hardware/profile.h"
 #include "models/hardware/step_buffers.h"
 
@@ -84,8 +85,8 @@ typedef struct tws_runtime {
   const char *masked; /* name of the runtime of the same software for masked language models; NULL: this runtime */
   /* time */
   double launch_s; /* seconds added to each kernel of a plan on the device; 0: the profile's launch time */
-  /* seconds in which the host issues one kernel of a plan, with all launches that it represents; 0: the host is never
-   * the limit */
+  tws_issues issues; /* the operations that the host issues for a kernel of a plan */
+  /* seconds in which the host issues one of these operations; 0: the host is never the limit */
   double host_op_s;
   /* seconds in which the host issues the matrix product of one expert, if a grouped product is a loop over experts; 0:
    * it is one launch */
