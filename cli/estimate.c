@@ -368,8 +368,9 @@ static tws_code choose_runtime(tws_job_spec *spec, tws_error *err) {
 
 static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
   tws_progress progress = tws_cli_progress(cli);
-  if (o->program || o->ledger_csv)
-    return tws_fail(err, TWS_USAGE, "leave out --program and --ledger-csv", "--fit asks about a training step alone");
+  if (o->program || o->ledger_csv || o->export_as)
+    return tws_fail(err, TWS_USAGE, "leave out --program, --ledger-csv and --export",
+                    "--fit asks about a training step alone");
   tws_job_spec spec = o->job;
   if (!spec.runtime && spec.config) TWS_TRY(choose_runtime(&spec, err));
   return tws_fit_answer(
@@ -381,10 +382,10 @@ static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
 
 static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) {
   if (o->zero2 || o->zero3 || o->safetensors || o->fit || o->within > 0 || o->tokens_per_second > 0 || o->ledger_csv ||
-      o->compat)
+      o->compat || o->export_as)
     return tws_fail(err, TWS_USAGE,
                     "leave out --fit, --within, --tokens-per-second, --ledger-csv, --safetensors, --compat, "
-                    "--zero2 and --zero3",
+                    "--zero2, --zero3 and --export",
                     "lists and --csv ask for a row for each job");
   const tws_lists_request request = {.sweep = &o->sweep,
                                      .options = o,
@@ -449,6 +450,9 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
     return tws_fail(err, TWS_USAGE, "leave out --csv, lists, --fit, --zero2, --zero3 and --safetensors",
                     "--steps asks about one job");
   if (o->csv || tws_lists_given(&o->sweep)) return run_sweep(cli, o, err);
+  if ((o->zero2 || o->zero3 || o->safetensors) && (o->export_as || o->ledger_csv))
+    return tws_fail(err, TWS_USAGE, "leave out --export and --ledger-csv",
+                    "--zero2, --zero3 and --safetensors plan no job");
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);

@@ -9,6 +9,7 @@ tws_code tws_export_file(const char *format, int argc, char **argv, int force, c
   if (!format && argc > 0)
     return tws_fail(err, TWS_USAGE, "put quotes around texts with spaces", "unexpected argument \"%.80s\"", argv[0]);
   if (!format) return TWS_OK;
+  TWS_TRY(tws_export_check(format, err));
   if (argc == 0 || snprintf(script, sizeof script, "%s.sbatch", argv[0]) >= (int)sizeof script)
     return tws_fail(err, TWS_USAGE, "for example --export megatron arguments.txt", "--export %.40s needs a file",
                     format);

@@ -43,6 +43,13 @@ static tws_code refuse_existing(const tws_output *o, const char *path, tws_error
   return tws_fail(err, TWS_USAGE, "--force overwrites it", "%s: %.400s exists", o->flag, path);
 }
 
+/* Options that print their document for "-" do not check it. With the others a user who means standard output would get
+ * a file of that name. */
+static tws_code refuse_dash(const tws_output *o, tws_error *err) {
+  return tws_fail(err, TWS_USAGE, "standard output is /dev/stdout; ./- is a file of that name",
+                  "%s: \"-\" is no name of a file or folder here", o->flag);
+}
+
 static tws_code refuse_link(const tws_output *o, const char *path, tws_error *err) {
   return tws_fail(err, TWS_USAGE, "name the file itself; --force replaces the link, and not what it leads to",
                   "%s: %.400s is a symbolic link", o->flag, path);
@@ -67,6 +74,7 @@ static tws_code check_free(const tws_output *o, const char *path, tws_error *err
 static tws_code check_file(const tws_output *o, const char *path, int force, tws_error *err) {
   char parent[PATH_MAX];
   if (!*path) return tws_fail(err, TWS_USAGE, "give it the name of a file", "%s: the name is empty", o->flag);
+  if (strcmp(path, "-") == 0) return refuse_dash(o, err);
   switch (tws_path_kind_of(path)) {
     case TWS_PATH_FREE:
       return check_free(o, path, err);
@@ -96,6 +104,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   struct stat info;
   char path[PATH_MAX], parent[PATH_MAX];
   if (!*o->path) return tws_fail(err, TWS_USAGE, "give it the name of a folder", "%s: the name is empty", o->flag);
+  if (strcmp(o->path, "-") == 0) return refuse_dash(o, err);
   snprintf(path, sizeof path, "%s", o->path);
   for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
   if (stat(path, &info) != 0) {

@@ -141,14 +141,24 @@ static tws_code check_rules(const tws_job *job, const tws_export *out, tws_error
                                    "the file would be refused there by this rule: %s", why.message);
 }
 
+/* Finds the row of a format by its name. */
+static tws_code find_format(const char *format, size_t *at, tws_error *err) {
+  for (*at = 0; *at < sizeof formats / sizeof *formats; ++*at)
+    if (strcmp(formats[*at].word, format) == 0) return TWS_OK;
+  return tws_fail(err, TWS_USAGE, TWS_EXPORT_WORDS, "--export: no format \"%.40s\"", format);
+}
+
+tws_code tws_export_check(const char *format, tws_error *err) {
+  size_t at;
+  return find_format(format, &at, err);
+}
+
 tws_code tws_job_export(const tws_job *job, const char *format, const char *path, tws_export *out, tws_error *err) {
   const tws_format_shape shape = shape_of(job);
   tws_settings settings;
-  size_t at = 0;
+  size_t at;
   *out = (tws_export){0};
-  while (at < sizeof formats / sizeof *formats && strcmp(formats[at].word, format) != 0) at++;
-  if (at == sizeof formats / sizeof *formats)
-    return tws_fail(err, TWS_USAGE, TWS_EXPORT_WORDS, "--export: no format \"%.40s\"", format);
+  TWS_TRY(find_format(format, &at, err));
   const int shards = formats[at].format == TWS_FORMAT_ACCELERATE && is_fsdps(job);
   out->format = shards ? TWS_FORMAT_ACCELERATE_FSDP : formats[at].format;
   const tws_runtime *runtime = tws_runtime_find(shards ? "torchtune" : formats[at].runtime);

@@ -14,6 +14,8 @@ typedef struct tws_export {
   tws_text left;   /* settings of the job that the file cannot state: "sequence length 4096, recomputation full" */
 } tws_export;
 
+/* Fails with TWS_USAGE if there is no format of that name; callers check it before they plan a job. */
+tws_code tws_export_check(const char *format, tws_error *err);
 /* Exports a job in the format of that name. `path`: the path at which the caller writes the file, for the command
  * lines. Fails with TWS_USAGE if there is no such format, with TWS_UNSUPPORTED if the software cannot run the job (the
  * message has what it lacks), and with TWS_INVALID if the software's own rules refuse the job. tws_export_free() frees

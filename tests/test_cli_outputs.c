@@ -132,6 +132,36 @@ START_TEST(two_outputs_in_one_file) {
 }
 END_TEST
 
+/* "-" is standard output where an option prints its document, and elsewhere no file of that name is made. */
+START_TEST(a_dash_is_no_name) {
+  command_result r = run_writer(writers[_i], "-", "--force");
+  assert_one_error(&r, 2, writers[_i]);
+  ck_assert_msg(strstr(r.err, "\"-\" is no name of a file") && strstr(r.err, "/dev/stdout"), "%s: %s", writers[_i],
+                r.err);
+  ck_assert(access("-", F_OK) != 0);
+  command_free(&r);
+}
+END_TEST
+
+/* Exports are of one planned job: other answers refuse them, and an unknown format is refused before anything is
+ * computed. */
+START_TEST(exports_are_not_forgotten) {
+  static const char *const with[] = {"--fit", "--seq 16,32", "--csv @/rows.csv", "--zero2 --compat deepspeed",
+                                     "--serve"};
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+    char line[256];
+    snprintf(line, sizeof line, "estimate -m tiny-gpt2 %s --export megatron %%s", with[i]);
+    command_result r = run_writer(line, in_folder("exported"), "");
+    assert_one_error(&r, 2, with[i]);
+    ck_assert_msg(strstr(r.err, "--export") != NULL, "%s: %s", with[i], r.err);
+    command_free(&r);
+  }
+  command_result r = run_writer("estimate -m tiny-gpt2 --export megatorn %s", in_folder("exported"), "");
+  assert_one_error(&r, 2, "an unknown format");
+  command_free(&r);
+}
+END_TEST
+
 START_TEST(folders_are_asked_about) {
   static const char *const cases[] = {
       "tune -m tiny-gpt2 --no-simulation -o %s", "validate -m tiny-gpt2 --seq 32 --data @/text --figures %s",
@@ -261,6 +291,8 @@ static Suite *outputs_suite(void) {
   tcase_add_loop_test(tcase, places_that_cannot_be_written, 0, WRITERS);
   tcase_add_loop_test(tcase, inputs_are_never_outputs, 0, 11);
   tcase_add_test(tcase, two_outputs_in_one_file);
+  tcase_add_loop_test(tcase, a_dash_is_no_name, 0, WRITERS);
+  tcase_add_test(tcase, exports_are_not_forgotten);
   tcase_add_loop_test(tcase, folders_are_asked_about, 0, 4);
   tcase_add_test(tcase, figures_are_kept);
   tcase_add_test(tcase, devices_are_written_to);
