@@ -190,7 +190,8 @@ static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
     cJSON_AddNumberToObject(one, "arena_bytes", (double)tier->arena_bytes);
     cJSON_AddNumberToObject(one, "live_bytes", (double)tier->live_bytes);
     cJSON_AddNumberToObject(one, "gap_bytes", (double)tier->gaps);
-    if (tier->needed_bytes > 0) cJSON_AddNumberToObject(one, "allocator_bytes", (double)tier->needed_bytes);
+    if (tier->allocator.needed > 0)
+      cJSON_AddNumberToObject(one, "allocator_bytes", (double)tier->allocator.needed);
     char label[160];
     if (tier->peak_op < plan->op_count)
       cJSON_AddStringToObject(one, "peak_operation", tws_op_label(plan, tier->peak_op, label, sizeof label));

@@ -21,10 +21,10 @@ static void grow_input(tws_ledger_tier *tier, const tws_buffer *input, int64_t p
   tier->category[TWS_CATEGORY_INPUT] += after - before;
   tier->arena_bytes += rounded(after) - rounded(before);
   tier->gaps = tier->arena_bytes - tier->live_bytes;
-  if (tier->held_bytes == 0) return; /* no allocator places the buffers */
-  tier->held_bytes += after - before;
-  tier->needed_bytes += after - before;
-  tier->reserved_bytes += after - before;
+  tws_allocator_bytes *allocator = &tier->allocator;
+  uint64_t *const counted[] = {&allocator->needed, &allocator->held, &allocator->reserved};
+  for (int i = 0; i < 3; i++)
+    if (*counted[i] > 0) *counted[i] += after - before;
 }
 
 uint64_t tws_arena_growth(const tws_plan *plan, int64_t wanted) {
@@ -71,27 +71,7 @@ static void copy_device(const tws_ledger *ledger, tws_stage_estimate *stage) {
   const tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
   stage->loss_bytes = ledger->loss_bytes;
   stage->live_bytes = device->live_bytes;
-  stage->held_bytes = device->held_bytes;
-  stage->needed_bytes = device->needed_bytes;
-  stage->reserved_bytes = device->reserved_bytes;
-}
-
-/* Computes the ledger and the memory of a stage from a plan, extrapolated to all `wanted` micro-batches. */
-static tws_code read_memory(const tws_plan *plan, int64_t wanted, tws_allocator_kind allocator, tws_ledger *ledger,
-                            tws_stage_estimate *stage, tws_error *err) {
-  TWS_TRY(tws_ledger_read(plan, ledger, err));
-  TWS_TRY(tws_ledger_replay(plan, allocator, &ledger->tier[TWS_TIER_DEVICE], err));
-  TWS_TRY(tws_stage_read(plan, stage, err));
-  copy_device(ledger, stage);
-  if (wanted <= plan->accumulation_steps) return TWS_OK;
-  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
-    if (plan->input[i] != TWS_NONE)
-      grow_input(&ledger->tier[TWS_TIER_DEVICE], &plan->buffers[plan->input[i]], plan->accumulation_steps, wanted);
-  if (ledger->loss_bytes > 0)
-    ledger->loss_bytes += ledger->tier[TWS_TIER_DEVICE].arena_bytes - stage->arena_bytes[TWS_TIER_DEVICE];
-  stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
-  copy_device(ledger, stage);
-  return TWS_OK;
+  stage->allocator = device->allocator;
 }
 
 /* ---- ranks whose plans differ ---- */
@@ -112,10 +92,28 @@ typedef struct several {
   double step_s[TWS_FOLD_SAMPLES]; /* per slot: seconds of the step */
 } several;
 
+/* Computes the ledger and the memory of a stage from a plan, extrapolated to all `wanted` micro-batches. */
+static tws_code read_memory(const tws_plan *plan, int64_t wanted, const several *p, tws_ledger *ledger,
+                            tws_stage_estimate *stage, tws_error *err) {
+  const tws_allocator_kind kind = tws_profile_allocator(p->job->machine->profile);
+  TWS_TRY(tws_ledger_read(plan, ledger, err));
+  TWS_TRY(tws_ledger_replay(plan, kind, p->job->replays, &ledger->tier[TWS_TIER_DEVICE].allocator, err));
+  TWS_TRY(tws_stage_read(plan, stage, err));
+  copy_device(ledger, stage);
+  if (wanted <= plan->accumulation_steps) return TWS_OK;
+  for (uint32_t i = 0; i < TWS_NETWORK_INPUTS; i++)
+    if (plan->input[i] != TWS_NONE)
+      grow_input(&ledger->tier[TWS_TIER_DEVICE], &plan->buffers[plan->input[i]], plan->accumulation_steps, wanted);
+  if (ledger->loss_bytes > 0)
+    ledger->loss_bytes += ledger->tier[TWS_TIER_DEVICE].arena_bytes - stage->arena_bytes[TWS_TIER_DEVICE];
+  stage->arena_bytes[TWS_TIER_DEVICE] = ledger->tier[TWS_TIER_DEVICE].arena_bytes;
+  copy_device(ledger, stage);
+  return TWS_OK;
+}
+
 static tws_code read_rank(several *p, int i, const tws_plan *plan, tws_error *err) {
   p->read[i] = plan->accumulation_steps;
-  return read_memory(plan, p->job->request->config->accumulation_steps,
-                     tws_profile_allocator(p->job->machine->profile), &p->ledgers[i], &p->each[i], err);
+  return read_memory(plan, p->job->request->config->accumulation_steps, p, &p->ledgers[i], &p->each[i], err);
 }
 
 /* Builds a rank's plan of few micro-batches, and reads its memory if that plan determines the whole step's. */

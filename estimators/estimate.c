@@ -17,8 +17,6 @@ tws_code tws_estimate_ledger(const tws_estimate *e, const tws_plan *plan, int64_
     out->tier[t] = e->ledger.tier[t];
     out->tier[t].peak_op = peak_op;
   }
-  out->tier[TWS_TIER_DEVICE].held_bytes = e->ledger.tier[TWS_TIER_DEVICE].held_bytes;
-  out->tier[TWS_TIER_DEVICE].needed_bytes = e->ledger.tier[TWS_TIER_DEVICE].needed_bytes;
-  out->tier[TWS_TIER_DEVICE].reserved_bytes = e->ledger.tier[TWS_TIER_DEVICE].reserved_bytes;
+  out->tier[TWS_TIER_DEVICE].allocator = e->ledger.tier[TWS_TIER_DEVICE].allocator;
   return TWS_OK;
 }

@@ -9,16 +9,19 @@
 #include "plan/run_order.h"
 
 /* ---- memory ledger ---- */
+/* The bytes that a caching allocator has from CUDA for a plan's buffers on the device; zeros: none places them. */
+typedef struct tws_allocator_bytes {
+  uint64_t needed;   /* the most that it cannot return, on a device without memory left whenever it asks for more */
+  uint64_t held;     /* the most that it cannot return, on a device with memory enough; 0: was not replayed */
+  uint64_t reserved; /* the most that it has, on a device with memory enough; 0: was not replayed */
+} tws_allocator_bytes;
 typedef struct tws_ledger_tier {
   uint64_t arena_bytes;                  /* bytes of the arena that the engine allocates, which is the peak of memory */
   uint64_t live_bytes;                   /* largest number of bytes of buffers that are alive at the same time */
   uint32_t peak_op;                      /* index of the operation at which live_bytes is reached */
   uint64_t category[TWS_CATEGORY_COUNT]; /* per category: bytes alive at peak_op */
   uint64_t gaps;                         /* arena_bytes - live_bytes: bytes lost by alignment and fragmentation */
-  /* if a caching allocator places the buffers (tws_ledger_replay()), otherwise 0: the most bytes that it holds and
-   * cannot return, the same where the device has no memory left whenever it asks for more, and the most bytes that it
-   * holds */
-  uint64_t held_bytes, needed_bytes, reserved_bytes;
+  tws_allocator_bytes allocator;         /* of the device (tws_ledger_replay()); zeros in the other tiers */
 } tws_ledger_tier;
 typedef struct tws_ledger {
   tws_ledger_tier tier[TWS_TIER_COUNT];
@@ -26,11 +29,16 @@ typedef struct tws_ledger {
   uint64_t loss_bytes;
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
-/* Runs a plan's allocations through a caching allocator and writes held_bytes, needed_bytes and reserved_bytes of the
- * device. State and buffers of the whole program are allocated first, every other buffer at its first operation in
- * issue order, and freed after its last one. The program runs twice, since blocks that the first step leaves are those
- * that the second one finds. */
-tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_ledger_tier *device, tws_error *err);
+/* How often a plan's allocations are replayed: on a device without memory left, which a verdict needs, or also on one
+ * with memory enough, which peaks and reserved bytes are computed from. */
+typedef enum tws_replays { TWS_REPLAY_NEEDED, TWS_REPLAY_ALL } tws_replays;
+/* Runs a plan's allocations through a caching allocator and writes the bytes that it has from CUDA; without an
+ * allocator (TWS_ALLOCATOR_AHEAD) they are zeros, and without TWS_REPLAY_ALL only `needed` is computed. State and
+ * buffers of the whole program are allocated first, every other buffer at its first operation in issue order, and freed
+ * after its last one. The program runs twice, since blocks that the first step leaves are those that the second one
+ * finds. */
+tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_replays replays, tws_allocator_bytes *out,
+                           tws_error *err);
 /* Reads the ledger of programs that run one after another over one state. Each tier is that of the program with the
  * largest arena in this tier, since the engine allocates an arena of this size. */
 tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err);
@@ -182,9 +190,9 @@ typedef struct tws_stage_estimate {
   /* number of elements of the model that the rank holds before ZeRO partitions them among replicas */
   double parameters;
   uint64_t arena_bytes[TWS_TIER_COUNT];
-  uint64_t live_bytes; /* bytes of live buffers on the device, as in tws_ledger_tier */
-  uint64_t held_bytes, needed_bytes, reserved_bytes; /* of a caching allocator on the device, as in tws_ledger_tier */
-  uint64_t loss_bytes;                               /* as in tws_ledger */
+  uint64_t live_bytes;           /* bytes of live buffers on the device, as in tws_ledger_tier */
+  tws_allocator_bytes allocator; /* of the device, as in tws_ledger_tier */
+  uint64_t loss_bytes;           /* as in tws_ledger */
   tws_path_result path;
 } tws_stage_estimate;
 double tws_stage_bytes(const tws_stage_estimate *stage); /* returns the bytes of the arenas of all tiers together */
@@ -240,7 +248,8 @@ tws_code tws_estimate_live(const tws_plan_request *request, const tws_machine *m
 tws_code tws_estimate_step(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                            tws_error *err);
 /* Estimates the step of a job as tws_estimate_step() does, and each of its stages. `stages` has room for the size of
- * the "pipe" axis (at least 1), or is NULL. */
+ * the "pipe" axis (at least 1), or is NULL: then the ledger's `held` and `reserved` bytes of an allocator, which no
+ * verdict needs, are 0. */
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err);
 /* Returns the seconds in which the cluster's nodes (samples_per_s each) load the samples of one step, overlapped with

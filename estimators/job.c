@@ -19,15 +19,16 @@ static void keep_larger(tws_ledger *ledger, const tws_ledger *other) {
     if (other->tier[tier].arena_bytes > ledger->tier[tier].arena_bytes) ledger->tier[tier] = other->tier[tier];
 }
 
-tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
-                              tws_error *err) {
+static tws_code estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_replays replays,
+                                 tws_estimate *out, tws_error *err) {
   memset(out, 0, sizeof *out);
   for (int p = 0; p < TWS_PROGRAM_COUNT && request->program == TWS_PROGRAM_TRAIN; p++) {
     if (!tws_program_runs_between(request->config, (tws_program)p)) continue;
     const double share = tws_program_share(request->config, (tws_program)p);
     tws_plan_request r = *request;
     r.program = (tws_program)p;
-    const tws_estimated_job job = tws_estimated_job_of(&r, machine);
+    tws_estimated_job job = tws_estimated_job_of(&r, machine);
+    job.replays = replays;
     tws_estimate one;
     TWS_TRY(tws_estimate_program(&job, &one, NULL, err));
     out->step_s += share * one.step_s;
@@ -35,6 +36,11 @@ tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine
     keep_larger(&out->ledger, &one.ledger);
   }
   return TWS_OK;
+}
+
+tws_code tws_estimate_between(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
+                              tws_error *err) {
+  return estimate_between(request, machine, TWS_REPLAY_NEEDED, out, err);
 }
 
 /* Adds the estimate of the programs between steps, and of programs that replace training steps, to that of the training
@@ -50,9 +56,7 @@ static void add_between(double steps, const tws_estimate *between, tws_estimate 
   if (!stages) return;
   for (int tier = 0; tier < TWS_TIER_COUNT; tier++) stages->arena_bytes[tier] = out->ledger.tier[tier].arena_bytes;
   stages->live_bytes = out->ledger.tier[TWS_TIER_DEVICE].live_bytes;
-  stages->held_bytes = out->ledger.tier[TWS_TIER_DEVICE].held_bytes;
-  stages->needed_bytes = out->ledger.tier[TWS_TIER_DEVICE].needed_bytes;
-  stages->reserved_bytes = out->ledger.tier[TWS_TIER_DEVICE].reserved_bytes;
+  stages->allocator = out->ledger.tier[TWS_TIER_DEVICE].allocator;
   stages->path = out->path;
   stages->path.bottleneck = stages->path.text;
 }
@@ -142,10 +146,11 @@ static void add_totals(const tws_estimated_job *job, tws_estimate *out) {
 
 tws_code tws_estimate_job(const tws_plan_request *request, const tws_machine *machine, tws_estimate *out,
                           tws_stage_estimate *stages, tws_error *err) {
-  const tws_estimated_job job = tws_estimated_job_of(request, machine);
+  tws_estimated_job job = tws_estimated_job_of(request, machine);
   tws_estimate between;
+  job.replays = stages ? TWS_REPLAY_ALL : TWS_REPLAY_NEEDED;
   TWS_TRY(tws_estimate_program(&job, out, stages, err));
-  TWS_TRY(tws_estimate_between(request, machine, &between, err));
+  TWS_TRY(estimate_between(request, machine, job.replays, &between, err));
   add_between(tws_program_share(request->config, TWS_PROGRAM_TRAIN), &between, out, stages);
   wait_for_samples(&job, out, stages);
   add_totals(&job, out);

@@ -142,19 +142,22 @@ static tws_code replay(const walker *w, tws_allocator_kind kind, int short_of_me
   return code;
 }
 
-tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_ledger_tier *device, tws_error *err) {
+tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_replays replays, tws_allocator_bytes *out,
+                           tws_error *err) {
   walker w;
-  tws_allocator_use full = {0}, enough = {0};
+  tws_allocator_use use = {0};
+  *out = (tws_allocator_bytes){0};
   if (kind == TWS_ALLOCATOR_AHEAD) return TWS_OK;
   TWS_TRY(walker_make(&w, plan, err));
   uint32_t *blocks = tws_arena_alloc_unset(w.scratch, plan->buffer_count + 1u, sizeof *blocks);
-  tws_code code = blocks ? replay(&w, kind, 1, blocks, &full, err)
+  tws_code code = blocks ? replay(&w, kind, 1, blocks, &use, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
-  if (code == TWS_OK) code = replay(&w, kind, 0, blocks, &enough, err);
-  if (code == TWS_OK) {
-    device->held_bytes = enough.most_held;
-    device->needed_bytes = full.most_held;
-    device->reserved_bytes = enough.most_reserved;
+  out->needed = use.most_held;
+  /* an allocator that returned nothing to CUDA did what it does on a device with memory enough */
+  if (code == TWS_OK && replays == TWS_REPLAY_ALL && use.returned > 0) code = replay(&w, kind, 0, blocks, &use, err);
+  if (replays == TWS_REPLAY_ALL) {
+    out->held = use.most_held;
+    out->reserved = use.most_reserved;
   }
   tws_arena_destroy(w.scratch);
   return code;

@@ -13,6 +13,7 @@ typedef struct tws_estimated_job {
   int ranks;    /* number of ranks of the whole job */
   int stages;   /* number of pipeline stages */
   int replicas; /* number of ranks along the data axes: ranks along the other axes process the same samples */
+  tws_replays replays; /* TWS_REPLAY_NEEDED unless it is set */
   tws_node_mapping mapping;
   tws_pipeline_shape shape;
 } tws_estimated_job;

@@ -55,7 +55,7 @@ static double held_bytes(const tws_job *job, double arena, double live, double h
 
 static double planned_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return held_bytes(job, (double)stage->arena_bytes[TWS_TIER_DEVICE], (double)stage->live_bytes,
-                    (double)stage->held_bytes, tws_software_bytes(job, stage));
+                    (double)stage->allocator.held, tws_software_bytes(job, stage));
 }
 
 static int has_narrow_products(const tws_config *c) {
@@ -381,7 +381,7 @@ double tws_software_stage_peak(const tws_job *job, const tws_stage_estimate *sta
 
 double tws_software_stage_reserved(const tws_job *job, const tws_stage_estimate *stage) {
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
-  const double passes = fmax(planned_bytes(job, stage), (double)stage->reserved_bytes) +
+  const double passes = fmax(planned_bytes(job, stage), (double)stage->allocator.reserved) +
                         tws_software_bytes(job, stage) - tws_software_paged_bytes(job, stage);
   return fmax(passes + step_bytes(job, runtime, stage), apart_bytes(job, stage)) * (1 + runtime->reserved_share);
 }
@@ -400,7 +400,7 @@ double tws_software_needed(const tws_job *job, const tws_stage_estimate *stages)
   double most = 0;
   for (int i = 0; i < tws_job_stages(job); i++) {
     tws_stage_estimate stage = stages[i];
-    stage.held_bytes = stage.needed_bytes;
+    stage.allocator.held = stage.allocator.needed;
     most = fmax(most, tws_software_stage_peak(job, &stage));
   }
   return most;
@@ -414,7 +414,7 @@ static tws_stage_estimate even_stage(const tws_job *job, int stage, double plann
   return (tws_stage_estimate){.stage = stage,
                               .layers = (int)((job->network->layers + stages - 1) / stages),
                               .parameters = (double)tws_network_params(job->network, 0) / parts,
-                              .held_bytes = (uint64_t)planned,
+                              .allocator = {.held = (uint64_t)planned},
                               .arena_bytes = {[TWS_TIER_DEVICE] = (uint64_t)planned}};
 }
 
@@ -429,7 +429,7 @@ double tws_job_software_bytes(const tws_job *job) {
 
 double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger) {
   const tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
-  return held_bytes(job, (double)device->arena_bytes, (double)device->live_bytes, (double)device->needed_bytes,
+  return held_bytes(job, (double)device->arena_bytes, (double)device->live_bytes, (double)device->allocator.needed,
                     tws_job_software_bytes(job));
 }
 

@@ -231,6 +231,7 @@ static void return_segments(tws_caching_allocator *a) {
       }
       a->use.idle -= idle;
       a->use.reserved -= idle;
+      a->use.returned += idle;
       b->after = a->unused;
       a->unused = p->free[f];
     }

@@ -19,6 +19,7 @@ typedef struct tws_allocator_use {
   uint64_t allocated; /* bytes of blocks in use, rounded as the allocator rounds them (memory_allocated()) */
   uint64_t reserved;  /* bytes that it has from CUDA (memory_reserved()) */
   uint64_t idle;      /* bytes of `reserved` that it can return to CUDA: free segments, or whole free pages */
+  uint64_t returned;  /* bytes that it has returned so far; 0: no memory was ever short */
   /* the largest values so far of allocated, of reserved, and of reserved - idle: the memory that it could not do
    * without, since it returns what is idle before an allocation fails */
   uint64_t most_allocated, most_reserved, most_held;
