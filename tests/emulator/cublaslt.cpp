@@ -340,41 +340,23 @@ struct Factor {
   Layout layout;
 };
 
-enum { TOGETHER = 8 };
-
-/* Rows of `inner` elements as groups of TOGETHER rows, the elements of one place of a group side by side. */
-static std::vector<float> groups_of(const std::vector<float> &rows, uint64_t inner) {
-  const uint64_t count = inner ? rows.size() / inner : 0;
-  std::vector<float> groups((count + TOGETHER - 1) / TOGETHER * TOGETHER * inner);
-  for (uint64_t i = 0; i < count; ++i)
-    for (uint64_t k = 0; k < inner; ++k)
-      groups[(i / TOGETHER * inner + k) * TOGETHER + i % TOGETHER] = rows[i * inner + k];
-  return groups;
-}
-
-/* Products of TOGETHER rows with one row: each sum waits for its own last term only. */
-static void dot_group(const float *group, const float *row, uint64_t inner, bool backwards, float *result) {
-  float sum[TOGETHER] = {0};
-  for (uint64_t n = 0; n < inner; ++n) {
-    const uint64_t k = backwards ? inner - 1 - n : n;
-    for (int r = 0; r < TOGETHER; ++r) sum[r] += group[k * TOGETHER + r] * row[k];
-  }
-  memcpy(result, sum, sizeof sum);
-}
-
 static void multiply(const Operation &o, bool backwards, const Factor &left, const Factor &right, void *d,
                      const Layout *to, float scale, float keep) {
   if (o.left_scale) scale *= *o.left_scale * *o.right_scale;
   const uint64_t inner = o.left_transposed ? left.layout.rows : left.layout.columns;
   std::vector<float> sums(o.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? to->rows : to->columns);
   const std::vector<float> x = rows_of(left.matrix, &left.layout, o.left_transposed),
-                           y = rows_of(right.matrix, &right.layout, !o.right_transposed), groups = groups_of(x, inner);
-  float products[TOGETHER] = {0};
+                           y = rows_of(right.matrix, &right.layout, !o.right_transposed);
   for (uint64_t j = 0; j < to->columns; ++j)
     for (uint64_t i = 0; i < to->rows; ++i) {
       const uint64_t at = j * (uint64_t)to->stride + i, aux_at = j * (uint64_t)o.aux_stride + i;
-      if (i % TOGETHER == 0) dot_group(groups.data() + i * inner, y.data() + j * inner, inner, backwards, products);
-      float sum = products[i % TOGETHER] * scale;
+      const float *p = x.data() + i * inner, *q = y.data() + j * inner;
+      float sum = 0;
+      if (backwards)
+        for (uint64_t k = inner; k-- > 0;) sum += p[k] * q[k];
+      else
+        for (uint64_t k = 0; k < inner; ++k) sum += p[k] * q[k];
+      sum *= scale;
       if (keep != 0) sum += keep * get(d, to->type, at);
       if (adds_bias(o.epilogue)) sum += get(o.bias, o.bias_type, i);
       if (o.epilogue == CUBLASLT_EPILOGUE_DGELU || o.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
