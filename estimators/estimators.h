@@ -29,7 +29,7 @@ typedef struct tws_ledger {
   uint64_t loss_bytes;
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
-/* How often a plan's allocations are replayed: on a device without memory left, which a verdict needs, or also on one
+/* tws_replays is how often a plan's allocations are replayed: on a device without memory left, which a verdict needs, or also on one
  * with memory enough, which peaks and reserved bytes are computed from. */
 typedef enum tws_replays { TWS_REPLAY_NEEDED, TWS_REPLAY_ALL } tws_replays;
 /* Runs a plan's allocations through a caching allocator and writes the bytes that it has from CUDA; without an
