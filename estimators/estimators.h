@@ -29,8 +29,8 @@ typedef struct tws_ledger {
   uint64_t loss_bytes;
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
-/* tws_replays is how often a plan's allocations are replayed: on a device without memory left, which a verdict needs, or also on one
- * with memory enough, which peaks and reserved bytes are computed from. */
+/* The replays of a plan's allocations: one on a device without memory left, which decides whether a job fits, or also
+ * one on a device with memory enough, which peaks and reserved bytes are computed from. */
 typedef enum tws_replays { TWS_REPLAY_NEEDED, TWS_REPLAY_ALL } tws_replays;
 /* Runs a plan's allocations through a caching allocator and writes the bytes that it has from CUDA; without an
  * allocator (TWS_ALLOCATOR_AHEAD) they are zeros, and without TWS_REPLAY_ALL only `needed` is computed. State and
