@@ -11,8 +11,12 @@
  * handlers receive no arguments. */
 static volatile sig_atomic_t asked, listens;
 
+/* Functions that run in a signal handler and end the process. Before a call that does not return, AddressSanitizer's
+ * checks allocate memory, and the interrupted code may hold the allocator's lock: the process would wait for itself. */
+#define IN_HANDLER __attribute__((no_sanitize("address")))
+
 /* Prints a message and exits with the status that a shell reports for the signal. */
-static void end_by_signal(int number) {
+IN_HANDLER static void end_by_signal(int number) {
   static const char interrupted[] = "twinspeed: interrupted\n", ended[] = "twinspeed: asked to end\n";
   const int asks = number == SIGTERM;
   tws_unfinished_remove();
@@ -29,7 +33,7 @@ static void end_now(int number) {
   raise(number);
 }
 
-static void note_end(int number) {
+IN_HANDLER static void note_end(int number) {
   (void)number;
   if (asked) {
     tws_unfinished_remove();
