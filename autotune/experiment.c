@@ -228,6 +228,7 @@ tws_code tws_experiment_command(const tws_experiment_setup *setup, const tws_job
   add_assumed(&predict, job);
   add(&predict, "--runtime", runtime);
   add(&predict, "--collectives", setup->spec->collectives);
+  add(&predict, "--allocator", setup->spec->allocator);
   if (setup->fidelity) add(&predict, "--fidelity", setup->fidelity);
   /* the tuner cannot run other runtimes */
   if (strcmp(runtime, "twinspeed") != 0) return write_line(&predict, out, err);

@@ -27,6 +27,7 @@ static void add_choices(const tws_option *row, tws_text *words) {
                {"schedule", "gpipe 1f1b interleaved zb-h1"},
                {"fidelity", "analytic flow message simgrid"},
                {"collectives", "rings nccl"},
+               {"allocator", "fixed expandable"},
                {"measured", "step= product= memory= all-gather="},
                {"program", "train evaluate"},
                {"tuner", "model_based gridsearch random"},

@@ -33,6 +33,8 @@
 #define TWS_RUNTIME_OPTION(type, field)                                                                \
   TWS_STRING("runtime", 0, "STYLE", type, field.runtime,                                               \
              "runtime whose step is predicted (default: that of -c, else twinspeed; help lists all)"), \
+      TWS_STRING("allocator", 0, "WORD", type, field.allocator,                                        \
+                 "segments of PyTorch's allocator: fixed or expandable (default: the runtime's)"),     \
       TWS_STRING("collectives", 0, "WORD", type, field.collectives,                                    \
                  "rings (default), or nccl: the algorithm and protocol that NCCL would choose by size and ranks")
 

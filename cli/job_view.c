@@ -205,6 +205,8 @@ cJSON *tws_job_json(const tws_job *job) {
   cJSON_AddStringToObject(json, "profile", tws_profile_name(job->profile));
   cJSON_AddStringToObject(json, "runtime", tws_profile_runtime(job->profile)->name);
   if (*job->runtime_why) cJSON_AddStringToObject(json, "runtime_reason", job->runtime_why);
+  const char *allocator = tws_profile_allocator_name(job->profile);
+  if (allocator) cJSON_AddStringToObject(json, "allocator", allocator);
   cJSON_AddNumberToObject(json, "runtime_bytes", tws_job_software_bytes(job));
   tws_features_json(tws_job_unsupported_features(job), json);
   cJSON_AddStringToObject(json, "profile_provenance", tws_profile_provenance(job->profile));

@@ -132,6 +132,7 @@ static tws_code load_parts(const tws_job_spec *spec, tws_job *job, tws_error *er
   if (runtime->masked && (objective == TWS_OBJECTIVE_MASKED || objective == TWS_OBJECTIVE_SENTENCES))
     runtime = tws_runtime_find(runtime->masked);
   TWS_TRY(tws_profile_set_runtime(own->profile, runtime, err));
+  if (spec->allocator) TWS_TRY(tws_profile_set_allocator(own->profile, spec->allocator, err));
   use_machine(job, own->profile);
   /* A GPU's profile without a cluster: the cluster has as many of these GPUs as ranks are requested. Devices of a host
    * are its cores. */

@@ -214,6 +214,7 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   add_text(&list, "--profile", spec->profile);
   add_text(&list, "--runtime", spec->runtime);
   add_text(&list, "--collectives", spec->collectives);
+  add_text(&list, "--allocator", spec->allocator);
   add_text(&list, "--recompute", spec->recompute);
   add_text(&list, "--dtype", spec->dtype);
   add_text(&list, "--sequence-algorithm", spec->sequence_algorithm);

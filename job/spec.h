@@ -10,7 +10,7 @@
 
 typedef struct tws_job_spec {
   const char *model, *config, *cluster, *profile, *runtime, *recompute, *dtype, *schedule, *axis_order,
-      *sequence_algorithm, *collectives;
+      *sequence_algorithm, *collectives, *allocator;
   int64_t ranks, sequence, micro_batch, accumulation, threads, vocabulary_multiple;    /* 0: not given */
   int64_t pipeline_stages, tensor_ranks, sequence_ranks, expert_ranks, virtual_stages; /* 0: not given */
   int64_t stage, seed;                                                                 /* -1: not given */

@@ -128,6 +128,49 @@ START_TEST(searches_try_without_offload) {
 }
 END_TEST
 
+static double needed_bytes(const char *runtime, const char *allocator, const char *said) {
+  command_result r = twinspeed("estimate -m llama-3-8b --dtype bf16 --stage 3 --cluster dgx-a100 --recompute full "
+                               "--seq 4096 %s %s --json",
+                               runtime, allocator);
+  ck_assert_msg(r.status == 0 || r.status == 1, "%s %s: %s", runtime, allocator, r.err);
+  cJSON *json = cJSON_Parse(r.out);
+  ck_assert_str_eq(member(json, "allocator")->valuestring, said);
+  const cJSON *device = member(member(json, "memory"), "device");
+  const double needed = member(device, "allocator_bytes")->valuedouble;
+  cJSON_Delete(json);
+  command_free(&r);
+  return needed;
+}
+
+/* --allocator replaces the allocator that a runtime's row names, so the bytes that a verdict counts are those of the
+ * stated one, whichever runtime has it by default. */
+START_TEST(allocator_is_the_stated_one) {
+  const double fixed = needed_bytes("--runtime fsdp", "--allocator fixed", "fixed");
+  const double expandable = needed_bytes("--runtime fsdp", "--allocator expandable", "expandable");
+  ck_assert_double_eq(needed_bytes("--runtime fsdp", "", "expandable"), expandable);
+  ck_assert_double_lt(expandable, fixed);
+  const double megatron = needed_bytes("--runtime megatron", "", "fixed");
+  ck_assert_double_eq(needed_bytes("--runtime megatron", "--allocator fixed", "fixed"), megatron);
+  ck_assert_double_lt(needed_bytes("--runtime megatron", "--allocator expandable", "expandable"), megatron);
+}
+END_TEST
+
+/* Other words are usage errors, and software without an allocator is refused. */
+START_TEST(allocator_of_unknown_word_or_engine_is_refused) {
+  command_result r = twinspeed("estimate -m gpt2 --cluster dgx-a100 --runtime fsdp --allocator slabs");
+  ck_assert_int_eq(r.status, 2);
+  ck_assert_msg(strstr(r.err, "--allocator: unknown word \"slabs\"") && strstr(r.err, "\"fixed\" or \"expandable\""),
+                "%s", r.err);
+  command_free(&r);
+  const char *const engines[] = {"--cluster dgx-a100", "--cluster dgx-a100 --runtime twinspeed", "-n 1"};
+  for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+    r = twinspeed("estimate -m gpt2 %s --allocator expandable", engines[i]);
+    ck_assert_msg(r.status == 3 && strstr(r.err, "without an allocator"), "%s: %d %s", engines[i], r.status, r.err);
+    command_free(&r);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("runtime_choice");
   TCase *tcase = tcase_create("runtime_choice");
@@ -137,6 +180,8 @@ int main(void) {
   tcase_add_test(tcase, our_engine_where_it_runs);
   tcase_add_test(tcase, others_are_shown_and_listed);
   tcase_add_test(tcase, searches_try_without_offload);
+  tcase_add_test(tcase, allocator_is_the_stated_one);
+  tcase_add_test(tcase, allocator_of_unknown_word_or_engine_is_refused);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

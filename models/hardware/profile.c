@@ -618,6 +618,26 @@ int tws_profile_serial_streams(const tws_profile *profile) {
   return profile->serial_streams;
 }
 
+tws_allocator_kind tws_profile_allocator(const tws_profile *profile) {
+  return profile->backend == TWS_BACKEND_HOST || !profile->runtime ? TWS_ALLOCATOR_AHEAD : profile->allocator;
+}
+
+const char *tws_profile_allocator_name(const tws_profile *profile) {
+  const tws_allocator_kind kind = tws_profile_allocator(profile);
+  return kind == TWS_ALLOCATOR_AHEAD ? NULL : kind == TWS_ALLOCATOR_EXPANDABLE ? "expandable" : "fixed";
+}
+
+tws_code tws_profile_set_allocator(tws_profile *profile, const char *word, tws_error *err) {
+  const int expandable = strcmp(word, "expandable") == 0;
+  if (!expandable && strcmp(word, "fixed") != 0)
+    return tws_fail(err, TWS_USAGE, "write \"fixed\" or \"expandable\"", "--allocator: unknown word \"%.60s\"", word);
+  if (tws_profile_allocator(profile) == TWS_ALLOCATOR_AHEAD)
+    return tws_fail(err, TWS_INVALID, "name PyTorch's software with --runtime, or leave --allocator out",
+                    "--allocator %s: twinspeed's engine places buffers without an allocator", word);
+  profile->allocator = expandable ? TWS_ALLOCATOR_EXPANDABLE : TWS_ALLOCATOR_SEGMENTS;
+  return TWS_OK;
+}
+
 double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype) {
   if ((unsigned)dtype < TWS_DTYPE_COUNT && profile->peak[dtype] > 0) return profile->peak[dtype];
   return profile->peak[TWS_F32]; /* 16-bit types without a peak of their own are computed in float32 */

@@ -96,6 +96,7 @@ struct tws_profile {
   double narrow_peak[TWS_NARROW_COUNT]; /* peak flop/s of matrix products in each narrow type; 0: the device has none */
   tws_matmul_dtype matmul_dtype;        /* type of the inputs of matrix products of 16-bit layers */
   const tws_runtime *runtime; /* the runtime that was applied; NULL: this program's own engine ("twinspeed") */
+  tws_allocator_kind allocator; /* the runtime's, or that of tws_profile_set_allocator() */
   int float_reductions;       /* as in tws_runtime */
   double part_s, hand_over_s; /* as in tws_runtime */
   double accumulates_bytes;   /* as in tws_runtime */

@@ -678,6 +678,7 @@ tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtim
     return tws_fail(err, TWS_INVALID, "give a cluster or a profile of GPUs, or leave --runtime out",
                     "runtime %s runs on GPUs, and profile %s is of a host", runtime->name, profile->name);
   profile->runtime = runtime;
+  profile->allocator = runtime->allocator;
   if (runtime->products[profile->generation] > 0 && profile->rates != TWS_RATES_MEASURED)
     profile->matmul_efficiency = runtime->products[profile->generation];
   set_rates(profile, runtime);
@@ -705,10 +706,6 @@ void tws_profile_bias_experts(tws_profile *profile) {
 
 const tws_runtime *tws_profile_runtime(const tws_profile *profile) {
   return profile->runtime ? profile->runtime : &runtimes[0];
-}
-
-tws_allocator_kind tws_profile_allocator(const tws_profile *profile) {
-  return profile->backend == TWS_BACKEND_HOST ? TWS_ALLOCATOR_AHEAD : tws_profile_runtime(profile)->allocator;
 }
 
 void tws_profile_overlap_experts(tws_profile *profile) {

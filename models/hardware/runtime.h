@@ -206,6 +206,12 @@ const char *const *tws_runtime_names(void); /* NULL-terminated */
  * profile. Fails with TWS_INVALID for the profile of a host, unless the runtime is "twinspeed". */
 tws_code tws_profile_set_runtime(tws_profile *profile, const tws_runtime *runtime, tws_error *err);
 const tws_runtime *tws_profile_runtime(const tws_profile *profile); /* never NULL */
+/* Replaces the allocator of the profile's runtime: "fixed" segments are PyTorch's default, "expandable" ones those of
+ * PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. To be called after tws_profile_set_runtime(). Fails with TWS_USAGE
+ * for another word, and with TWS_INVALID for hosts and this program's own engine, which have no allocator. */
+tws_code tws_profile_set_allocator(tws_profile *profile, const char *word, tws_error *err);
+/* Returns the word of the profile's allocator, "fixed" or "expandable"; NULL: buffers are placed without one. */
+const char *tws_profile_allocator_name(const tws_profile *profile);
 /* Makes the exchange of tokens between experts overlap with the matrix products of another micro-batch (Megatron-Core's
  * overlap_moe_expert_parallel_comm) if the software sends each token once; the exchange is then assumed to take no
  * longer than those products. */
