@@ -134,12 +134,16 @@ START_TEST(of_all_planning_verbs) {
 }
 END_TEST
 
-/* Runs of Megatron-Core on eight B200: each run alone, as the only measurement, predicts the others within limits. */
+/* Runs of Megatron-Core on eight B200: each run alone, as the only measurement, predicts the others within limits, and on
+ * average better than without a measurement. A group whose runs are predicted within NOISE without one may get worse:
+ * one run's own deviation is then added to the others'. */
 START_TEST(one_run_predicts_the_others) {
   static const struct {
     const char *group;
     double most;
   } limits[] = {{"simumax-b200-dense", 5}, {"simumax-b200-moe", 8}, {"simumax-b200-cp", 7}};
+  static const double NOISE = 3; /* percent */
+  double gained = 0;
   tws_cases *cases;
   tws_progress silent = {0};
   tws_case_choices choices;
@@ -151,9 +155,11 @@ START_TEST(one_run_predicts_the_others) {
       if (strcmp(choices.groups[g].group, limits[i].group) == 0) {
         ck_assert_msg(choices.groups[g].after <= limits[i].most, "%s: %.1f %%", limits[i].group,
                       choices.groups[g].after);
-        ck_assert_double_gt(choices.groups[g].before, choices.groups[g].after);
+        if (choices.groups[g].before > NOISE) ck_assert_double_gt(choices.groups[g].before, choices.groups[g].after);
+        gained += choices.groups[g].before - choices.groups[g].after;
       }
-  for (int i = 0; i < choices.count; i++) ck_assert_double_le(choices.choices[i].own, 3);
+  ck_assert_double_gt(gained, 0);
+  for (int i = 0; i < choices.count; i++) ck_assert_double_le(choices.choices[i].own, NOISE);
   tws_case_choices_free(&choices);
   tws_cases_destroy(cases);
 }

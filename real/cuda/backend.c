@@ -67,11 +67,6 @@ tws_code tws_cuda_device_count(int *count, tws_error *err) {
   return *count > 0 ? TWS_OK : tws_cuda_fail(err, cudaErrorNoDevice, "looking for devices");
 }
 
-int tws_cuda_env_is_set(const char *variable) {
-  const char *value = getenv(variable);
-  return value && *value && strcmp(value, "0") != 0;
-}
-
 /* ---- streams ---- */
 
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err) {

@@ -72,6 +72,10 @@ tws_code tws_cuda_gemm_create(tws_cuda_gemm **out, tws_error *err);
 void tws_cuda_gemm_destroy(tws_cuda_gemm *gemm);
 size_t tws_cuda_gemm_version(void);
 
+/* ---- environment.c ---- */
+/* Returns 1 if the environment variable is set to a value other than "" and 0. */
+int tws_cuda_env_is_set(const char *variable);
+
 /* ---- backend.c ---- */
 typedef struct tws_backend tws_backend;
 tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
@@ -79,8 +83,6 @@ tws_code tws_cuda_fail(tws_error *err, cudaError_t status, const char *what);
 tws_code tws_cuda_stream(tws_backend *backend, int stream, cudaStream_t *out, tws_error *err);
 /* Destroys the recorded step; to be called before communicators that it uses are closed. */
 void tws_cuda_destroy_graph(tws_backend *backend);
-/* Returns 1 if the environment variable is set to a value other than "" and 0. */
-int tws_cuda_env_is_set(const char *variable);
 /* Allocator of the device memory of future arenas; NULL: the driver. take() leaves *base NULL if it has no memory.
  * Arenas are returned to the allocator that they came from, which must outlive them. */
 typedef struct tws_cuda_arena_allocator {
