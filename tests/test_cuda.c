@@ -118,8 +118,8 @@ START_TEST(attention_graphs) {
 }
 END_TEST
 
-/* Windows, documents and bidirectional attention are given to cuDNN only on request. It takes all of them, but for the
- * backward pass with documents before Hopper. */
+/* Windows, documents and bidirectional attention are given to cuDNN only on request. It takes all of them, except
+ * the backward pass with documents before Hopper. */
 START_TEST(masked_attention_graphs) {
   static const struct {
     uint32_t flags;
