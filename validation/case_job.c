@@ -80,6 +80,8 @@ static tws_code apply_software(const tws_case *one, tws_profile *profile, tws_er
   if (tws_case_fact_flag(one, "issues_in_turns")) tws_profile_issue_in_turns(profile);
   if (tws_case_fact_flag(one, "biased_experts")) tws_profile_bias_experts(profile);
   if (tws_case_fact_flag(one, "keeps_masks")) tws_profile_keep_masks(profile);
+  if (tws_case_fact(one, "allocator"))
+    TWS_TRY(tws_profile_set_allocator(profile, tws_case_fact_text(one, "allocator"), err));
   return TWS_OK;
 }
 
