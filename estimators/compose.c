@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "estimators/program.h"
+#include "models/hardware/runtime.h"
 #include "plan/fold.h"
 
 static uint64_t rounded(uint64_t bytes) {
@@ -95,9 +96,10 @@ typedef struct several {
 /* Computes the ledger and the memory of a stage from a plan, extrapolated to all `wanted` micro-batches. */
 static tws_code read_memory(const tws_plan *plan, int64_t wanted, const several *p, tws_ledger *ledger,
                             tws_stage_estimate *stage, tws_error *err) {
-  const tws_allocator_kind kind = tws_profile_allocator(p->job->machine->profile);
+  const tws_profile *profile = p->job->machine->profile;
+  const tws_replayed software = {tws_profile_allocator(profile), tws_profile_runtime(profile)->keeps_gradients};
   TWS_TRY(tws_ledger_read(plan, ledger, err));
-  TWS_TRY(tws_ledger_replay(plan, kind, p->job->replays, &ledger->tier[TWS_TIER_DEVICE].allocator, err));
+  TWS_TRY(tws_ledger_replay(plan, &software, p->job->replays, &ledger->tier[TWS_TIER_DEVICE].allocator, err));
   TWS_TRY(tws_stage_read(plan, stage, err));
   copy_device(ledger, stage);
   if (wanted <= plan->accumulation_steps) return TWS_OK;

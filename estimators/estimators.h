@@ -29,16 +29,23 @@ typedef struct tws_ledger {
   uint64_t loss_bytes;
 } tws_ledger;
 tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *err);
-/* The replays of a plan's allocations: one on a device without memory left, which decides whether a job fits, or also
- * one on a device with memory enough, which peaks and reserved bytes are computed from. */
+/* Whose allocations are replayed. */
+typedef struct tws_replayed {
+  tws_allocator_kind kind;
+  /* 1: the gradients that the optimizer reads have one buffer for all steps; 0: it is freed after the optimizer phase */
+  int keeps_gradients;
+} tws_replayed;
+/* The replays of a plan's allocations: one on a device without memory left, and one on a device with memory enough,
+ * which peaks and reserved bytes are computed from; without TWS_REPLAY_ALL the latter is left out where it cannot
+ * change whether a job fits. */
 typedef enum tws_replays { TWS_REPLAY_NEEDED, TWS_REPLAY_ALL } tws_replays;
 /* Runs a plan's allocations through a caching allocator and writes the bytes that it has from CUDA; without an
- * allocator (TWS_ALLOCATOR_AHEAD) they are zeros, and without TWS_REPLAY_ALL only `needed` is computed. State and
+ * allocator (TWS_ALLOCATOR_AHEAD) they are zeros, and without TWS_REPLAY_ALL `needed` may be the only one. State and
  * buffers of the whole program are allocated first, every other buffer at its first operation in issue order, and freed
  * after its last one. The program runs twice, since blocks that the first step leaves are those that the second one
  * finds. */
-tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_replays replays, tws_allocator_bytes *out,
-                           tws_error *err);
+tws_code tws_ledger_replay(const tws_plan *plan, const tws_replayed *software, tws_replays replays,
+                           tws_allocator_bytes *out, tws_error *err);
 /* Reads the ledger of programs that run one after another over one state. Each tier is that of the program with the
  * largest arena in this tier, since the engine allocates an arena of this size. */
 tws_code tws_ledger_of_programs(const tws_plan *const *plans, int count, tws_ledger *ledger, tws_error *err);

@@ -104,58 +104,77 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
 
 /* ---- a caching allocator ---- */
 
+/* Returns 1 for a buffer that exists for the whole program, or gradients of which the software keeps the memory. */
+static int lasts(const tws_plan *plan, const tws_buffer *b, int keeps_gradients) {
+  if (b->tier != TWS_TIER_DEVICE || b->lifetime == TWS_LIFETIME_PROGRAM) return b->tier == TWS_TIER_DEVICE;
+  return keeps_gradients && b->lifetime == TWS_LIFETIME_OPS && b->category == TWS_CATEGORY_GRADIENT &&
+         b->first_op != TWS_NONE && plan->ops[b->last_op].phase == TWS_PHASE_STEP;
+}
+
 /* Allocates what exists before the first operation: the state, and the buffers of the whole program. */
-static tws_code allocate_lasting(const tws_plan *plan, tws_caching_allocator *allocator, tws_error *err) {
+static tws_code allocate_lasting(const tws_plan *plan, int keeps_gradients, tws_caching_allocator *allocator,
+                                 tws_error *err) {
   uint32_t unused;
   for (uint32_t i = 0; plan->state && i < plan->state->count; i++)
     if (plan->state->entries[i].tier == TWS_TIER_DEVICE && plan->state->entries[i].bytes > 0)
       TWS_TRY(tws_caching_allocator_allocate(allocator, plan->state->entries[i].bytes, &unused, err));
   for (uint32_t i = 0; i < plan->buffer_count; i++)
-    if (plan->buffers[i].lifetime == TWS_LIFETIME_PROGRAM && plan->buffers[i].tier == TWS_TIER_DEVICE)
+    if (lasts(plan, &plan->buffers[i], keeps_gradients))
       TWS_TRY(tws_caching_allocator_allocate(allocator, plan->buffers[i].bytes, &unused, err));
   return TWS_OK;
 }
 
 /* Allocates and frees the buffers of one run of the program. blocks: room for a number per buffer. */
-static tws_code run_allocations(const walker *w, tws_caching_allocator *allocator, uint32_t *blocks, tws_error *err) {
+static tws_code run_allocations(const walker *w, int keeps_gradients, tws_caching_allocator *allocator,
+                                uint32_t *blocks, tws_error *err) {
   const tws_buffer *buffers = w->plan->buffers;
   for (uint32_t op = 0; op < w->plan->op_count; op++) {
     for (uint32_t i = w->starts[op]; i != TWS_NONE; i = w->next_start[i])
-      if (buffers[i].tier == TWS_TIER_DEVICE)
+      if (buffers[i].tier == TWS_TIER_DEVICE && !lasts(w->plan, &buffers[i], keeps_gradients))
         TWS_TRY(tws_caching_allocator_allocate(allocator, buffers[i].bytes, &blocks[i], err));
     for (uint32_t i = w->ends[op]; i != TWS_NONE; i = w->next_end[i])
-      if (buffers[i].tier == TWS_TIER_DEVICE) TWS_TRY(tws_caching_allocator_free(allocator, blocks[i], err));
+      if (buffers[i].tier == TWS_TIER_DEVICE && !lasts(w->plan, &buffers[i], keeps_gradients))
+        TWS_TRY(tws_caching_allocator_free(allocator, blocks[i], err));
   }
   return TWS_OK;
 }
 
 /* Replays the program on one allocator; writes what it holds at most. */
-static tws_code replay(const walker *w, tws_allocator_kind kind, int short_of_memory, uint32_t *blocks,
+static tws_code replay(const walker *w, const tws_replayed *software, int short_of_memory, uint32_t *blocks,
                        tws_allocator_use *use, tws_error *err) {
   enum { RUNS = 2 };
-  tws_caching_allocator *allocator = tws_caching_allocator_create(kind, short_of_memory);
-  tws_code code = allocator ? allocate_lasting(w->plan, allocator, err)
+  tws_caching_allocator *allocator = tws_caching_allocator_create(software->kind, short_of_memory);
+  tws_code code = allocator ? allocate_lasting(w->plan, software->keeps_gradients, allocator, err)
                             : tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
-  for (int run = 0; run < RUNS && code == TWS_OK; run++) code = run_allocations(w, allocator, blocks, err);
+  for (int run = 0; run < RUNS && code == TWS_OK; run++)
+    code = run_allocations(w, software->keeps_gradients, allocator, blocks, err);
   if (code == TWS_OK) *use = tws_caching_allocator_use(allocator);
   tws_caching_allocator_destroy(allocator);
   return code;
 }
 
-tws_code tws_ledger_replay(const tws_plan *plan, tws_allocator_kind kind, tws_replays replays, tws_allocator_bytes *out,
-                           tws_error *err) {
+/* Returns 1 if an allocator that returns segments holds so much more than it hands out that it can be worth to compute
+ * what one holds that returns none: each segment that is returned is a hole which later ones may not fit. */
+static int can_need_less(const tws_allocator_use *use) {
+  const double usual_gaps = 0.02;
+  return (double)use->most_held > (1 + usual_gaps) * (double)use->most_allocated;
+}
+
+tws_code tws_ledger_replay(const tws_plan *plan, const tws_replayed *software, tws_replays replays,
+                           tws_allocator_bytes *out, tws_error *err) {
   walker w;
   tws_allocator_use use = {0};
   *out = (tws_allocator_bytes){0};
-  if (kind == TWS_ALLOCATOR_AHEAD) return TWS_OK;
+  if (software->kind == TWS_ALLOCATOR_AHEAD) return TWS_OK;
   TWS_TRY(walker_make(&w, plan, err));
   uint32_t *blocks = tws_arena_alloc_unset(w.scratch, plan->buffer_count + 1u, sizeof *blocks);
-  tws_code code = blocks ? replay(&w, kind, 1, blocks, &use, err)
+  tws_code code = blocks ? replay(&w, software, 1, blocks, &use, err)
                          : tws_fail(err, TWS_MEMORY, NULL, "no memory for the ledger");
   out->needed = use.most_held;
+  const int both = replays == TWS_REPLAY_ALL || (use.returned > 0 && can_need_less(&use));
   /* an allocator that returned nothing to CUDA did what it does on a device with memory enough */
-  if (code == TWS_OK && replays == TWS_REPLAY_ALL && use.returned > 0) code = replay(&w, kind, 0, blocks, &use, err);
-  if (replays == TWS_REPLAY_ALL) {
+  if (code == TWS_OK && both && use.returned > 0) code = replay(&w, software, 0, blocks, &use, err);
+  if (both) {
     out->held = use.most_held;
     out->reserved = use.most_reserved;
   }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "job/software_kept.h"
+#include "job/software_narrow.h"
 #include "job/software_step.h"
 #include "models/network/adapt.h"
 
@@ -53,21 +54,16 @@ static double held_bytes(const tws_job *job, double arena, double live, double h
   return live > 0 ? fmax(placed, live + USUAL_GAPS * (live + fmax(more, 0))) : placed;
 }
 
+/* Returns the bytes that an allocator has to have for a plan. It is never short of memory on a device that has all that
+ * it reserves with memory enough, and so returns no segments, whose places later ones may not fit. */
+static double least_held(const tws_job *job, const tws_allocator_bytes *allocator) {
+  const double share = tws_profile_runtime(job->profile)->reserved_share, needed = (double)allocator->needed;
+  return allocator->reserved > 0 ? fmin(needed, (1 + share) * (double)allocator->reserved) : needed;
+}
+
 static double planned_bytes(const tws_job *job, const tws_stage_estimate *stage) {
   return held_bytes(job, (double)stage->arena_bytes[TWS_TIER_DEVICE], (double)stage->live_bytes,
                     (double)stage->allocator.held, tws_software_bytes(job, stage));
-}
-
-static int has_narrow_products(const tws_config *c) {
-  const int narrow = c->matmul_dtype == TWS_MATMUL_FP8 || c->matmul_dtype == TWS_MATMUL_MXFP8;
-  return (narrow || c->matmul_dtype == TWS_MATMUL_NVFP4) && !c->matmul_keeps_wide;
-}
-
-/* Returns 1 if backward recomputes the outputs of activation functions. */
-static int recomputes_activations(const tws_config *c) {
-  if (c->recompute == TWS_RECOMPUTE_SELECTIVE) return 1;
-  if (c->recompute != TWS_RECOMPUTE_OPERATIONS || !c->recompute_operations) return 0;
-  return (tws_recompute_list(c->recompute_operations) >> TWS_RECOMPUTED_ACTIVATION) & 1;
 }
 
 /* Returns the bytes per token that a plan keeps for backward at a module of experts and that the software does not
@@ -76,14 +72,14 @@ static int recomputes_activations(const tws_config *c) {
  * a separate operation, which keeps its input. */
 static double spared_bytes(const tws_job *job, const tws_module *m) {
   const tws_config *c = job->config;
-  const double number = (double)tws_dtype_bytes(c->dtype), narrow = has_narrow_products(c) ? number - 1 : 0;
+  const double number = (double)tws_dtype_bytes(c->dtype), narrow = tws_software_keeps_narrow(c) ? number - 1 : 0;
   if (m->type == TWS_MODULE_COMBINE) return number * m->routing->choices * (double)m->out_features;
   if (m->type != TWS_MODULE_EXPERT_LINEAR) return 0;
   const tws_module_type before = job->network->modules[job->network->values[m->in[0]].producer].type;
   const double inputs = m->routing->choices * (double)m->in_features;
   if (before == TWS_MODULE_DISPATCH) return narrow * inputs;
   const double applied = before == TWS_MODULE_SWIGLU || before == TWS_MODULE_GEGLU ? 0 : number;
-  return ((recomputes_activations(c) ? 0 : narrow) - applied) * inputs;
+  return ((tws_software_recomputes_activations(c) ? 0 : narrow) - applied) * inputs;
 }
 
 /* Returns the bytes of activations of experts that a plan keeps and the software does not; 0 where whole layers are
@@ -279,7 +275,8 @@ double tws_software_bytes(const tws_job *job, const tws_stage_estimate *stage) {
                  bucket_gradient_bytes(job, runtime, stage) + gathered_bytes(job, runtime) +
                  widened_bytes(job, runtime, stage) -
                  uncast_bytes(job, runtime) + tws_software_moment(job, stage, TWS_MOMENT_BACKWARD) +
-                 tws_profile_library_bytes(job->profile) - spared_activation_bytes(job, runtime, stage);
+                 tws_profile_library_bytes(job->profile) - spared_activation_bytes(job, runtime, stage) +
+                 tws_software_narrow_inputs(job, stage) + tws_software_narrow_weights(job, stage);
   bytes += logit_bytes(job, runtime, stage);
   if (tws_job_stages(job) > 1 && runtime->boundary_tensors)
     bytes += runtime->boundary_tensors * tws_software_in_flight(job, stage->stage) * tokens *
@@ -400,7 +397,7 @@ double tws_software_needed(const tws_job *job, const tws_stage_estimate *stages)
   double most = 0;
   for (int i = 0; i < tws_job_stages(job); i++) {
     tws_stage_estimate stage = stages[i];
-    stage.allocator.held = stage.allocator.needed;
+    stage.allocator.held = (uint64_t)least_held(job, &stages[i].allocator);
     most = fmax(most, tws_software_stage_peak(job, &stage));
   }
   return most;
@@ -429,7 +426,7 @@ double tws_job_software_bytes(const tws_job *job) {
 
 double tws_job_planned_bytes(const tws_job *job, const tws_ledger *ledger) {
   const tws_ledger_tier *device = &ledger->tier[TWS_TIER_DEVICE];
-  return held_bytes(job, (double)device->arena_bytes, (double)device->live_bytes, (double)device->allocator.needed,
+  return held_bytes(job, (double)device->arena_bytes, (double)device->live_bytes, least_held(job, &device->allocator),
                     tws_job_software_bytes(job));
 }
 

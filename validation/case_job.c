@@ -100,7 +100,8 @@ static int at_least_one(double value) {
 static tws_code read_batch(const tws_case *one, division *d, tws_error *err) {
   const cJSON *row = one->row;
   const double global = tws_case_number(row, "parallel", "global_batch");
-  d->micro = (long long)tws_case_number(row, "parallel", "micro_batch");
+  d->micro = (long long)(tws_case_fact(one, "micro_batch") ? tws_case_fact_number(one, "micro_batch")
+                                                           : tws_case_number(row, "parallel", "micro_batch"));
   d->accumulation = (long long)tws_case_number(row, "parallel", "grad_accum");
   if (d->micro < 1 && tws_case_fact_flag(one, "micro_batch_is_share")) d->micro = (long long)(global / d->data);
   if (d->micro < 1) return lacks(err, "the micro batch is not stated");
@@ -120,7 +121,8 @@ static tws_code read_division(const tws_case *one, division *d, tws_error *err) 
   d->tensor = at_least_one(tws_case_number(row, "parallel", "tp"));
   d->stages = at_least_one(tws_case_number(row, "parallel", "pp"));
   d->sequence = at_least_one(tws_case_number(row, "parallel", "sp"));
-  d->chunks = at_least_one(tws_case_number(row, "parallel", "vpp"));
+  d->chunks = at_least_one(tws_case_fact(one, "chunks") ? tws_case_fact_number(one, "chunks")
+                                                        : tws_case_number(row, "parallel", "vpp"));
   d->experts = at_least_one(tws_case_number(row, "parallel", "ep"));
   d->ring = tws_case_number(row, "parallel", "cp") > 1;
   if (d->ring) d->sequence = tws_case_int(row, "parallel", "cp");
@@ -199,6 +201,17 @@ static int stage_of(const tws_case *one, const division *d) {
                                           : tws_case_int(one->row, "parallel", "zero_stage");
   if (d->stages > 1 && stage > 1) stage = 1; /* with pipelines, engines partition optimizer states only */
   return stage > least ? stage : least;
+}
+
+/* Writes the keys of zero_optimization that are known of the run's configuration. */
+static void write_zero_keys(const tws_case *one, tws_text *text) {
+  const cJSON *key;
+  cJSON_ArrayForEach(key, tws_case_fact(one, "zero_keys")) {
+    char *json = cJSON_PrintUnformatted(key);
+    if (!json) text->failed = 1;
+    tws_text_add(text, ",\"%s\":%s", key->string, json ? json : "");
+    cJSON_free(json);
+  }
 }
 
 /* Writes the keys that partition checkpointed activations among tensor ranks, or offload them to the host. */
@@ -287,6 +300,7 @@ static void write_config(const tws_case *one, const division *d, tws_text *text)
   if (!reduces_in_backward) tws_text_add(text, ",\"use_multi_rank_bucket_allreduce\":false");
   if (*tws_case_text(row, "parallel", "offload_optimizer") && stage > 0)
     tws_text_add(text, ",\"offload_optimizer\":{\"device\":\"cpu\"}");
+  write_zero_keys(one, text);
   tws_text_add(text, "},");
   write_checkpoints(one, d, text);
   write_own_section(one, d, text);

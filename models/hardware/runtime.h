@@ -171,6 +171,7 @@ typedef struct tws_runtime {
   int keeps_wide;    /* 1: inputs of 8-bit products are kept in 16 bits and cast again in backward */
   double workspace_bytes[TWS_GENERATION_COUNT]; /* bytes of libraries' workspaces that come from PyTorch's allocator */
   int float_gradients;                          /* 1: gradients are accumulated in float32 */
+  int keeps_gradients; /* 1: without ZeRO 2 or 3 gradients have one buffer, which stays allocated between steps */
   int gradient_copies; /* 1: the optimizer copies gradients to a flat 16-bit tensor, then to float32 */
   /* 1: recomputation by operation keeps the output of the down projection, although no operation reads it */
   int unread_outputs;
@@ -188,6 +189,9 @@ typedef struct tws_runtime {
   int flat_gradients;
   /* 1: routing weights are applied before the experts' last product, so backward does not read its output */
   int weighs_early;
+  /* 1: inputs of products in 8 and 4 bits, and weights for them, are kept as Transformer Engine keeps them
+   * (job/software_narrow.c) */
+  int narrow_inputs, narrow_weights;
   /* number of stage boundary tensors that a pipeline keeps for each micro-batch in flight in addition to the plan's */
   int boundary_tensors;
   tws_step_software step;    /* the software whose buffers are on a device around the optimizer step */
