@@ -200,6 +200,39 @@ START_TEST(a_plans_buffers_are_placed_by_the_runtimes_allocator) {
 }
 END_TEST
 
+/* Gradients of 150 MiB that are freed with each step leave a block that activations of 120 MiB of the next step take, as
+ * it is the smallest that is large enough: the gradients then take the place of the activations, 50 MiB of which are too
+ * few for the next 80. Gradients of one buffer for all steps, Megatron-Core's, are no such block. */
+START_TEST(gradients_that_stay_are_not_cut) {
+  enum { LARGEST, ACTIVATION, GRADIENT, LAST, BUFFERS, OPS = 6 };
+  static const struct {
+    uint64_t mib;
+    uint32_t first, last;
+  } of[BUFFERS] = {{200, 0, 0}, {120, 1, 4}, {150, 2, 5}, {80, 3, 4}};
+  tws_buffer buffers[BUFFERS] = {0};
+  tws_op ops[OPS] = {0};
+  tws_plan plan = {.buffers = buffers, .buffer_count = BUFFERS, .ops = ops, .op_count = OPS};
+  for (int i = 0; i < BUFFERS; i++) {
+    buffers[i].tier = TWS_TIER_DEVICE;
+    buffers[i].lifetime = TWS_LIFETIME_OPS;
+    buffers[i].category = i == GRADIENT ? TWS_CATEGORY_GRADIENT : TWS_CATEGORY_ACTIVATION;
+    buffers[i].bytes = of[i].mib * MIB;
+    buffers[i].first_op = of[i].first;
+    buffers[i].last_op = of[i].last;
+  }
+  ops[OPS - 1].phase = TWS_PHASE_STEP;
+  for (int keeps = 0; keeps < 2; keeps++) {
+    const tws_replayed software = {.kind = TWS_ALLOCATOR_SEGMENTS, .keeps_gradients = keeps};
+    tws_allocator_bytes bytes;
+    tws_error err = {0};
+    ck_assert_int_eq(tws_ledger_replay(&plan, &software, TWS_REPLAY_ALL, &bytes, &err), TWS_OK);
+    ck_assert_uint_eq(bytes.held, (keeps ? 350u : 430u) * MIB);
+    ck_assert_uint_eq(bytes.reserved, bytes.held);
+  }
+  ck_assert(tws_runtime_find("nemo")->keeps_gradients && !tws_runtime_find("fsdp")->keeps_gradients);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("caching_allocator");
   TCase *tests = tcase_create("caching_allocator");
@@ -210,6 +243,7 @@ int main(void) {
   tcase_add_test(tests, free_segments_are_returned_where_memory_is_short);
   tcase_add_test(tests, random_requests_leave_nothing);
   tcase_add_test(tests, a_plans_buffers_are_placed_by_the_runtimes_allocator);
+  tcase_add_test(tests, gradients_that_stay_are_not_cut);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
 }

@@ -8,6 +8,7 @@
 
 #include "job/fit.h"
 #include "job/software_memory.h"
+#include "job/software_narrow.h"
 #include "models/hardware/runtime.h"
 #include "tests/published.h"
 #include "tests/sanitized.h"
@@ -72,6 +73,52 @@ START_TEST(inputs_of_narrow_products) {
     }
     ck_assert_uint_eq(gradients, 12 * 4 + 1);
     tws_plan_destroy(plan);
+    tws_job_destroy(job);
+  }
+}
+END_TEST
+
+/* Transformer Engine keeps a rank's own tokens of a quantized input in 8 bits, the norms' outputs of a Llama's layer,
+ * where a plan keeps 16; NVFP4 keeps both layouts of them, and half a byte and a scale of other inputs, for which a
+ * plan has a byte. Weights with fp8_param_gather have one byte on Blackwell and two on Hopper. */
+START_TEST(narrow_inputs_and_weights_of_transformer_engine) {
+  static const struct {
+    const char *cluster, *runtime;
+    tws_matmul_dtype dtype;
+    int divides;                /* 1: tensor ranks divide the tokens of norms */
+    double norm, other, weight; /* bytes an element in addition to a plan's */
+  } cases[] = {{"dgx-h100", "nemo", TWS_MATMUL_FP8, 1, -1, 0, 0},
+               {"dgx-h100", "nemo", TWS_MATMUL_FP8, 0, 0, 0, 0},
+               {"dgx-h100", "nemo", TWS_MATMUL_AUTO, 1, 0, 0, 0},
+               {"dgx-h100", "fsdp", TWS_MATMUL_FP8, 1, 0, 0, 0},
+               {"dgx-b200", "nemo", TWS_MATMUL_FP8, 1, -1, 0, -1},
+               {"dgx-b200", "megatron", TWS_MATMUL_FP8, 1, -1, 0, 0},
+               {"dgx-b200", "nemo", TWS_MATMUL_MXFP8, 1, -31 / 32.0, 1 / 32.0, 1 / 16.0},
+               {"dgx-b200", "nemo", TWS_MATMUL_NVFP4, 1, -7 / 8.0, -7 / 16.0, 9 / 8.0}};
+  const double tokens = 4096, layers = 32, hidden = 4096, inner = 11008, ranks = 4;
+  const double weights = layers * (4 * hidden * hidden + 3 * hidden * inner);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    tws_job_spec spec = TWS_JOB_SPEC_DEFAULTS;
+    tws_job *job;
+    tws_error err = {0};
+    spec.model = "llama-2-7b";
+    spec.cluster = cases[i].cluster;
+    spec.dtype = "bf16";
+    spec.runtime = cases[i].runtime;
+    spec.tensor_ranks = (int64_t)ranks;
+    spec.micro_batch = 1;
+    spec.sequence = (int64_t)tokens;
+    ck_assert_msg(tws_job_load(&spec, &job, &err) == TWS_OK, "%s", err.message);
+    job->config->tensor_sequence_parallel = cases[i].divides;
+    job->config->matmul_dtype = cases[i].dtype;
+    const double parameters = (double)tws_network_params(job->network, 0);
+    const tws_stage_estimate stage = {.layers = (int)layers, .parameters = parameters / ranks};
+    ck_assert_double_eq_tol(tws_software_narrow_inputs(job, &stage),
+                            tokens * layers * (2 * cases[i].norm * hidden + cases[i].other * (hidden + inner)) / ranks,
+                            1);
+    ck_assert_double_eq_tol(tws_software_narrow_weights(job, &stage), cases[i].weight * weights / ranks, 1);
+    job->config->recompute = TWS_RECOMPUTE_FULL; /* a layer's input is kept, which no product reads */
+    ck_assert_double_eq(tws_software_narrow_inputs(job, &stage), 0);
     tws_job_destroy(job);
   }
 }
@@ -612,6 +659,7 @@ int main(void) {
   TCase *tests = tcase_create("runtimes");
   tcase_set_timeout(tests, 240);
   tcase_add_test(tests, inputs_of_narrow_products);
+  tcase_add_test(tests, narrow_inputs_and_weights_of_transformer_engine);
   tcase_add_test(tests, experts_keep_what_their_software_keeps);
   tcase_add_test(tests, gaps_of_a_layout_are_bounded);
   tcase_add_test(tests, collectives_hand_over);
