@@ -32,7 +32,7 @@ tws_code tws_ledger_read(const tws_plan *plan, tws_ledger *ledger, tws_error *er
 /* Whose allocations are replayed. */
 typedef struct tws_replayed {
   tws_allocator_kind kind;
-  /* 1: the gradients that the optimizer reads have one buffer for all steps; 0: it is freed after the optimizer phase */
+  /* 1: gradients that the optimizer reads have one buffer for all steps; 0: it is freed after the optimizer phase */
   int keeps_gradients;
 } tws_replayed;
 /* The replays of a plan's allocations: one on a device without memory left, and one on a device with memory enough,

@@ -153,8 +153,8 @@ static tws_code replay(const walker *w, const tws_replayed *software, int short_
   return code;
 }
 
-/* Returns 1 if an allocator that returns segments holds so much more than it hands out that it can be worth to compute
- * what one holds that returns none: each segment that is returned is a hole which later ones may not fit. */
+/* Returns 1 if an allocator that returns segments loses more than 2 % of what it hands out: it then asks for new
+ * segments that an allocator with memory enough does not need, because the free blocks that are left are too small. */
 static int can_need_less(const tws_allocator_use *use) {
   const double usual_gaps = 0.02;
   return (double)use->most_held > (1 + usual_gaps) * (double)use->most_allocated;

@@ -8,7 +8,7 @@
  *     where it gathers it again.
  *   - Weights with fp8_param_gather, which Megatron-Bridge's precisions for FP8 and MXFP8 set (mixed_precision.py), are
  *     in 8 bits alone: both layouts, for FP8 on Blackwell one, whose matrix units multiply either layout. Weights of
- *     NVFP4 are in 16 bits, and both layouts in 4 bits are kept beside them until the step ends. A plan has 16 bits.
+ *     NVFP4 are in 16 bits, and both layouts in 4 bits are kept with them until the step ends. A plan has 16 bits.
  *
  * A block of 32 elements of MXFP8 has a scale of a byte, one of 16 elements of NVFP4 too. */
 #include "job/software_narrow.h"

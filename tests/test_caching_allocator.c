@@ -200,9 +200,9 @@ START_TEST(a_plans_buffers_are_placed_by_the_runtimes_allocator) {
 }
 END_TEST
 
-/* Gradients of 150 MiB that are freed with each step leave a block that activations of 120 MiB of the next step take, as
- * it is the smallest that is large enough: the gradients then take the place of the activations, 50 MiB of which are too
- * few for the next 80. Gradients of one buffer for all steps, Megatron-Core's, are no such block. */
+/* Gradients of 150 MiB that are freed with each step leave a block that activations of 120 MiB of the next step take,
+ * as it is the smallest that is large enough: the gradients then take the place of the activations, 50 MiB of which
+ * are too few for the next 80. Gradients of one buffer for all steps, Megatron-Core's, are no such block. */
 START_TEST(gradients_that_stay_are_not_cut) {
   enum { LARGEST, ACTIVATION, GRADIENT, LAST, BUFFERS, OPS = 6 };
   static const struct {
