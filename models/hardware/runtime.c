@@ -112,6 +112,8 @@
  *   weighs_early  Megatron-Core since 0.12 multiplies what the activation of an expert makes by the token's weight
  *               (experts.py, TEGroupedMLP.forward with permuted_probs; weighted_bias_swiglu_impl keeps what enters it),
  *               so that combining is a sum and backward reads no output of an expert.
+ *   keeps_gradients  Megatron-Core's core/distributed/param_and_grad_buffer.py allocates gradients once, before the
+ *               first step.
  *   dispatch    DeepEP's normal kernels (its README, docs/legacy.md): 153 and 158 GB/s of an H800's 160 over NVLink
  *               among 8 ranks, 43 to 58 of 50 over RDMA among 16 to 64 ranks, where bytes inside nodes are counted too:
  *               51 and 50 among 64. Its low-latency kernels send each route by RDMA alone, 173 us for 7.6 MB and 314 us
