@@ -6,6 +6,10 @@
 #endif
 #include "base/float8.h"
 
+extern "C" {
+#include "models/operator.h"
+}
+
 namespace {
 
 // ---- the largest ----
