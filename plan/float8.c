@@ -13,8 +13,8 @@
  * rank, replicated operands have equal scales.
  *
  * Delayed scaling: each tensor (the input of products, a weight, the gradient of an output) has a slot in three buffers
- * of the state. A cast reads its amax there, and writes the largest absolute value of all casts of this step beside it,
- * so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts these values
+ * of the state. A cast reads its amax in one of them and raises the largest absolute value of this step's casts in
+ * another, so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts these values
  * at the front of the history of each tensor and computes the next step's amax. Scales are constant within a step: all
  * micro-batches, and casts of a recomputed value, have the same. Ranks do not exchange these values. A tensor without a
  * history has the scale 1. Evaluations and inference use current scaling. */
@@ -237,8 +237,7 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
       if (have->amax == TWS_NONE) have->amax = largest_of(l, x).amax.buffer;
       known = (known_amax){.amax = tws_read(have->amax, 0, 1)};
     }
-    have->scale =
-        quantize(l, x, m->in_features, known, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, missing, out).buffer;
+    have->scale = quantize(l, x, m->in_features, known, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, missing, out).buffer;
     if (missing & TWS_ROWS) have->rows = out[0].buffer;
     if (missing & TWS_COLUMNS) have->columns = out[1].buffer;
   }
@@ -248,8 +247,8 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m) {
   const int backward = l->b.phase == TWS_PHASE_BACKWARD;
   const tws_operand weight = tws_zero_param(l, m->param[0]);
-  return cast_by(l, weight, m->in_features, largest_of_weight(l, m->param[0], weight), TWS_E4M3,
-                 TWS_CATEGORY_WORKSPACE, "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
+  return cast_by(l, weight, m->in_features, largest_of_weight(l, m->param[0], weight), TWS_E4M3, TWS_CATEGORY_WORKSPACE,
+                 "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
 }
 
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {

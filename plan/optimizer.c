@@ -519,7 +519,6 @@ void tws_lower_step(tws_lower *l) {
   }
   tws_lower_gather_parameters(l);
   if (l->pipeline.turn + 1 == tws_turns(l)) tws_running_average(l);
-  tws_float8_step(l);
 }
 
 void tws_lower_apply(tws_lower *l) {
