@@ -1,9 +1,8 @@
 /* Matrix products of layers in 8-bit floating point, as Transformer Engine does them (twinspeed.matmul_dtype fp8): e4m3
- * for inputs and weights, e5m2 for gradients, one scale per tensor, computed from its largest absolute value (amax):
- * that which the tensor has now (current scaling, twinspeed.fp8_recipe tensorwise), or the largest one of the last steps
- * (delayed scaling), which is below. The 8-bit kernels sum along the rows of both operands,
- * so the gradient of a weight reads the transposed input and output gradient, and the gradient of an input reads the
- * transposed weight.
+ * for inputs and weights, e5m2 for gradients, one scale per tensor. A scale is computed from a largest absolute value
+ * (amax): that which the tensor has now (current scaling, twinspeed.fp8_recipe tensorwise), or the largest of the last
+ * steps (delayed scaling, the last paragraph). The 8-bit kernels sum along the rows of both operands, so the gradient
+ * of a weight reads the transposed input and output gradient, and the gradient of an input reads the transposed weight.
  *
  * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
