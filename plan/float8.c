@@ -13,10 +13,10 @@
  *
  * Delayed scaling: each tensor (the input of products, a weight, the gradient of an output) has a slot in three buffers
  * of the state. A cast reads its amax in one of them and raises the largest absolute value of this step's casts in
- * another, so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts these values
- * at the front of the history of each tensor and computes the next step's amax. Scales are constant within a step: all
- * micro-batches, and casts of a recomputed value, have the same. Ranks do not exchange these values. A tensor without a
- * history has the scale 1. Evaluations and inference use current scaling. */
+ * another, so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts
+ * these values at the front of the history of each tensor and computes the next step's amax. Scales are constant within
+ * a step: all micro-batches, and casts of a recomputed value, have the same. Ranks do not exchange these values. A
+ * tensor without a history has the scale 1. Evaluations and inference use current scaling. */
 #include "plan/float8.h"
 #include "plan/lower.h"
 
