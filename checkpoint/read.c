@@ -301,6 +301,12 @@ tws_code tws_saved_read(tws_saved_reader *r, uint32_t entry, uint32_t param, int
   return damaged(r, err, what);
 }
 
+uint64_t tws_saved_own_elements(const tws_saved_index *x, uint32_t entry, int copy) {
+  const uint32_t i = first_piece(x, entry, TWS_NONE, copy);
+  const tws_piece *p = i < x->piece_count ? &x->pieces[i].piece : NULL;
+  return p && p->entry == entry && p->param == TWS_NONE && p->copy == copy ? p->count : 0;
+}
+
 tws_code tws_saved_verify(tws_saved_reader *r, tws_error *err) {
   for (uint32_t i = 0; i < r->index->piece_count; i++) {
     const uint32_t blocks = tws_saved_blocks(tws_saved_bytes(r->index, &r->index->pieces[i].piece));

@@ -25,6 +25,12 @@ typedef enum tws_matmul_dtype {
   TWS_MATMUL_NVFP4,
   TWS_MATMUL_COUNT
 } tws_matmul_dtype;
+/* twinspeed.fp8_recipe: what the scale of a tensor in 8 bits is computed from. */
+#define TWS_FP8_RECIPE_WORDS "tensorwise|delayed"
+typedef enum tws_fp8_recipe {
+  TWS_FP8_TENSORWISE, /* the tensor's largest absolute value (current scaling) */
+  TWS_FP8_DELAYED     /* the largest ones of the last steps (delayed scaling) */
+} tws_fp8_recipe;
 const char *tws_matmul_dtype_name(tws_matmul_dtype dtype);
 /* The program in whose format a configuration file is. */
 typedef enum tws_config_format {
@@ -240,6 +246,9 @@ typedef struct tws_config {
   int64_t ignored_token;         /* twinspeed.ignored_token: targets with this id add nothing to the loss; -1: none */
   /* keys of the section "twinspeed", which DeepSpeed ignores as an unknown top-level section */
   tws_matmul_dtype matmul_dtype;
+  int fp8_recipe;               /* twinspeed.fp8_recipe: tws_fp8_recipe, of matmul_dtype fp8 */
+  int64_t fp8_amax_history_len; /* twinspeed.fp8_amax_history_len: steps that a delayed scale is computed from */
+  int64_t fp8_margin;           /* twinspeed.fp8_margin: a delayed scale leaves room for 2^margin times the amax */
   int matmul_keeps_wide; /* set by the runtime, no key: 1: operands of 8-bit products are saved in 16 bits */
   int casts_assumed;     /* no key: 1: casts are part of products' costs, not operations of the plan */
   tws_recompute recompute;

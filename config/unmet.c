@@ -110,11 +110,15 @@ static const char *of_parallelism(const tws_config *c, const char *path) {
   static const char frozen[] = "it needs twinspeed.frozen_quantization.type";
   const int tensor = c->tensor_ranks > 1, messages = c->pipeline_stages > 1 && tensor;
   const int plain = tws_config_frozen_type(c) == TWS_QUANTIZATION_NONE;
-  const int by_operation = c->recompute == TWS_RECOMPUTE_OPERATIONS;
+  static const char delayed[] = "it needs twinspeed.fp8_recipe delayed";
+  const int by_operation = c->recompute == TWS_RECOMPUTE_OPERATIONS, now = c->fp8_recipe != TWS_FP8_DELAYED;
   const unmet rows[] = {
       {"pipeline.pipe_partitioned", !messages, both},
       {"pipeline.grad_partitioned", !messages, both},
       {"use_data_before_expert_parallelism", c->expert_ranks < 2, "it needs twinspeed.expert_parallel_size above 1"},
+      {"twinspeed.fp8_recipe", c->matmul_dtype != TWS_MATMUL_FP8, "it needs twinspeed.matmul_dtype fp8"},
+      {"twinspeed.fp8_amax_history_len", now, delayed},
+      {"twinspeed.fp8_margin", now, delayed},
       {"twinspeed.recompute_operations", !by_operation, operations},
       {"twinspeed.recompute_budget", !by_operation, operations},
       {"twinspeed.recompute_every", c->recompute == TWS_RECOMPUTE_NONE, "it needs twinspeed.recompute"},

@@ -63,7 +63,8 @@ enum {
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
                              */
   TWS_SPLIT_WEIGHTS = 134217728, /* weight updates: p has the lower halves of float32 weights (LOW16 of base/dtype.h) */
-  TWS_LARGEST = 268435456, /* NORM, SWIGLU: an operand gets the largest |y|, with y as it is stored */
+  /* NORM, SWIGLU: an operand gets the largest |y|, with y as it is stored; QUANTIZE: the larger of itself and |x| */
+  TWS_LARGEST = 268435456,
 };
 
 /* Names of the flags in profiles, by bit; NULL: costs do not depend on the flag. */

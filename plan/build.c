@@ -282,7 +282,9 @@ static tws_code lower(tws_lower *l, completeness wanted, tws_error *err) {
       tws_lower_count_targets(l);
     }
     tws_pipeline_run(l, turn);
-    if (!l->extent.evaluates) tws_lower_step(l);
+    if (l->extent.evaluates) continue;
+    tws_lower_step(l);
+    tws_float8_step(l);
   }
   if (l->extent.evaluates && !tws_program_serves(l->b.plan->program)) tws_lower_score(l);
   count_reread(l);

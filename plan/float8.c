@@ -1,15 +1,22 @@
-/* Matrix products of layers in 8-bit floating point, as Transformer Engine's current scaling does them
- * (twinspeed.matmul_dtype fp8): e4m3 for inputs and weights, e5m2 for gradients, one scale per tensor, computed from
- * the largest absolute value that the tensor has at that time. The 8-bit kernels sum along the rows of both operands,
- * so the gradient of a weight reads the transposed input and output gradient, and the gradient of an input reads the
- * transposed weight.
+/* Matrix products of layers in 8-bit floating point, as Transformer Engine does them (twinspeed.matmul_dtype fp8): e4m3
+ * for inputs and weights, e5m2 for gradients, one scale per tensor. A scale is computed from a largest absolute value
+ * (amax): that which the tensor has now (current scaling, twinspeed.fp8_recipe tensorwise), or the largest of the last
+ * steps (delayed scaling, the last paragraph). The 8-bit kernels sum along the rows of both operands, so the gradient
+ * of a weight reads the transposed input and output gradient, and the gradient of an input reads the transposed weight.
  *
  * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
  * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
  * not affected; its largest absolute value is computed once a step, for the weight changes only after all products.
  * Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate scales on each
- * rank, replicated operands have equal scales. */
+ * rank, replicated operands have equal scales.
+ *
+ * Delayed scaling: each tensor (the input of products, a weight, the gradient of an output) has a slot in three buffers
+ * of the state. A cast reads its amax in one of them and raises the largest absolute value of this step's casts in
+ * another, so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts
+ * these values at the front of the history of each tensor and computes the next step's amax. Scales are constant within
+ * a step: all micro-batches, and casts of a recomputed value, have the same. Ranks do not exchange these values. A
+ * tensor without a history has the scale 1. Evaluations and inference use current scaling. */
 #include "plan/float8.h"
 #include "plan/lower.h"
 
@@ -34,6 +41,42 @@ int tws_is_float8(const tws_lower *l, const tws_module *m) {
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
+/* Numbers the tensors that are cast, and adds the state entries of delayed scaling. */
+static void begin_delayed(tws_lower *l) {
+  tws_lower_float8 *f = &l->float8;
+  const tws_network *n = l->network;
+  if (l->config->fp8_recipe != TWS_FP8_DELAYED || l->extent.parameters_only || tws_program_serves(l->b.plan->program))
+    return;
+  f->slot = tws_lower_memory(l, n->value_count + n->param_count + n->module_count, sizeof *f->slot);
+  if (!f->slot) return;
+  for (uint32_t i = 0; i < n->module_count; i++) {
+    const tws_module *m = &n->modules[i];
+    if (!tws_is_float8(l, m)) continue;
+    uint32_t *const slots[] = {&f->slot[m->in[0]], &f->slot[n->value_count + m->param[0]],
+                               &f->slot[n->value_count + n->param_count + i]};
+    for (int k = 0; k < 3; k++)
+      if (*slots[k] == 0) *slots[k] = ++f->slots;
+  }
+  tws_state_entry entry = {.name = "largest numbers of this step",
+                           .tier = TWS_TIER_DEVICE,
+                           .dtype = TWS_F32,
+                           .category = TWS_CATEGORY_WORKSPACE,
+                           .role = TWS_ELEMENTS_NONE,
+                           .initial = TWS_INITIAL_ZERO,
+                           .optional = 1,
+                           .elements = f->slots};
+  if (f->slots == 0) return;
+  f->largest = tws_builder_state(&l->b, &entry);
+  entry.checkpointed = 1;
+  entry.name = "amax";
+  f->amax = tws_builder_state(&l->b, &entry);
+  entry.name = "amax history";
+  entry.elements *= (uint64_t)l->config->fp8_amax_history_len;
+  f->history = tws_builder_state(&l->b, &entry);
+  f->delayed = tws_program_is_step(l->b.plan->program);
+  if (!f->delayed) f->largest = TWS_NONE;
+}
+
 tws_code tws_float8_begin(tws_lower *l) {
   if (!tws_float8_is_planned(l->config)) return TWS_OK;
   if (l->config->dtype == TWS_F32)
@@ -50,7 +93,8 @@ tws_code tws_float8_begin(tws_lower *l) {
     const tws_module *m = &l->network->modules[i];
     if (tws_is_float8(l, m)) any = l->float8.read[m->in[0]] = 1;
   }
-  if (any) return TWS_OK;
+  begin_delayed(l);
+  if (any) return l->b.failed;
   return tws_fail(
       l->b.err, TWS_INVALID,
       "use sizes, and tokens of a micro-batch, that are multiples of 16, without twinspeed.linear_tile_size; or "
@@ -73,15 +117,34 @@ static void find_largest(tws_lower *l, tws_operand x, tws_operand to) {
   tws_lower_compute(l, &work, operands, 2);
 }
 
-static tws_operand largest_of(tws_lower *l, tws_operand x) {
+/* The operands with largest absolute values of a cast: the one that determines the scale, and with delayed scaling the
+ * one that the cast updates; largest.count 0: it updates none. */
+typedef struct known_amax {
+  tws_operand amax, largest;
+} known_amax;
+
+static known_amax largest_of(tws_lower *l, tws_operand x) {
   const tws_operand largest = tws_lower_scratch(l, "largest number", TWS_F32, 1);
   find_largest(l, x, largest);
-  return tws_read(largest.buffer, 0, 1);
+  return (known_amax){.amax = tws_read(largest.buffer, 0, 1)};
+}
+
+/* Returns the operands of a tensor with delayed scaling; `tensor`: index in tws_lower_float8.slot. */
+static known_amax delayed_amax(const tws_lower *l, uint32_t tensor, int updates) {
+  const tws_lower_float8 *f = &l->float8;
+  known_amax known = {.amax = tws_read(f->amax, f->slot[tensor] - 1, 1)};
+  if (updates) known.largest = tws_update(f->largest, f->slot[tensor] - 1, 1);
+  return known;
 }
 
 /* Returns the largest absolute value of a parameter, which the first product of the program that reads it computes. */
-static tws_operand largest_of_weight(tws_lower *l, uint32_t param, tws_operand x) {
+static known_amax largest_of_weight(tws_lower *l, uint32_t param, tws_operand x) {
   tws_lower_float8 *f = &l->float8;
+  if (f->delayed) {
+    const int first = !f->known[param];
+    f->known[param] = 1;
+    return delayed_amax(l, l->network->value_count + param, first);
+  }
   if (f->largest == TWS_NONE)
     f->largest = tws_builder_buffer(&l->b, "largest weights", TWS_CATEGORY_WORKSPACE, TWS_F32, l->network->param_count,
                                     TWS_LIFETIME_OPS);
@@ -89,15 +152,15 @@ static tws_operand largest_of_weight(tws_lower *l, uint32_t param, tws_operand x
     f->known[param] = 1;
     find_largest(l, x, tws_write(f->largest, param, 1));
   }
-  return tws_read(f->largest, param, 1);
+  return (known_amax){.amax = tws_read(f->largest, param, 1)};
 }
 
-/* Casts x, whose largest absolute value is `amax`, to codes in one layout or two (TWS_ROWS, TWS_COLUMNS); out: an
- * operand for each layout. */
-static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_operand amax, tws_dtype type,
+/* Casts x to codes in one layout or two (TWS_ROWS, TWS_COLUMNS); out: an operand for each layout. */
+static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, known_amax known, tws_dtype type,
                             tws_category category, const char *name, uint32_t layouts, tws_operand out[2]) {
-  tws_work work = tws_kernel_work(TWS_KERNEL_QUANTIZE, l->config->dtype, layouts);
-  tws_operand operands[5] = {x, amax, tws_lower_scratch(l, "scale", TWS_F32, 1)};
+  const uint32_t finds = known.largest.count > 0 ? TWS_LARGEST : 0;
+  tws_work work = tws_kernel_work(TWS_KERNEL_QUANTIZE, l->config->dtype, layouts | finds);
+  tws_operand operands[6] = {x, known.amax, tws_lower_scratch(l, "scale", TWS_F32, 1)};
   int n = 3;
   work.dtype2 = (uint8_t)type;
   work.d[0] = (int64_t)x.count / width;
@@ -107,24 +170,24 @@ static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, tws_oper
     operands[n] = tws_write(tws_builder_buffer(&l->b, name, category, type, x.count, 0), 0, x.count);
     out[i] = tws_read(operands[n++].buffer, 0, x.count);
   }
+  if (finds) operands[n++] = known.largest;
   tws_lower_compute(l, &work, operands, n);
   return tws_read(operands[2].buffer, 0, 1);
 }
 
 /* Casts an operand for the next kernel alone: its codes are scratch memory. */
-static tws_float8 cast_by(tws_lower *l, tws_operand x, int64_t width, tws_operand amax, tws_dtype type,
+static tws_float8 cast_by(tws_lower *l, tws_operand x, int64_t width, known_amax known, tws_dtype type,
                           tws_category category, const char *name, uint32_t layouts) {
   tws_operand out[2] = {{0}};
-  tws_float8 cast = {.scale = quantize(l, x, width, amax, type, category, name, layouts, out)};
+  tws_float8 cast = {.scale = quantize(l, x, width, known, type, category, name, layouts, out)};
   cast.rows = out[0];
   cast.columns = out[1];
   return cast;
 }
 
-/* Casts an operand, such as a tile, for the next kernel alone, after its largest absolute value was computed. */
-static tws_float8 cast_once(tws_lower *l, tws_operand x, int64_t width, tws_dtype type, tws_category category,
-                            const char *name, uint32_t layouts) {
-  return cast_by(l, x, width, largest_of(l, x), type, category, name, layouts);
+/* Returns the largest absolute value of an input of products or of a gradient; x: the tensor, or a tile of it. */
+static known_amax amax_of(tws_lower *l, uint32_t tensor, tws_operand x) {
+  return l->float8.delayed ? delayed_amax(l, tensor, 1) : largest_of(l, x);
 }
 
 /* Returns the layouts to cast to. Backward reads the transpose, which is cast now if neither the value nor the product
@@ -139,7 +202,7 @@ static uint32_t wanted_layouts(const tws_lower *l, const tws_module *m) {
 
 int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand) {
   /* tiles, and tokens that tensor-parallel ranks gather before the product, have largest values of their own */
-  if (!l->float8.on || !l->float8.read[value] || l->config->mlp_tiles > 1 || l->at.tiles > 1 ||
+  if (!l->float8.on || l->float8.delayed || !l->float8.read[value] || l->config->mlp_tiles > 1 || l->at.tiles > 1 ||
       l->sharding.position.ranks[TWS_AXIS_MODEL] > 1 || l->b.failed != TWS_OK)
     return 0;
   *operand = tws_lower_scratch(l, "largest number", TWS_F32, 1);
@@ -153,7 +216,8 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   const char *name = l->network->values[value].name;
   if (l->at.tiles > 1) {
     const uint32_t now = l->b.phase == TWS_PHASE_BACKWARD ? TWS_COLUMNS : TWS_ROWS;
-    return cast_once(l, tws_value_read(l, value), m->in_features, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, now);
+    const tws_operand tile = tws_value_read(l, value);
+    return cast_by(l, tile, m->in_features, amax_of(l, value, tile), TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, now);
   }
   tws_codes *have = &l->pipeline.context->codes[value];
   if (have->recomputed != (l->b.phase != TWS_PHASE_FORWARD))
@@ -165,10 +229,14 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   if (missing && l->b.failed == TWS_OK) {
     tws_operand out[2] = {{0}};
     const tws_operand x = tws_value_read(l, value);
-    if (have->amax == TWS_NONE) have->amax = largest_of(l, x).buffer;
-    have->scale = quantize(l, x, m->in_features, tws_read(have->amax, 0, 1), TWS_E4M3, TWS_CATEGORY_ACTIVATION, name,
-                           missing, out)
-                      .buffer;
+    known_amax known;
+    if (l->float8.delayed) {
+      known = delayed_amax(l, value, 1);
+    } else {
+      if (have->amax == TWS_NONE) have->amax = largest_of(l, x).amax.buffer;
+      known = (known_amax){.amax = tws_read(have->amax, 0, 1)};
+    }
+    have->scale = quantize(l, x, m->in_features, known, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, missing, out).buffer;
     if (missing & TWS_ROWS) have->rows = out[0].buffer;
     if (missing & TWS_COLUMNS) have->columns = out[1].buffer;
   }
@@ -178,15 +246,29 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m) {
   const int backward = l->b.phase == TWS_PHASE_BACKWARD;
   const tws_operand weight = tws_zero_param(l, m->param[0]);
-  return cast_by(l, weight, m->in_features, largest_of_weight(l, m->param[0], weight), TWS_E4M3,
-                 TWS_CATEGORY_WORKSPACE, "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
+  return cast_by(l, weight, m->in_features, largest_of_weight(l, m->param[0], weight), TWS_E4M3, TWS_CATEGORY_WORKSPACE,
+                 "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
 }
 
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   const uint32_t layouts =
       (l->needed[m->in[0]] ? TWS_ROWS : 0) | (tws_is_frozen(l, m->param[0]) ? 0 : (uint32_t)TWS_COLUMNS);
-  return cast_once(l, dy, m->out_features, TWS_E5M2, TWS_CATEGORY_ACTIVATION_GRADIENT,
-                   l->network->values[m->out[0]].name, layouts);
+  const uint32_t tensor = l->network->value_count + l->network->param_count + (uint32_t)(m - l->network->modules);
+  return cast_by(l, dy, m->out_features, amax_of(l, tensor, dy), TWS_E5M2, TWS_CATEGORY_ACTIVATION_GRADIENT,
+                 l->network->values[m->out[0]].name, layouts);
+}
+
+void tws_float8_step(tws_lower *l) {
+  const tws_lower_float8 *f = &l->float8;
+  tws_work work = tws_kernel_work(TWS_KERNEL_AMAX_HISTORY, TWS_F32, 0);
+  const uint64_t length = (uint64_t)l->config->fp8_amax_history_len;
+  if (!f->delayed) return;
+  work.d[0] = f->slots;
+  work.d[1] = (int64_t)length;
+  work.f[0] = (double)l->config->fp8_margin;
+  const tws_operand operands[3] = {tws_update(f->largest, 0, f->slots), tws_update(f->history, 0, f->slots * length),
+                                   tws_write(f->amax, 0, f->slots)};
+  tws_builder_compute(&l->b, TWS_STREAM_COMPUTE, &work, operands, 3);
 }
 
 tws_float8_products tws_plan_float8_products(const tws_plan *plan) {

@@ -436,11 +436,14 @@ typedef struct tws_values {
 
 /* Matrix products of layers in 8-bit floating point. */
 typedef struct tws_lower_float8 {
-  int on;
-  uint8_t *again;   /* per module: 1 if it is recomputed in backward */
-  uint8_t *known;   /* per parameter: 1 if an operation has computed its largest absolute value in this program */
-  uint8_t *read;    /* per value: 1 if a product in 8 bits reads it */
-  uint32_t largest; /* buffer of these values, one per parameter; TWS_NONE before the first */
+  int on, delayed; /* delayed: 1: scales come from the values of earlier steps (twinspeed.fp8_recipe) */
+  uint8_t *again;  /* per module: 1 if it is recomputed in backward */
+  uint8_t *known;  /* per parameter: 1 if an operation has computed its largest absolute value in this program */
+  uint8_t *read;   /* per value: 1 if a product in 8 bits reads it */
+  /* buffer of largest absolute values: one per parameter, TWS_NONE before the first; delayed: this step's, by slot */
+  uint32_t largest;
+  /* delayed: 1 + slot of a tensor, for each value, then each parameter, then the gradient of each module's output */
+  uint32_t *slot, slots, amax, history; /* amax, history: buffers in the state */
 } tws_lower_float8;
 
 /* Values whose gradient may share its buffer with another value's. */
@@ -592,6 +595,7 @@ int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand);
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);
+void tws_float8_step(tws_lower *l); /* delayed scaling: emits the next step's scales */
 /* Returns scratch memory for a gradient that the kernel writes and no operation reads. */
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c: the first determines the pipeline stage and its chunks. */

@@ -237,12 +237,18 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
   return tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, at, l->values, count, err);
 }
 
+/* Returns 1 if an optional entry was saved with another number of elements, as by ranks that divide the model in
+ * another way. */
+static int has_other_size(const loader *l, const tws_piece *piece) {
+  return l->entry->optional && tws_saved_own_elements(l->t->resumed, l->source, piece->copy) != piece->count;
+}
+
 /* Loads state that belongs to no parameter. It is only valid on the same number of ranks, unless all ranks have equal
  * values; otherwise it is initialized. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
   const int everywhere = tws_state_everywhere(l->entry, t->plan->stages);
-  if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere)) {
+  if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere) || has_other_size(l, piece)) {
     if (t->rank == 0)
       tws_log_write(t->options->log, TWS_LOG_WARNING, "%s begins anew: the checkpoint has none for these ranks",
                     l->entry->name);

@@ -194,6 +194,7 @@ static const test_case table[] = {
     CASE(ATTENTION, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION, {2, 130, 4, 2, 64}, {0.2}, 0, B),      /* a scale of its own, in cuDNN too */
     CASE(ATTENTION, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
     CASE(ATTENTION, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
     CASE(ATTENTION, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),
@@ -209,6 +210,7 @@ static const test_case table[] = {
     CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64}, {0}, 0, H),
     CASE(ATTENTION_GRAD, {1, 200, 6, 1, 32}, {0}, 0, B),
     CASE(ATTENTION_GRAD, {2, 70, 4, 2, 70}, {0}, 0, H),
+    CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64}, {0.2}, 0, B),      /* a scale of its own, in cuDNN too */
     CASE(ATTENTION_GRAD, {2, 130, 4, 2, 64, 0, 40}, {0}, 0, B), /* masks that cuDNN is given on request */
     CASE(ATTENTION_GRAD, {3, 130, 4, 2, 64}, {0, 0, 0, 0, 60}, TWS_DOCUMENTS, B),
     CASE(ATTENTION_GRAD, {2, 130, 3, 3, 32}, {0.2}, BOTH, H),

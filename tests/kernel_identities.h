@@ -9,7 +9,7 @@ START_TEST(not_finite) {
   const tws_arguments a = arguments_of(_i);
   if (!takes_case(_i) || !is_there(&w)) return;
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL ||
-      w.code == TWS_KERNEL_TOP_COLUMNS)
+      w.code == TWS_KERNEL_TOP_COLUMNS || w.code == TWS_KERNEL_AMAX_HISTORY) /* the last keeps finite numbers only */
     return;
   const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP ||
                         w.code == TWS_KERNEL_SIGMOID || w.code == TWS_KERNEL_CLAMP || w.flags & TWS_FP8 ||

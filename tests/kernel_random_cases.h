@@ -53,6 +53,10 @@ static test_case random_case(int number) {
     case TWS_KERNEL_QUANTIZE:
       c.dtype2 = draw(s, 20, 0, 1) ? TWS_E4M3 : TWS_E5M2;
       c.flags = (uint32_t[]){TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 21, 0, 2)];
+      c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_LARGEST;
+      break;
+    case TWS_KERNEL_AMAX_HISTORY:
+      c.f[0] = (double)draw(s, 20, 0, 4), c.flags = 0;
       break;
     case TWS_KERNEL_LINEAR_GRAD_INPUT:
       if (c.flags & TWS_GELU) c.flags &= ~(uint32_t)TWS_ACCUMULATE;

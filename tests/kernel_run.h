@@ -180,6 +180,7 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
   } else if (w->code == TWS_KERNEL_QUANTIZE) {
     x.v[1][0] = 0;
     for (int64_t i = 0; i < x.info[0].count; ++i) x.v[1][0] = fmax(x.v[1][0], fabs(x.v[0][i]));
+    if (w->flags & TWS_LARGEST) x.v[1][0] /= 3; /* the scale of an earlier step: the largest numbers do not fit */
   } else if (w->code == TWS_KERNEL_ATTENTION_GRAD) {
     double *operands[KERNEL_MAX_OPERANDS];
     forward.code = TWS_KERNEL_ATTENTION;

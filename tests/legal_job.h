@@ -182,6 +182,7 @@ static tws_config legal_job(uint64_t seed, shape *s, int *world) {
   }
   if (c.dtype != TWS_F32 && draw(seed, 63, 3) == 0) { /* products in 8 bits need multiples of 16 */
     c.matmul_dtype = TWS_MATMUL_FP8;
+    c.fp8_recipe = draw(seed, 90, 2) ? TWS_FP8_DELAYED : TWS_FP8_TENSORWISE;
     s->head_size = 16;
     s->inner *= 16;
     c.micro_batch_size *= 16;

@@ -763,6 +763,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_QUANTIZE:
       oracle_quantize(w, o);
       break;
+    case TWS_KERNEL_AMAX_HISTORY:
+      oracle_amax_history(w, o);
+      break;
     case TWS_KERNEL_DEQUANTIZE:
     case TWS_KERNEL_DEQUANTIZE_TWICE:
       oracle_dequantize(w, o);

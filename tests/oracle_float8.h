@@ -21,7 +21,8 @@ static inline void oracle_amax(const tws_work *w, double **o) {
   for (int64_t i = 0; i < w->d[0]; ++i) o[1][0] = fmax(o[1][0], fabs(o[0][i]));
 }
 
-/* Casts to 8 bits. The multiplier is a float, and x times the multiplier is rounded to float. */
+/* Casts to 8 bits. The multiplier is a float, and x times the multiplier is rounded to float. With TWS_LARGEST the last
+ * operand becomes the larger of itself and |x|. */
 static inline void oracle_quantize(const tws_work *w, double **o) {
   const int64_t rows = w->d[0], width = w->d[1];
   const tws_dtype type = (tws_dtype)w->dtype2;
@@ -34,6 +35,21 @@ static inline void oracle_quantize(const tws_work *w, double **o) {
       if (y) y[r * width + i] = code;
       if (y_t) y_t[i * rows + r] = code;
     }
+  if (!(w->flags & TWS_LARGEST)) return;
+  double *largest = o[3 + (y != NULL) + (y_t != NULL)];
+  for (int64_t i = 0; i < rows * width; ++i) *largest = fmax(*largest, fabs(o[0][i]));
+}
+
+/* Moves each tensor's history on by one step, and finds its largest number. */
+static inline void oracle_amax_history(const tws_work *w, double **o) {
+  const int64_t tensors = w->d[0], steps = w->d[1];
+  for (int64_t t = 0; t < tensors; ++t) {
+    double *row = o[1] + t * steps, most = o[0][t];
+    for (int64_t i = steps - 1; i > 0; --i) row[i] = row[i - 1], most = fmax(most, row[i]);
+    row[0] = o[0][t];
+    o[2][t] = ldexp(most, (int)w->f[0]);
+    o[0][t] = 0;
+  }
 }
 
 /* Returns an operand as a product in float64 takes it: times its scale, and not transposed. The caller frees it. */

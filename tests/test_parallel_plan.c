@@ -191,6 +191,38 @@ static void check_frozen(const tws_plan *plan, uint64_t seed) {
   }
 }
 
+/* Asserts that delayed scaling reads no tensor before its cast: each cast has a scale of earlier steps, some cast with
+ * the same scale finds the largest value for later ones, in the same place, and one operation after all casts moves
+ * these values into the history. Current scaling has no such operation. Returns the number of casts. */
+static int check_delayed_scales(const tws_plan *plan, const tws_config *c, uint64_t seed) {
+  enum { MOST_TENSORS = 1 << 12 };
+  static uint8_t reads[MOST_TENSORS], finds[MOST_TENSORS];
+  const int delayed = c->matmul_dtype == TWS_MATMUL_FP8 && c->fp8_recipe == TWS_FP8_DELAYED;
+  int casts = 0, histories = 0;
+  memset(reads, 0, sizeof reads), memset(finds, 0, sizeof finds);
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    const tws_work *work = &plan->works[op->work];
+    const tws_operand *operands = &plan->operands[op->operand_first];
+    if (op->kind != TWS_OP_COMPUTE) continue;
+    ck_assert(!delayed || work->code != TWS_KERNEL_AMAX);
+    histories += work->code == TWS_KERNEL_AMAX_HISTORY;
+    if (!delayed || work->code != TWS_KERNEL_QUANTIZE) continue;
+    ck_assert_msg(histories == 0 && operands[1].offset < MOST_TENSORS, "seed %d", (int)seed);
+    ck_assert_str_eq(plan->buffers[operands[1].buffer].name, "amax");
+    reads[operands[1].offset] = 1;
+    casts++;
+    if (!(work->flags & TWS_LARGEST)) continue;
+    ck_assert_uint_eq(operands[op->operand_count - 1].offset, operands[1].offset);
+    finds[operands[1].offset] = 1;
+  }
+  ck_assert_int_eq(histories, delayed);
+  ck_assert_msg(memcmp(reads, finds, sizeof reads) == 0, "seed %d: a cast's scale has no history", (int)seed);
+  return casts;
+}
+
+static int delayed_casts;
+
 static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built, int *stochastic) {
   shape s;
   int world;
@@ -212,6 +244,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
     ck_assert_msg(tws_plan_verify(plans[r], &err) == TWS_OK, "seed %d: %s", (int)seed, err.message);
     check_ledger(plans[r], seed);
     check_frozen(plans[r], seed);
+    delayed_casts += check_delayed_scales(plans[r], &c, seed);
     ++*plans_built;
   }
   ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
@@ -242,6 +275,7 @@ START_TEST(random_jobs_are_sound) {
     jobs++;
   }
   ck_assert(jobs >= JOBS / 4 && plans >= jobs);
+  if (takes_all()) ck_assert_int_gt(delayed_casts, 0);
   if (takes_all()) ck_assert_int_ge(stochastic, JOBS / 30);
   tws_profile_destroy(profile);
 }

@@ -12,6 +12,7 @@
 #define MOST_PARTED 1e-2
 
 #define FP8 .products = "fp8"
+#define DELAYED .products = "fp8\",\"fp8_recipe\":\"delayed"
 static const combination jobs[] = {
     {GPT2, 1, FP8},
     {LLAMA, 1, FP8},
@@ -36,8 +37,14 @@ static const combination jobs[] = {
     {GPT2, 4, FP8, .pipe = 2, .tensor = 2, .schedule = "interleaved", .virtual_stages = 2, .recompute = "full"},
     {LLAMA, 4, FP8, .tensor = 2, .zero = 3, .sequence_parallel = 1},
     {GPT2, 4, FP8, .zero = 2, .more = ",\"round_robin_gradients\":true"},
+    {GPT2, 1, DELAYED},
+    {GPT2, 1, DELAYED, .recompute = "full"},
+    {GPT2, 1, DELAYED, .micro = 2, .mlp_tiles = 2, .loss_tiles = 2},
+    {LLAMA, 2, DELAYED, .zero = 3, .recompute = "selective"},
+    {GPT2, 2, DELAYED, .pipe = 2, .schedule = "zb-h1"},
+    {LLAMA, 4, DELAYED, .tensor = 2, .zero = 1, .sequence_parallel = 1},
 };
-enum { JOBS = sizeof jobs / sizeof *jobs, OF_16_BITS = 2, AGAIN = 4, AGAIN_END = 8 };
+enum { JOBS = sizeof jobs / sizeof *jobs, OF_16_BITS = 2, AGAIN = 4, AGAIN_END = 8, FIRST_DELAYED = JOBS - 6 };
 
 static const char *const types[] = {"\"bf16\":{\"enabled\":true}",
                                     "\"fp16\":{\"enabled\":true,\"initial_scale_power\":8}"};
@@ -78,11 +85,12 @@ static double mean_apart(const curve *a, const curve *b) {
 
 /* Returns 1 if a division has the scales of one rank: its ranks have whole tensors of the same tokens. */
 static int has_same_scales(const combination *c) {
-  return !c->tensor && !c->sequence && at_least_one(c->micro) == 1;
+  return !c->tensor && !c->sequence && at_least_one(c->micro) == 1 && !strstr(c->products, "delayed");
 }
 
 /* Losses differ little from 16-bit training; recomputation gives exactly the same codes; divisions with the same
- * tensors have the same codes, and differ only in the order of sums. */
+ * tensors have the same codes, and differ only in the order of sums. With delayed scaling all scales differ from those
+ * of one rank with current scaling. */
 START_TEST(eight_bits_train) {
   double beside = 0, divided = 0, parted = 0;
   for (int m = 0; m < MODELS; m++) write_text(in_folder(model_names[m]), model_texts[m]);
@@ -107,24 +115,31 @@ START_TEST(eight_bits_train) {
       double *most = has_same_scales(c) ? &divided : &parted;
       *most = fmax(*most, from_one);
     }
+  const curve *kept = lost(FIRST_DELAYED, 0), *recomputed = lost(FIRST_DELAYED + 1, 0);
+  ck_assert(memcmp(kept->loss, recomputed->loss, sizeof kept->loss) == 0);
+  ck_assert(memcmp(kept->loss, lost(0, 0)->loss, sizeof kept->loss) != 0);
   printf("fp8: losses differ by %.2g on average from 16 bits, by %.2g between divisions, by %.2g with other scales\n",
          beside, divided, parted);
 }
 END_TEST
 
-/* No 8-bit data is kept between steps: a run that resumes from a checkpoint has the same bits as an uninterrupted
- * one. */
+/* A run that resumes from a checkpoint has the same bits as an uninterrupted one: current scaling keeps nothing between
+ * steps, and with delayed scaling a checkpoint has the history. On another number of ranks, or from a checkpoint
+ * without a history, it begins with an empty one. */
 START_TEST(resumed_is_the_same) {
+  const char *recipe = _i ? "--set twinspeed.fp8_recipe=delayed --set twinspeed.fp8_amax_history_len=2" : "";
   char save[96], first[96], second[96];
-  snprintf(save, sizeof save, "%s", in_folder("save"));
-  snprintf(first, sizeof first, "%s", in_folder("first.json"));
-  snprintf(second, sizeof second, "%s", in_folder("second.json"));
+  snprintf(save, sizeof save, "%s", in_folder(_i ? "save2" : "save"));
+  snprintf(first, sizeof first, "%s", in_folder(_i ? "first2.json" : "first.json"));
+  snprintf(second, sizeof second, "%s", in_folder(_i ? "second2.json" : "second.json"));
 #define RUN8 \
-  "train -m tiny-llama --seq 32 --dtype bf16 --micro-batch 2 --stage 1 -n 2 --quiet --set twinspeed.matmul_dtype=fp8 "
-  command_result r = twinspeed(RUN8 "--data %s --steps 6 --result %s --save %s --save-every 3", text_path, first, save);
+  "train -m tiny-llama --seq 32 --dtype bf16 --micro-batch 2 --stage 1 --quiet --set twinspeed.matmul_dtype=fp8 "
+  command_result r =
+      twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --result %s --save %s --save-every 3", recipe, text_path, first, save);
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
-  r = twinspeed(RUN8 "--data %s --steps 6 --resume %s --tag global_step3 --result %s", text_path, save, second);
+  r = twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --resume %s --tag global_step3 --result %s", recipe, text_path, save,
+                second);
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   tws_json *a, *b;
@@ -136,6 +151,11 @@ START_TEST(resumed_is_the_same) {
     ck_assert(cJSON_GetArrayItem(whole, 3 + i)->valuedouble == cJSON_GetArrayItem(rest, i)->valuedouble);
   tws_json_destroy(a);
   tws_json_destroy(b);
+  r = twinspeed(RUN8 "-n 1 --micro-batch 4 --set twinspeed.fp8_recipe=delayed --data %s --steps 4 --resume %s --tag "
+                     "global_step3",
+                text_path, save);
+  ck_assert_msg(r.status == 0 && (strstr(r.err, "amax history begins anew") != NULL) == (_i > 0), "%s", r.err);
+  command_free(&r);
 }
 END_TEST
 
@@ -184,7 +204,7 @@ int main(void) {
   Suite *suite = suite_create("train_fp8");
   TCase *tests = tcase_create("train_fp8");
   tcase_add_test(tests, eight_bits_train);
-  tcase_add_test(tests, resumed_is_the_same);
+  tcase_add_loop_test(tests, resumed_is_the_same, 0, 2);
   tcase_add_test(tests, activations_and_refusals);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

@@ -1,10 +1,14 @@
 // 8-bit operands of products: the largest magnitude of a tensor, and its codes, in row-major order and transposed. Both
-// kernels are bound by memory bandwidth.
+// kernels are bound by memory bandwidth. With delayed scaling the second one finds the largest magnitude too.
 #include "real/cuda/kernels/common.cuh"
 #ifdef __CUDACC__
 #include <cuda_fp8.h>
 #endif
 #include "base/float8.h"
+
+extern "C" {
+#include "models/operator.h"
+}
 
 namespace {
 
@@ -80,6 +84,7 @@ struct Matrix {
   const float *amax;
   float *scale;
   uint8_t *y, *y_t;  // row-major codes and transposed codes, or null
+  float *largest;    // raised to the largest magnitude of x, or null
 };
 
 // Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. packs: row sizes and
@@ -89,6 +94,7 @@ __global__ void quantize(const T *x, Matrix m) {
   __shared__ uint8_t tile[SIDE][SIDE + GROUP];
   const float multiplier = tws_float8_multiplier(*m.amax, e5m2 ? TWS_E5M2 : TWS_E4M3);
   const int group = (int)threadIdx.x % GROUPS * GROUP, first = (int)threadIdx.x / GROUPS;
+  uint32_t most = 0;
   if (blockIdx.x == 0 && threadIdx.x == 0) *m.scale = 1.0F / multiplier;
   for (int64_t t = blockIdx.x; t < m.tiles; t += gridDim.x) {
     const int64_t row0 = t / m.across * SIDE, column0 = t % m.across * SIDE;
@@ -100,6 +106,14 @@ __global__ void quantize(const T *x, Matrix m) {
         load(x + at, v);
       else
         for (int k = 0; k < GROUP && column + k < m.width; ++k) v[k] = to_float(x[at + k]);
+      if (m.largest) {  // infinity has to stay visible although the scale is finite
+#pragma unroll
+        for (int k = 0; k < GROUP; ++k) {
+          const uint32_t bits = bits_of<uint32_t>(v[k]) & 0x7fffffffU;
+          most = larger(most, bits);
+          if (bits == 0x7f800000U) v[k] = bits_of<float>(0x7fc00000U);
+        }
+      }
       uint32_t codes = 0;
 #pragma unroll
       for (int k = 0; k < GROUP; ++k) codes |= code_of<e5m2>(v[k] * multiplier) << (8 * k);
@@ -121,6 +135,7 @@ __global__ void quantize(const T *x, Matrix m) {
     }
     __syncthreads();
   }
+  if (m.largest) raise_largest(m.largest, most);
 }
 
 template <typename T, bool e5m2>
@@ -132,6 +147,7 @@ tws_code run_quantize(const tws_cuda_call *call, tws_error *err) {
   m.amax = in<float>(call, 1), m.scale = out<float>(call, 2);
   if (rows) m.y = out<uint8_t>(call, 3);
   if (columns) m.y_t = out<uint8_t>(call, rows ? 4 : 3);
+  if (call->work->flags & TWS_LARGEST) m.largest = out<float>(call, call->count - 1);
   const bool packs =
       packable<GROUP>(in<T>(call, 0), m.width) && packable<GROUP>(m.y, m.width) && packable<GROUP>(m.y_t, m.rows);
   if (packs) {
@@ -142,7 +158,36 @@ tws_code run_quantize(const tws_cuda_call *call, tws_error *err) {
   return launched(err);
 }
 
+// ---- delayed scaling ----
+
+// One block for each tensor. Its row moves on by one number: a part of BLOCK numbers after another, last part first, is
+// read by all threads before one of them writes.
+__global__ void __launch_bounds__(BLOCK) history(float *largest, float *rows, float *amax, int64_t length, int margin) {
+  float *row = rows + (int64_t)blockIdx.x * length;
+  const float found = largest[blockIdx.x], newest = found <= FLT_MAX ? found : row[0];
+  uint32_t most = 0;
+  for (int64_t part = (length - 1) / BLOCK * BLOCK; part >= 0; part -= BLOCK) {
+    const int64_t i = part + threadIdx.x;
+    float moved = 0.0F;
+    if (i < length) moved = i > 0 ? row[i - 1] : newest;
+    __syncthreads();
+    if (i < length) row[i] = moved;
+    most = larger(most, bits_of<uint32_t>(moved));
+  }
+  most = block_largest(most);
+  if (threadIdx.x > 0) return;
+  amax[blockIdx.x] = ldexpf(bits_of<float>(most), margin);
+  largest[blockIdx.x] = 0.0F;
+}
+
 }  // namespace
+
+tws_code tws_cuda_amax_history(const tws_cuda_call *call, tws_error *err) {
+  const tws_work *work = call->work;
+  LAUNCH(history, (unsigned)work->d[0], BLOCK, 0, call, out<float>(call, 0), out<float>(call, 1), out<float>(call, 2),
+         work->d[1], (int)tws_work_parameter(work, "margin"));
+  return launched(err);
+}
 
 tws_code tws_cuda_amax(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, {
