@@ -4,8 +4,15 @@
  * machine. Each run generates several batches of texts, one after another. The first batch is not measured: as in a
  * server, whose memory has been touched by earlier requests, a prefill is measured from the last token of the batch
  * before it to its own first tokens. Rounds over all shapes are interleaved and end after LIMIT_S seconds; lower
- * quartiles of batches, tokens and rounds are compared, as calibration reports those of its passes, because other load
- * on the machine only ever adds. */
+ * quartiles of batches and tokens are compared, as calibration reports those of its passes, because other load
+ * on the machine only ever adds, and medians over the rounds are printed.
+ *
+ * The clock and the memory of a virtual machine change with what its neighbours do, so that a profile is off by as much
+ * as they changed since it was measured. Immediately before and after a shape of each round, the calibration's own loop
+ * therefore times two products that every profile of a host has: one bound by arithmetic, and one of a single row, bound
+ * by memory. Their seconds over those of the profile are the machine's drift. The first table compares predictions as
+ * the profile makes them; the second one has them multiplied by the drift at the time, which is that of memory for the
+ * tokens of models whose weights exceed the last-level cache, and that of arithmetic for all else. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,9 +20,10 @@
 #include "bench/support.h"
 #include "job/serving.h"
 #include "real/real.h"
+#include "traces/measurements.h"
 
 enum { MOST_ROUNDS = 32, MOST_TOKENS = 64, MOST_BATCH = 8, MOST_PROMPT = 512, MOST_BATCHES = 5 };
-static const double LIMIT_S = 150;
+static const double LIMIT_S = 240;
 
 typedef struct shape {
   const char *dtype;
@@ -49,6 +57,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 /* Predicted or measured seconds of a shape: of the pass over the prompts, and of a pass over one token of each. */
 typedef struct times {
   double first_s, token_s;
+  double weight_bytes; /* bytes of weights that a decoded token reads */
 } times;
 
 static const tws_real_api *load(void) {
@@ -104,7 +113,7 @@ static times predict(const shape *s, const tws_job *job) {
   batch.config = &config;
   const tws_serve_request request = {.prompt = s->prompt, .output = s->output, .server = tws_server_find("twinspeed")};
   need(tws_job_serve(&batch, &request, &answer, &err), &err);
-  return (times){answer.first_token_s, answer.token_s};
+  return (times){answer.first_token_s, answer.token_s, answer.weight_bytes};
 }
 
 /* CPU seconds of the process at the last text's tokens. */
@@ -154,36 +163,100 @@ static times measure(const tws_real_api *api, const shape *s, const tws_job *job
     first[b - 1] = tokens_at[0] - tokens_at[-1];
     for (int i = 1; i < s->output; i++) each[count++] = tokens_at[i] - tokens_at[i - 1];
   }
-  return (times){low(first, batches - 1), low(each, count)};
+  return (times){low(first, batches - 1), low(each, count), 0};
 }
 
-/* Prints a row for each shape; a ratio of predicted to measured seconds that is not within 10 % of 1 has a star. */
-static void print_results(double first[SHAPES][MOST_ROUNDS], double token[SHAPES][MOST_ROUNDS], const times *predicted,
-                          int rounds) {
-  double errors[2][SHAPES];
-  int within[2] = {0, 0}, rows = 0;
+/* The seconds of a product bound by arithmetic, and of one bound by memory, over those of the profile. */
+typedef struct drift {
+  double arithmetic, memory;
+} drift;
+
+static drift measure_drift(const tws_real_api *api, const tws_job *job, int threads) {
+  tws_error err = {0};
+  char path[] = "/tmp/twinspeed-bench-XXXXXX";
+  const uint8_t dtype = (uint8_t)job->config->dtype;
+  const tws_work works[2] = {
+      {.code = TWS_KERNEL_LINEAR, .dtype = dtype, .dtype2 = dtype, .flags = TWS_BIAS, .d = {256, 768, 768}},
+      {.code = TWS_KERNEL_LINEAR, .dtype = dtype, .dtype2 = dtype, .d = {1, 16384, 1024}}};
+  double now[2] = {0, 0};
+  tws_measurements m;
+  const int file = mkstemp(path);
+  if (file < 0) exit(1);
+  close(file);
+  const tws_calibrate_options options = {
+      .out_path = path, .quick = 1, .threads = threads, .budget_s = 0.1, .works = works, .work_count = 2};
+  need(api->calibrate(&options, &err), &err);
+  need(tws_measurements_read(path, &m, &err), &err);
+  unlink(path);
+  for (size_t i = 0; i < m.kernel_count; i++)
+    if (m.kernels[i].threads == threads && !(m.kernels[i].reread_bytes > 0))
+      now[m.kernels[i].work.d[0] == 1] = m.kernels[i].seconds;
+  tws_measurements_free(&m);
+  return (drift){now[0] / tws_kernel_seconds(job->profile, &works[0], threads, 1),
+                 now[1] / tws_kernel_seconds(job->profile, &works[1], threads, 1)};
+}
+
+/* Returns the predicted seconds at a drift of the machine. */
+static times drifted(times predicted, drift at) {
+  const double cache_bytes = (double)sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const double of_token = predicted.weight_bytes > cache_bytes ? at.memory : at.arithmetic;
+  return (times){predicted.first_s * at.arithmetic, predicted.token_s * of_token, predicted.weight_bytes};
+}
+
+/* One round of one shape: the prediction, also at the drift of the machine, and the measurement. */
+typedef struct sample {
+  times predicted[2], measured;
+} sample;
+
+enum { QUANTITIES = 2 };
+static double quantity(const times *t, int k) {
+  return k == 0 ? t->first_s : t->token_s;
+}
+
+/* Prints a row for each shape, of medians over the rounds; a ratio of predicted to measured seconds that is not within
+ * 10 % of 1 has a star. with_drift 1: predictions at the machine's drift. */
+static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds, int with_drift) {
+  double errors[QUANTITIES][SHAPES];
+  int within[QUANTITIES] = {0, 0}, rows = 0;
+  printf("%s\n", with_drift ? "predictions at the drift of the machine" : "predictions of the profile");
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %29s   %29s\n", "", "", "", "", "", "", "", "first token, ms", "a token, ms");
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %10s %10s %7s   %10s %10s %7s\n", "", "model", "type", "hidden", "layers",
          "texts", "prompt", "predicted", "measured", "ratio", "predicted", "measured", "ratio");
   for (int i = 0; i < SHAPES; i++) {
     const shape *s = &shapes[i];
-    if (token[i][0] <= 0) continue;
-    const times measured = {low(first[i], rounds), low(token[i], rounds)};
-    const double ratio[2] = {predicted[i].first_s / measured.first_s, predicted[i].token_s / measured.token_s};
-    for (int k = 0; k < 2; k++) errors[k][rows] = fabs(ratio[k] - 1);
-    printf("%2d %-8s %-5s %6d %6d %5d %6d   %10.3f %10.3f %6.3f%s   %10.3f %10.3f %6.3f%s\n", i + 1, s->type, s->dtype,
-           s->hidden, s->layers, s->batch, s->prompt, 1e3 * predicted[i].first_s, 1e3 * measured.first_s, ratio[0],
-           errors[0][rows] <= 0.1 ? " " : "*", 1e3 * predicted[i].token_s, 1e3 * measured.token_s, ratio[1],
-           errors[1][rows] <= 0.1 ? " " : "*");
-    for (int k = 0; k < 2; k++) within[k] += errors[k][rows] <= 0.1;
+    if (quantity(&samples[i][0].measured, 1) <= 0) continue;
+    printf("%2d %-8s %-5s %6d %6d %5d %6d", i + 1, s->type, s->dtype, s->hidden, s->layers, s->batch, s->prompt);
+    for (int k = 0; k < QUANTITIES; k++) {
+      double predicted[MOST_ROUNDS], measured[MOST_ROUNDS], ratio[MOST_ROUNDS];
+      for (int r = 0; r < rounds; r++) {
+        predicted[r] = quantity(&samples[i][r].predicted[with_drift], k);
+        measured[r] = quantity(&samples[i][r].measured, k);
+        ratio[r] = predicted[r] / measured[r];
+      }
+      const double middle = median(ratio, rounds);
+      errors[k][rows] = fabs(middle - 1);
+      within[k] += errors[k][rows] <= 0.1;
+      printf("   %10.3f %10.3f %6.3f%s", 1e3 * median(predicted, rounds), 1e3 * median(measured, rounds), middle,
+             errors[k][rows] <= 0.1 ? " " : "*");
+    }
+    printf("\n");
     rows++;
   }
   printf("within 10 %%: first token %d of %d, median error %.1f %%; a token %d of %d, median error %.1f %%\n",
          within[0], rows, 100 * median(errors[0], rows), within[1], rows, 100 * median(errors[1], rows));
 }
 
+/* Measures a shape between two measurements of the drift, whose mean is that of the shape. */
+static sample take_sample(const tws_real_api *api, const shape *s, const tws_job *job, times predicted, int threads) {
+  const drift before = measure_drift(api, job, threads);
+  const times measured = measure(api, s, job, predicted);
+  const drift after = measure_drift(api, job, threads);
+  const drift at = {(before.arithmetic + after.arithmetic) / 2, (before.memory + after.memory) / 2};
+  return (sample){{predicted, drifted(predicted, at)}, measured};
+}
+
 int main(int argc, char **argv) {
-  static double first[SHAPES][MOST_ROUNDS], token[SHAPES][MOST_ROUNDS];
+  static sample samples[SHAPES][MOST_ROUNDS];
   tws_error err = {0};
   tws_job *jobs[SHAPES];
   times predicted[SHAPES];
@@ -209,14 +282,12 @@ int main(int argc, char **argv) {
     round_s = -cpu_s();
     for (int i = 0; i < SHAPES; i++) {
       if (only && i + 1 != only) continue;
-      const times now = measure(api, &shapes[i], jobs[i], predicted[i]);
-      first[i][done] = now.first_s;
-      token[i][done] = now.token_s;
+      samples[i][done] = take_sample(api, &shapes[i], jobs[i], predicted[i], threads);
     }
     round_s += cpu_s();
   }
   printf("%s\n%d threads, %d rounds\n", api->description(), threads, done);
-  print_results(first, token, predicted, done);
+  for (int with_drift = 0; with_drift < 2; with_drift++) print_results(samples, done, with_drift);
   for (int i = 0; i < SHAPES; i++) tws_job_destroy(jobs[i]);
   api->stop();
   return 0;
