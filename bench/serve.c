@@ -7,12 +7,13 @@
  * quartiles of batches and tokens are compared, as calibration reports those of its passes, because other load
  * on the machine only ever adds, and medians over the rounds are printed.
  *
- * The clock and the memory of a virtual machine change with what its neighbours do, so that a profile is off by as much
- * as they changed since it was measured. Immediately before and after a shape of each round, the calibration's own loop
- * therefore times two products that every profile of a host has: one bound by arithmetic, and one of a single row, bound
- * by memory. Their seconds over those of the profile are the machine's drift. The first table compares predictions as
- * the profile makes them; the second one has them multiplied by the drift at the time, which is that of memory for the
- * tokens of models whose weights exceed the last-level cache, and that of arithmetic for all else. */
+ * The clock and the memory of a virtual machine change with the load of others on the same processor, so that a
+ * profile is off by as much as they changed since it was measured. Immediately before and after a shape of each round,
+ * the calibration's own loop therefore times two products that every profile of a host has: one bound by arithmetic,
+ * and one of a single row, bound by memory. Their seconds over those of the profile are the machine's drift. The first
+ * table compares predictions as the profile makes them; the second one has them multiplied by the drift at the time,
+ * which is that of memory for the tokens of models whose weights exceed the last-level cache, and that of arithmetic
+ * for all else. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>

@@ -239,7 +239,7 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
   TWS_TRY(set_ids(b, c, err));
   /* the weights of a pool that caches may hold have been read several times before, as in a decode */
   bench_case reads = *c;
-  reads.work.d[0] = c->reread_bytes > 0 ? 1 : c->work.d[0]; /* a product of one row is the fastest that reads a weight */
+  if (c->reread_bytes > 0) reads.work.d[0] = 1; /* a product of one row is the fastest that reads a weight */
   for (uint64_t read = 0; read < reads_before(b, c) * c->reread_bytes; read += padded(c->weight_bytes))
     TWS_TRY(run_once(b, &reads, err));
   TWS_TRY(run_block(b, c, c->inner, &seconds, err));

@@ -108,8 +108,8 @@ static tws_code calibrate_starts(tws_stopwatch *watch, int repeats, double *star
 
 /* ---- around kernels ---- */
 
-/* What real/serve.c does with the scores of a text of one rank: it reads them from the program's memory, places the
- * columns of the tensor ranks next to each other, and chooses the most probable token. */
+/* The scores of one text on one rank, for which the same is done as in real/serve.c: they are read from the program's
+ * memory, the columns of the tensor ranks are placed next to each other, and the most probable token is chosen. */
 typedef struct choosing {
   float *scores, *read, *joined;
   int32_t count, sum;

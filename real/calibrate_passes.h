@@ -1,5 +1,5 @@
-/* Calibration of what a pass of inference takes beside its kernels: starting operations, reading clocks, and choosing
- * tokens. */
+/* Calibration of the seconds of a pass of inference that are not those of its kernels: starting operations, reading
+ * clocks, and choosing tokens. */
 #ifndef TWS_REAL_CALIBRATE_PASSES_H
 #define TWS_REAL_CALIBRATE_PASSES_H
 

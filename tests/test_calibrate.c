@@ -238,8 +238,10 @@ START_TEST(the_least_disturbed_makes_the_profile) {
     two[i] = example(2, 1.2 * factor[i]);
     one[i].copies = (tws_copy_rates){5e10 / factor[i], 6e10 / factor[i], 8e10 / factor[i]};
     two[i].copies = (tws_copy_rates){9e10 / factor[i], 9e10 / factor[i], 1e11 / factor[i]};
-    one[i].passes = (tws_pass_costs){
-        .start_s = 1e-8 * factor[i], .pass_s = 1e-6 * factor[i], .choice_count = 1, .choice = {{100, 1e-6 * factor[i]}}};
+    one[i].passes = (tws_pass_costs){.start_s = 1e-8 * factor[i],
+                                     .pass_s = 1e-6 * factor[i],
+                                     .choice_count = 1,
+                                     .choice = {{100, 1e-6 * factor[i]}}};
     ones[i] = &one[i];
     twos[i] = &two[i];
   }

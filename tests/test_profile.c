@@ -490,8 +490,8 @@ START_TEST(weights_that_caches_hold) {
 }
 END_TEST
 
-/* Products of many rows with weights in caches: a measured shape has its time, one of more rows than were measured saves
- * as many seconds as one of the most rows that were. */
+/* Products of many rows with weights in caches: a measured shape has its time, one of more rows than were measured
+ * saves as many seconds as one of the most rows that were. */
 START_TEST(short_prompts_whose_weights_caches_hold) {
   enum { MIB = 1 << 20 };
   tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
@@ -522,7 +522,8 @@ END_TEST
 /* Seconds around the kernels of a pass: in proportion to the texts, and interpolated between vocabularies in the
  * logarithms; a profile without them has none. */
 START_TEST(seconds_around_kernels) {
-  const tws_pass_costs costs = {.start_s = 3e-8, .pass_s = 2e-6, .choice_count = 2, .choice = {{100, 1e-6}, {400, 4e-6}}};
+  const tws_pass_costs costs = {
+      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 2, .choice = {{100, 1e-6}, {400, 4e-6}}};
   for (int measured = 0; measured < 2; measured++) {
     tws_profile_builder *b = measured_machine(0.1);
     if (measured) tws_profile_builder_passes(b, &costs);

@@ -542,9 +542,10 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
 }
 
 /* Returns the seconds by which a product of more rows than TWS_FEW_ROWS is shorter because caches hold its weight: as
- * many as the product of the most rows that was measured with its weight in caches, and with no more rows than this one
- * has, is shorter. If only products of few rows were measured so, this is one of one row, which takes as long as reading
- * the weight. All of them read the weight once. At most half of the seconds of a product with more rows are saved. */
+ * many as the product of the most rows that was measured with its weight in caches, and with no more rows than this
+ * one has, is shorter. If only products of few rows were measured so, this is one of one row, which takes as long as
+ * reading the weight. All of them read the weight once. At most half of the seconds of a product with more rows are
+ * saved. */
 static double saved_by_caches(const tws_profile *profile, const tws_work *work, int threads, int busy,
                               double reread_bytes, double seconds) {
   if (work->code != TWS_KERNEL_LINEAR || tws_has_few_rows(work) || !(reread_bytes > 0)) return 0;
