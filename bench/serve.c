@@ -5,15 +5,9 @@
  * server, whose memory has been touched by earlier requests, a prefill is measured from the last token of the batch
  * before it to its own first tokens. Rounds over all shapes are interleaved and end after LIMIT_S seconds; lower
  * quartiles of batches and tokens are compared, as calibration reports those of its passes, because other load
- * on the machine only ever adds, and medians over the rounds are printed.
- *
- * The clock and the memory of a virtual machine change with the load of others on the same processor, so that a
- * profile is off by as much as they changed since it was measured. Immediately before and after a shape of each round,
- * the calibration's own loop therefore times two products that every profile of a host has: one bound by arithmetic,
- * and one of a single row, bound by memory. Their seconds over those of the profile are the machine's drift. The first
- * table compares predictions as the profile makes them; the second one has them multiplied by the drift at the time,
- * which is that of memory for the tokens of models whose weights exceed the last-level cache, and that of arithmetic
- * for all else. */
+ * on the machine only ever adds. Of each round the ratio of predicted to measured seconds is taken, and the median over
+ * the rounds is printed. The clock and the memory of a virtual machine change with the load of others on the same
+ * processor, so that a profile is off by as much as they changed since it was measured; it should be minutes old. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,7 +15,6 @@
 #include "bench/support.h"
 #include "job/serving.h"
 #include "real/real.h"
-#include "traces/measurements.h"
 
 enum { MOST_ROUNDS = 32, MOST_TOKENS = 64, MOST_BATCH = 8, MOST_PROMPT = 512, MOST_BATCHES = 5 };
 static const double LIMIT_S = 240;
@@ -58,7 +51,6 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 /* Predicted or measured seconds of a shape: of the pass over the prompts, and of a pass over one token of each. */
 typedef struct times {
   double first_s, token_s;
-  double weight_bytes; /* bytes of weights that a decoded token reads */
 } times;
 
 static const tws_real_api *load(void) {
@@ -114,7 +106,7 @@ static times predict(const shape *s, const tws_job *job) {
   batch.config = &config;
   const tws_serve_request request = {.prompt = s->prompt, .output = s->output, .server = tws_server_find("twinspeed")};
   need(tws_job_serve(&batch, &request, &answer, &err), &err);
-  return (times){answer.first_token_s, answer.token_s, answer.weight_bytes};
+  return (times){answer.first_token_s, answer.token_s};
 }
 
 /* CPU seconds of the process at the last text's tokens. */
@@ -164,49 +156,12 @@ static times measure(const tws_real_api *api, const shape *s, const tws_job *job
     first[b - 1] = tokens_at[0] - tokens_at[-1];
     for (int i = 1; i < s->output; i++) each[count++] = tokens_at[i] - tokens_at[i - 1];
   }
-  return (times){low(first, batches - 1), low(each, count), 0};
+  return (times){low(first, batches - 1), low(each, count)};
 }
 
-/* The seconds of a product bound by arithmetic, and of one bound by memory, over those of the profile. */
-typedef struct drift {
-  double arithmetic, memory;
-} drift;
-
-static drift measure_drift(const tws_real_api *api, const tws_job *job, int threads) {
-  tws_error err = {0};
-  char path[] = "/tmp/twinspeed-bench-XXXXXX";
-  const uint8_t dtype = (uint8_t)job->config->dtype;
-  const tws_work works[2] = {
-      {.code = TWS_KERNEL_LINEAR, .dtype = dtype, .dtype2 = dtype, .flags = TWS_BIAS, .d = {256, 768, 768}},
-      {.code = TWS_KERNEL_LINEAR, .dtype = dtype, .dtype2 = dtype, .d = {1, 16384, 1024}}};
-  double now[2] = {0, 0};
-  tws_measurements m;
-  const int file = mkstemp(path);
-  if (file < 0) exit(1);
-  close(file);
-  const tws_calibrate_options options = {
-      .out_path = path, .quick = 1, .threads = threads, .budget_s = 0.1, .works = works, .work_count = 2};
-  need(api->calibrate(&options, &err), &err);
-  need(tws_measurements_read(path, &m, &err), &err);
-  unlink(path);
-  for (size_t i = 0; i < m.kernel_count; i++)
-    if (m.kernels[i].threads == threads && !(m.kernels[i].reread_bytes > 0))
-      now[m.kernels[i].work.d[0] == 1] = m.kernels[i].seconds;
-  tws_measurements_free(&m);
-  return (drift){now[0] / tws_kernel_seconds(job->profile, &works[0], threads, 1),
-                 now[1] / tws_kernel_seconds(job->profile, &works[1], threads, 1)};
-}
-
-/* Returns the predicted seconds at a drift of the machine. */
-static times drifted(times predicted, drift at) {
-  const double cache_bytes = (double)sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const double of_token = predicted.weight_bytes > cache_bytes ? at.memory : at.arithmetic;
-  return (times){predicted.first_s * at.arithmetic, predicted.token_s * of_token, predicted.weight_bytes};
-}
-
-/* One round of one shape: the prediction, also at the drift of the machine, and the measurement. */
+/* One round of one shape. */
 typedef struct sample {
-  times predicted[2], measured;
+  times predicted, measured;
 } sample;
 
 enum { QUANTITIES = 2 };
@@ -215,11 +170,10 @@ static double quantity(const times *t, int k) {
 }
 
 /* Prints a row for each shape, of medians over the rounds; a ratio of predicted to measured seconds that is not within
- * 10 % of 1 has a star. with_drift 1: predictions at the machine's drift. */
-static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds, int with_drift) {
+ * 10 % of 1 has a star. */
+static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds) {
   double errors[QUANTITIES][SHAPES];
   int within[QUANTITIES] = {0, 0}, rows = 0;
-  printf("%s\n", with_drift ? "predictions at the drift of the machine" : "predictions of the profile");
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %29s   %29s\n", "", "", "", "", "", "", "", "first token, ms", "a token, ms");
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %10s %10s %7s   %10s %10s %7s\n", "", "model", "type", "hidden", "layers",
          "texts", "prompt", "predicted", "measured", "ratio", "predicted", "measured", "ratio");
@@ -230,7 +184,7 @@ static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds,
     for (int k = 0; k < QUANTITIES; k++) {
       double predicted[MOST_ROUNDS], measured[MOST_ROUNDS], ratio[MOST_ROUNDS];
       for (int r = 0; r < rounds; r++) {
-        predicted[r] = quantity(&samples[i][r].predicted[with_drift], k);
+        predicted[r] = quantity(&samples[i][r].predicted, k);
         measured[r] = quantity(&samples[i][r].measured, k);
         ratio[r] = predicted[r] / measured[r];
       }
@@ -245,15 +199,6 @@ static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds,
   }
   printf("within 10 %%: first token %d of %d, median error %.1f %%; a token %d of %d, median error %.1f %%\n",
          within[0], rows, 100 * median(errors[0], rows), within[1], rows, 100 * median(errors[1], rows));
-}
-
-/* Measures a shape between two measurements of the drift, whose mean is that of the shape. */
-static sample take_sample(const tws_real_api *api, const shape *s, const tws_job *job, times predicted, int threads) {
-  const drift before = measure_drift(api, job, threads);
-  const times measured = measure(api, s, job, predicted);
-  const drift after = measure_drift(api, job, threads);
-  const drift at = {(before.arithmetic + after.arithmetic) / 2, (before.memory + after.memory) / 2};
-  return (sample){{predicted, drifted(predicted, at)}, measured};
 }
 
 int main(int argc, char **argv) {
@@ -283,12 +228,12 @@ int main(int argc, char **argv) {
     round_s = -cpu_s();
     for (int i = 0; i < SHAPES; i++) {
       if (only && i + 1 != only) continue;
-      samples[i][done] = take_sample(api, &shapes[i], jobs[i], predicted[i], threads);
+      samples[i][done] = (sample){predicted[i], measure(api, &shapes[i], jobs[i], predicted[i])};
     }
     round_s += cpu_s();
   }
   printf("%s\n%d threads, %d rounds\n", api->description(), threads, done);
-  for (int with_drift = 0; with_drift < 2; with_drift++) print_results(samples, done, with_drift);
+  print_results(samples, done);
   for (int i = 0; i < SHAPES; i++) tws_job_destroy(jobs[i]);
   api->stop();
   return 0;
