@@ -4,8 +4,10 @@
  * machine. Each run generates several batches of texts, one after another. The first batch is not measured: as in a
  * server, whose memory has been touched by earlier requests, a prefill is measured from the last token of the batch
  * before it to its own first tokens. Rounds over all shapes are interleaved and end after LIMIT_S seconds; lower
- * quartiles of batches, tokens and rounds are compared, as calibration reports those of its passes, because other load
- * on the machine only ever adds. */
+ * quartiles of batches and tokens are compared, as calibration reports those of its passes, because other load
+ * on the machine only ever adds. Of each round the ratio of predicted to measured seconds is taken, and the median over
+ * the rounds is printed. The clock and the memory of a virtual machine change with the load of others on the same
+ * processor, so that a profile is off by as much as they changed since it was measured; it should be minutes old. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +17,7 @@
 #include "real/real.h"
 
 enum { MOST_ROUNDS = 32, MOST_TOKENS = 64, MOST_BATCH = 8, MOST_PROMPT = 512, MOST_BATCHES = 5 };
-static const double LIMIT_S = 150;
+static const double LIMIT_S = 240;
 
 typedef struct shape {
   const char *dtype;
@@ -157,25 +159,42 @@ static times measure(const tws_real_api *api, const shape *s, const tws_job *job
   return (times){low(first, batches - 1), low(each, count)};
 }
 
-/* Prints a row for each shape; a ratio of predicted to measured seconds that is not within 10 % of 1 has a star. */
-static void print_results(double first[SHAPES][MOST_ROUNDS], double token[SHAPES][MOST_ROUNDS], const times *predicted,
-                          int rounds) {
-  double errors[2][SHAPES];
-  int within[2] = {0, 0}, rows = 0;
+/* One round of one shape. */
+typedef struct sample {
+  times predicted, measured;
+} sample;
+
+enum { QUANTITIES = 2 };
+static double quantity(const times *t, int k) {
+  return k == 0 ? t->first_s : t->token_s;
+}
+
+/* Prints a row for each shape, of medians over the rounds; a ratio of predicted to measured seconds that is not within
+ * 10 % of 1 has a star. */
+static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds) {
+  double errors[QUANTITIES][SHAPES];
+  int within[QUANTITIES] = {0, 0}, rows = 0;
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %29s   %29s\n", "", "", "", "", "", "", "", "first token, ms", "a token, ms");
   printf("%2s %-8s %-5s %6s %6s %5s %6s   %10s %10s %7s   %10s %10s %7s\n", "", "model", "type", "hidden", "layers",
          "texts", "prompt", "predicted", "measured", "ratio", "predicted", "measured", "ratio");
   for (int i = 0; i < SHAPES; i++) {
     const shape *s = &shapes[i];
-    if (token[i][0] <= 0) continue;
-    const times measured = {low(first[i], rounds), low(token[i], rounds)};
-    const double ratio[2] = {predicted[i].first_s / measured.first_s, predicted[i].token_s / measured.token_s};
-    for (int k = 0; k < 2; k++) errors[k][rows] = fabs(ratio[k] - 1);
-    printf("%2d %-8s %-5s %6d %6d %5d %6d   %10.3f %10.3f %6.3f%s   %10.3f %10.3f %6.3f%s\n", i + 1, s->type, s->dtype,
-           s->hidden, s->layers, s->batch, s->prompt, 1e3 * predicted[i].first_s, 1e3 * measured.first_s, ratio[0],
-           errors[0][rows] <= 0.1 ? " " : "*", 1e3 * predicted[i].token_s, 1e3 * measured.token_s, ratio[1],
-           errors[1][rows] <= 0.1 ? " " : "*");
-    for (int k = 0; k < 2; k++) within[k] += errors[k][rows] <= 0.1;
+    if (quantity(&samples[i][0].measured, 1) <= 0) continue;
+    printf("%2d %-8s %-5s %6d %6d %5d %6d", i + 1, s->type, s->dtype, s->hidden, s->layers, s->batch, s->prompt);
+    for (int k = 0; k < QUANTITIES; k++) {
+      double predicted[MOST_ROUNDS], measured[MOST_ROUNDS], ratio[MOST_ROUNDS];
+      for (int r = 0; r < rounds; r++) {
+        predicted[r] = quantity(&samples[i][r].predicted, k);
+        measured[r] = quantity(&samples[i][r].measured, k);
+        ratio[r] = predicted[r] / measured[r];
+      }
+      const double middle = median(ratio, rounds);
+      errors[k][rows] = fabs(middle - 1);
+      within[k] += errors[k][rows] <= 0.1;
+      printf("   %10.3f %10.3f %6.3f%s", 1e3 * median(predicted, rounds), 1e3 * median(measured, rounds), middle,
+             errors[k][rows] <= 0.1 ? " " : "*");
+    }
+    printf("\n");
     rows++;
   }
   printf("within 10 %%: first token %d of %d, median error %.1f %%; a token %d of %d, median error %.1f %%\n",
@@ -183,7 +202,7 @@ static void print_results(double first[SHAPES][MOST_ROUNDS], double token[SHAPES
 }
 
 int main(int argc, char **argv) {
-  static double first[SHAPES][MOST_ROUNDS], token[SHAPES][MOST_ROUNDS];
+  static sample samples[SHAPES][MOST_ROUNDS];
   tws_error err = {0};
   tws_job *jobs[SHAPES];
   times predicted[SHAPES];
@@ -209,14 +228,12 @@ int main(int argc, char **argv) {
     round_s = -cpu_s();
     for (int i = 0; i < SHAPES; i++) {
       if (only && i + 1 != only) continue;
-      const times now = measure(api, &shapes[i], jobs[i], predicted[i]);
-      first[i][done] = now.first_s;
-      token[i][done] = now.token_s;
+      samples[i][done] = (sample){predicted[i], measure(api, &shapes[i], jobs[i], predicted[i])};
     }
     round_s += cpu_s();
   }
   printf("%s\n%d threads, %d rounds\n", api->description(), threads, done);
-  print_results(first, token, predicted, done);
+  print_results(samples, done);
   for (int i = 0; i < SHAPES; i++) tws_job_destroy(jobs[i]);
   api->stop();
   return 0;

@@ -73,6 +73,24 @@ static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, 
       work.d[1] = sizes[i][0];
       work.d[2] = sizes[i][1];
       TWS_TRY(tws_case_add(list, &work, err));
+      if (i > 2) continue;
+      work.flags = TWS_BIAS | TWS_GELU;
+      TWS_TRY(tws_case_add(list, &work, err));
+    }
+  return TWS_OK;
+}
+
+/* Adds matrix products with the rows of a short prompt, whose time depends on whether caches hold the weight. */
+static tws_code short_prompt_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
+  static const int64_t sizes[][2] = {{64, 64},   {1024, 256}, {256, 1024}, {768, 768},
+                                     {256, 256}, {512, 64},   {64, 256},   {1024, 1024}};
+  for (int64_t rows = 16; rows <= TWS_REREAD_ROWS; rows *= 4)
+    for (int i = 0; i < (quick ? 3 : 8); i++) {
+      tws_work work = start_case(TWS_KERNEL_LINEAR, dtype);
+      work.d[0] = rows;
+      work.d[1] = sizes[i][0];
+      work.d[2] = sizes[i][1];
+      TWS_TRY(tws_case_add(list, &work, err));
     }
   return TWS_OK;
 }
@@ -82,6 +100,7 @@ static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *lis
   static const linear_grid whole = {{16, 64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
                            coarse = {{16, 64, 256, 1024}, {96, 384, 1536}, 0.7e9};
   TWS_TRY(few_rows_cases(dtype, quick, list, err));
+  TWS_TRY(short_prompt_cases(dtype, quick, list, err));
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 
@@ -372,6 +391,34 @@ static tws_code cached_cases(tws_dtype dtype, int quick, tws_case_list *list, tw
   return TWS_OK;
 }
 
+/* Adds the other kernels of a decode of one token, of a narrow and of a wide model: they take a part of a microsecond,
+ * which is not in proportion to that of many tokens. */
+static tws_code token_cases(tws_dtype dtype, tws_case_list *list, tws_error *err) {
+  static const int64_t widths[] = {64, 1024};
+  for (int i = 0; i < 2; i++) {
+    const int64_t width = widths[i], head = 32, heads = width / head;
+    for (int variant = 0; variant < 4; variant++) {
+      tws_work norm = start_case(TWS_KERNEL_NORM, dtype);
+      norm.flags = (variant % 2 ? TWS_RMS : TWS_BIAS) | (variant / 2 ? TWS_RESIDUAL : 0);
+      norm.d[0] = 1, norm.d[1] = width;
+      norm.f[0] = 1e-5;
+      TWS_TRY(tws_case_add(list, &norm, err));
+    }
+    tws_work rows = start_case(TWS_KERNEL_EMBEDDING, dtype), rope = start_case(TWS_KERNEL_ROPE, dtype);
+    tws_work gate = start_case(TWS_KERNEL_SWIGLU, dtype), cache = start_case(TWS_KERNEL_CACHE_WRITE, dtype);
+    const int64_t row[] = {1, width, 512, 1, 1}, turned[] = {1, heads, heads, head, 1},
+                  written[] = {1, 1, heads, heads, head, 64};
+    memcpy(rows.d, row, sizeof row);
+    memcpy(rope.d, turned, sizeof turned);
+    rope.f[0] = 10000;
+    gate.d[0] = 1, gate.d[1] = width;
+    memcpy(cache.d, written, sizeof written);
+    const tws_work *works[] = {&rows, &rope, &gate, &cache};
+    for (int k = 0; k < 4; k++) TWS_TRY(tws_case_add(list, works[k], err));
+  }
+  return TWS_OK;
+}
+
 /* Adds disentangled attention as in DeBERTa's second version, with the 512 rows of relative positions that 256 buckets
  * need. */
 static tws_code disentangled_cases(tws_dtype dtype, const model_scale *scale, int64_t tokens, int64_t width,
@@ -501,6 +548,7 @@ static tws_code host_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_
   TWS_TRY(host_linear_cases(dtype, quick, list, err));
   TWS_TRY(host_attention_cases(dtype, quick, list, err));
   TWS_TRY(cached_cases(dtype, quick, list, err));
+  TWS_TRY(token_cases(dtype, list, err));
   for (int i = 0; i < (quick ? 3 : 6); i++) {
     TWS_TRY(plane_cases(dtype, &middle, planes[i][0], planes[i][1], list, err));
     TWS_TRY(loss_cases(dtype, planes[i][0], planes[i][1], list, err));

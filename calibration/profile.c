@@ -120,6 +120,7 @@ static tws_code merge_run(const tws_measurements *m, tws_profile_builder *builde
   }
   /* ranks that shared a device copied over its one link, which says nothing about several devices */
   if (m->copies.to_device > 0 && !m->shared_device) tws_profile_builder_copies(builder, m->world, &m->copies);
+  if (m->passes.pass_s > 0) tws_profile_builder_passes(builder, &m->passes);
   for (size_t i = 0; i < m->message_count; i++)
     TWS_TRY(tws_profile_builder_p2p(builder, m->messages[i].bytes, m->messages[i].seconds, err));
   return TWS_OK;

@@ -72,7 +72,8 @@ double tws_plan_work_seconds(const tws_plan *plan, uint32_t index, const tws_mac
   if (work->kind == TWS_OP_COMPUTE && work->place == TWS_PLACE_HOST && cores == 0)
     return tws_profile_host_bytes(machine->profile, work) / host_bandwidth(plan, machine);
   if (work->kind == TWS_OP_COMPUTE) {
-    double seconds = tws_kernel_seconds_rereading(machine->profile, work, threads, busy, plan->reread_bytes);
+    double seconds = tws_kernel_seconds_rereading(machine->profile, work, threads, busy, plan->reread_bytes) +
+                     tws_profile_start_s(machine->profile);
     return stretch && cores > 0 && ranks * threads > cores ? seconds * ranks * threads / cores : seconds;
   }
   if (work->kind == TWS_OP_COLLECTIVE) {

@@ -96,7 +96,9 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
                                                .cache_bits = request->cache_bits,
                                                .cache_block = request->cache_block},
                            &serving, err));
-  const double software_s = request->server->pass_s + request->server->text_s * (double)each;
+  const double texts_of_all = (double)(each * replicas);
+  const double software_s = request->server->pass_s + request->server->text_s * (double)each +
+                            tws_profile_pass_s(job->profile, texts_of_all, (double)job->network->vocabulary);
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_SERVING_PROGRAMS && code == TWS_OK; i++) {
     const tws_job one = job_of(job, &serving, i);

@@ -7,4 +7,8 @@
  * own. */
 enum { TWS_FEW_ROWS = 4 };
 
+/* Largest number of rows of a LINEAR that calibration also measures with weights in caches. With more rows, reading the
+ * weight takes a small part of the time. */
+enum { TWS_REREAD_ROWS = 64 };
+
 #endif

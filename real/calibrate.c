@@ -19,6 +19,7 @@
 #include "models/collective.h"
 #include "models/few_rows.h"
 #include "real/calibrate_copies.h"
+#include "real/calibrate_passes.h"
 #include "real/case_operands.h"
 #include "real/cuda_loader.h"
 #include "real/host/bind.h"
@@ -237,8 +238,10 @@ static tws_code measure_case(bench *b, bench_case *c, tws_error *err) {
   if (c->declined) return TWS_OK;
   TWS_TRY(set_ids(b, c, err));
   /* the weights of a pool that caches may hold have been read several times before, as in a decode */
+  bench_case reads = *c;
+  if (c->reread_bytes > 0) reads.work.d[0] = 1; /* a product of one row is the fastest that reads a weight */
   for (uint64_t read = 0; read < reads_before(b, c) * c->reread_bytes; read += padded(c->weight_bytes))
-    TWS_TRY(run_once(b, c, err));
+    TWS_TRY(run_once(b, &reads, err));
   TWS_TRY(run_block(b, c, c->inner, &seconds, err));
   if (b->world > 1) {
     double longest = seconds;
@@ -374,12 +377,14 @@ static int rereads_of(const bench *b, uint64_t bytes[REREADS]) {
 static void add_rereads(bench *b) {
   uint64_t bytes[REREADS], weight = 0;
   const bench_case first = b->cases[b->case_count - 1];
-  if (first.work.code != TWS_KERNEL_LINEAR || first.work.d[0] > TWS_FEW_ROWS) return;
+  const int few = first.work.d[0] <= TWS_FEW_ROWS;
+  if (first.work.code != TWS_KERNEL_LINEAR || first.work.d[0] > TWS_REREAD_ROWS) return;
+  if (!few && first.work.flags != 0) return;
   for (int i = 0; i < first.operand_count; i++)
     if (first.operand[i].far) weight += first.operand[i].elements * tws_dtype_bytes(first.operand[i].dtype);
   const int count = rereads_of(b, bytes);
   for (int i = 0; i < count; i++) {
-    if (2 * weight > bytes[i]) continue;
+    if (2 * weight > bytes[i] || (!few && bytes[i] > cache_bytes(b))) continue;
     bench_case *again = &b->cases[b->case_count++];
     *again = first;
     again->reread_bytes = bytes[i];
@@ -782,6 +787,8 @@ tws_code tws_real_calibrate(const tws_calibrate_options *options, tws_error *err
   if (code == TWS_OK && b.rank == 0) {
     code = collect(&b, &m, err);
     if (code == TWS_OK && b.cuda && b.world == 1) code = add_extras(&b, &m, err);
+    if (code == TWS_OK && !b.cuda && b.world == 1)
+      code = tws_calibrate_passes(&b.sets[0].watch, options->quick, &m, err);
     if (code == TWS_OK) code = tws_measurements_write(&m, options->out_path, err);
     tws_measurements_free(&m);
   }

@@ -7,12 +7,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include "base/memory.h"
 #include "base/random.h"
 #include "plan/serving.h"
 #include "real/forward_engine.h"
 #include "real/sample.h"
+#include "real/stopwatch.h"
 
 enum { PREFILL, DECODE }; /* indices of the programs */
 
@@ -230,18 +230,12 @@ static tws_code read_scores(server *s, int program, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns the CPU seconds of this process so far. */
-static double cpu_s(void) {
-  struct timespec now;
-  return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0 ? (double)now.tv_sec + 1e-9 * (double)now.tv_nsec : 0;
-}
-
 /* Runs a program over the texts that have not ended, and reads their scores. */
 static tws_code run_program(server *s, int program, tws_error *err) {
   tws_training *t = &s->t;
   const tws_plan *plan = s->plan[program];
   const float hyper[TWS_HYPER_COUNT] = {0};
-  const double began = tws_clock_s(), began_cpu = cpu_s();
+  const tws_pass_clocks began = tws_pass_clocks_read();
   TWS_TRY(place_texts(s, err));
   for (uint32_t i = 0; i < plan->network->input_count; i++) {
     fill_input(s, plan->network->input[i].content, plan->sequence_length);
@@ -261,8 +255,9 @@ static tws_code run_program(server *s, int program, tws_error *err) {
       s->result->forward_tokens += s->options->prompts[x->prompt].count;
   }
   TWS_TRY(read_scores(s, program, err));
-  *(program == PREFILL ? &s->result->prefill_s : &s->result->decode_s) += tws_clock_s() - began;
-  *(program == PREFILL ? &s->result->prefill_cpu_s : &s->result->decode_cpu_s) += cpu_s() - began_cpu;
+  const tws_pass_clocks ended = tws_pass_clocks_read();
+  *(program == PREFILL ? &s->result->prefill_s : &s->result->decode_s) += ended.s - began.s;
+  *(program == PREFILL ? &s->result->prefill_cpu_s : &s->result->decode_cpu_s) += ended.cpu_s - began.cpu_s;
   return TWS_OK;
 }
 

@@ -25,6 +25,14 @@ static tws_code on_host(const tws_stopwatch *w, tws_timed start, tws_timed ready
   return TWS_OK;
 }
 
+tws_pass_clocks tws_pass_clocks_read(void) {
+  struct timespec now;
+  tws_pass_clocks clocks = {.s = tws_clock_s()};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0)
+    clocks.cpu_s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+  return clocks;
+}
+
 static tws_code record_timed(tws_stopwatch *w, tws_timed start, void *user, int times, tws_error *err) {
   const tws_code code = w->ops->record ? w->ops->record(w->backend, 1, err) : TWS_UNSUPPORTED;
   if (code == TWS_UNSUPPORTED) {

@@ -24,4 +24,10 @@ typedef tws_code (*tws_timed)(void *user, tws_error *err);
 tws_code tws_stopwatch_measure(tws_stopwatch *watch, tws_timed start, tws_timed ready, void *user, int times,
                                double *seconds, tws_error *err);
 
+/* The clocks of a pass of inference: seconds of the monotonic clock, and CPU seconds of the process so far. */
+typedef struct tws_pass_clocks {
+  double s, cpu_s;
+} tws_pass_clocks;
+tws_pass_clocks tws_pass_clocks_read(void);
+
 #endif

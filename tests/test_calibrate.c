@@ -192,6 +192,7 @@ START_TEST(measurements_file_round_trip) {
   m.device_bytes = 8e10;
   m.shared_device = 1;
   m.copies = (tws_copy_rates){1e10, 2e10, 2.5e10};
+  m.passes = (tws_pass_costs){.start_s = 1e-8, .pass_s = 2e-6, .choice_count = 1, .choice = {{1000, 5e-6}}};
   OK(tws_measurements_add_note(&m, "clocks", "1980 \"MHz\"", &err));
   char path[] = "/tmp/tws-measurements-XXXXXX";
   close(mkstemp(path));
@@ -210,6 +211,8 @@ START_TEST(measurements_file_round_trip) {
   ck_assert_str_eq(back.device, "a GPU");
   ck_assert(back.device_bytes == 8e10 && back.shared_device == 1 && back.note_count == 1);
   ck_assert(back.copies.to_device == 1e10 && back.copies.to_host == 2e10 && back.copies.both_ways == 2.5e10);
+  ck_assert(back.passes.start_s == 1e-8 && back.passes.pass_s == 2e-6 && back.passes.choice_count == 1);
+  ck_assert(back.passes.choice[0].vocabulary == 1000 && back.passes.choice[0].seconds == 5e-6);
   ck_assert_str_eq(back.notes[0].key, "clocks");
   ck_assert_str_eq(back.notes[0].text, "1980 \"MHz\"");
   tws_measurements_free(&back);
@@ -235,6 +238,10 @@ START_TEST(the_least_disturbed_makes_the_profile) {
     two[i] = example(2, 1.2 * factor[i]);
     one[i].copies = (tws_copy_rates){5e10 / factor[i], 6e10 / factor[i], 8e10 / factor[i]};
     two[i].copies = (tws_copy_rates){9e10 / factor[i], 9e10 / factor[i], 1e11 / factor[i]};
+    one[i].passes = (tws_pass_costs){.start_s = 1e-8 * factor[i],
+                                     .pass_s = 1e-6 * factor[i],
+                                     .choice_count = 1,
+                                     .choice = {{100, 1e-6 * factor[i]}}};
     ones[i] = &one[i];
     twos[i] = &two[i];
   }
@@ -256,6 +263,8 @@ START_TEST(the_least_disturbed_makes_the_profile) {
   OK(tws_profile_builder_finish(builder, &profile, &err));
   ck_assert_double_eq_tol(tws_profile_bandwidth(profile), 12.0 * (1 << 20) / 1.1e-3, 1e5);
   ck_assert_double_gt(node_bandwidth, tws_profile_bandwidth(profile));
+  ck_assert_double_eq_tol(tws_profile_start_s(profile), 1.1e-8, 1e-12);
+  ck_assert_double_eq_tol(tws_profile_pass_s(profile, 1, 100), 2.2e-6, 1e-10);
   for (int busy = 1; busy <= 2; busy++)
     for (size_t i = 0; i < combined[busy - 1].kernel_count; i++) {
       const tws_kernel_sample *sample = &combined[busy - 1].kernels[i];
@@ -423,6 +432,11 @@ START_TEST(calibrate_this_machine) {
     ck_assert_double_gt(seconds, 0);
     ck_assert_double_gt(more, seconds);
   }
+  /* a token is chosen from more scores in more time, in the time of at most 1 us for each score */
+  const double few_s = tws_profile_pass_s(profile, 1, 1000), many_s = tws_profile_pass_s(profile, 1, 100000);
+  ck_assert_double_gt(few_s, 0);
+  ck_assert_double_gt(many_s, few_s);
+  ck_assert_double_lt(many_s, 0.1);
   tws_cluster cluster;
   OK(tws_cluster_load("host", &cluster, &err));
   cluster.devices_per_node = 4;

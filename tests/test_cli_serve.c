@@ -49,6 +49,47 @@ START_TEST(figures_follow_from_each_other) {
 }
 END_TEST
 
+/* Predicts a decode of tiny-gpt2 on a host whose profile has these costs around kernels, or none for "". */
+static cJSON *serve_on_host(const char *passes, int texts) {
+  char path[] = "/tmp/twinspeed-serve-XXXXXX", line[256];
+  FILE *file = fdopen(mkstemp(path), "w");
+  ck_assert_ptr_nonnull(file);
+  fprintf(file,
+          "{\"schema\":\"twinspeed-profile-1\",\"provenance\":\"a test\",\"backend\":\"host\",\"cores\":2,"
+          "\"memory_bytes\":8e9,\"peak_flops\":{\"fp32\":5e10},\"bandwidth\":1e10%s}",
+          passes);
+  fclose(file);
+  snprintf(line, sizeof line, "-m tiny-gpt2 --profile %s -n 1 --micro-batch %d --prompt-tokens 8 --output-tokens 8",
+           path, texts);
+  cJSON *json = serve(line);
+  unlink(path);
+  return json;
+}
+
+/* A host's pass takes its own seconds, those of choosing a token for each text, and those of starting each operation,
+ * as many as the plan has; profiles of earlier versions have none of them. */
+START_TEST(seconds_around_kernels) {
+  static const char *const passes[] = {
+      "", ",\"passes\":{\"pass_s\":1,\"choice_s\":[[50,0.5],[100000,0.5]]}", ",\"passes\":{\"start_s\":1}"};
+  double token[2][3], first[2][3];
+  for (int many = 0; many < 2; many++)
+    for (int i = 0; i < 3; i++) {
+      cJSON *json = serve_on_host(passes[i], many ? 4 : 1);
+      token[many][i] = number(json, "token_s");
+      first[many][i] = number(json, "first_token_s");
+      cJSON_Delete(json);
+    }
+  for (int many = 0; many < 2; many++) {
+    const double around_s = 1 + 0.5 * (many ? 4 : 1), started = token[many][2] - token[many][0];
+    ck_assert_double_eq_tol(token[many][1] - token[many][0], around_s, 1e-6);
+    ck_assert_double_eq_tol(first[many][1] - first[many][0], around_s, 1e-6);
+    ck_assert_double_eq_tol(started, round(started), 1e-6);
+    ck_assert_double_ge(started, 10);
+  }
+  ck_assert_double_eq_tol(token[1][2] - token[1][0], token[0][2] - token[0][0], 1e-6);
+}
+END_TEST
+
 /* Tensor ranks divide the weights and the cache; stages divide the cache, and their times add up; weights in few bits
  * take fewer bytes. */
 START_TEST(divisions_and_bits) {
@@ -205,6 +246,7 @@ int main(void) {
   Suite *suite = suite_create("cli_serve");
   TCase *tests = tcase_create("cli_serve");
   tcase_add_test(tests, figures_follow_from_each_other);
+  tcase_add_test(tests, seconds_around_kernels);
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, tuning_within_limits);

@@ -490,6 +490,52 @@ START_TEST(weights_that_caches_hold) {
 }
 END_TEST
 
+/* Products of many rows with weights in caches: a measured shape has its time, one of more rows than were measured
+ * saves as many seconds as one of the most rows that were. */
+START_TEST(short_prompts_whose_weights_caches_hold) {
+  enum { MIB = 1 << 20 };
+  tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up");
+  tws_profile_builder_node(b, 1, 1e9, 0);
+  tws_profile_builder_peak(b, TWS_F32, 1e11);
+  tws_profile_builder_bandwidth(b, 1e10, 0);
+  for (int64_t rows = 16; rows <= 256; rows *= 4)
+    for (int64_t n = 32; n <= 256; n *= 2) {
+      const tws_work work = linear(TWS_KERNEL_LINEAR, rows, n, n);
+      const double flops_s = 2e-11 * (double)(rows * n * n), reading_s = 1e-9 * (double)(n * n);
+      ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, flops_s + reading_s, NULL), TWS_OK);
+      if (rows <= 64)
+        ck_assert_int_eq(tws_profile_builder_rereading(b, &work, 1, 1, MIB, flops_s + reading_s / 4, NULL), TWS_OK);
+    }
+  tws_profile *p = finish(b);
+  const double saved_s = 0.75e-9 * 128 * 128;
+  for (int64_t rows = 16; rows <= 256; rows *= 4) {
+    const tws_work work = linear(TWS_KERNEL_LINEAR, rows, 128, 128);
+    const double cold_s = tws_kernel_seconds(p, &work, 1, 1);
+    ck_assert_double_eq_tol(tws_kernel_seconds_rereading(p, &work, 1, 1, MIB), cold_s - saved_s, 1e-3 * cold_s);
+    ck_assert_double_eq(tws_kernel_seconds_rereading(p, &work, 1, 1, 2 * MIB), cold_s);
+  }
+  tws_profile_destroy(p);
+}
+END_TEST
+
+/* Seconds around the kernels of a pass: in proportion to the texts, and interpolated between vocabularies in the
+ * logarithms; a profile without them has none. */
+START_TEST(seconds_around_kernels) {
+  const tws_pass_costs costs = {
+      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 2, .choice = {{100, 1e-6}, {400, 4e-6}}};
+  for (int measured = 0; measured < 2; measured++) {
+    tws_profile_builder *b = measured_machine(0.1);
+    if (measured) tws_profile_builder_passes(b, &costs);
+    tws_profile *p = finish(b);
+    ck_assert_double_eq_tol(tws_profile_start_s(p), measured * 3e-8, 1e-15);
+    ck_assert_double_eq_tol(tws_profile_pass_s(p, 3, 200), measured * (2e-6 + 3 * 2e-6), 1e-12);
+    ck_assert_double_eq_tol(tws_profile_pass_s(p, 1, 4000), measured * (2e-6 + 40e-6), 1e-12);
+    tws_profile_destroy(p);
+  }
+}
+END_TEST
+
 START_TEST(round_trip) {
   tws_profile_builder *b = measured_machine(0.1);
   tws_error err;
@@ -703,6 +749,8 @@ int main(void) {
   tcase_add_test(test, costs_are_not_negative);
   tcase_add_test(test, attention_by_shape);
   tcase_add_test(test, weights_that_caches_hold);
+  tcase_add_test(test, short_prompts_whose_weights_caches_hold);
+  tcase_add_test(test, seconds_around_kernels);
   tcase_add_test(test, round_trip);
   tcase_add_test(test, rings);
   tcase_add_test(test, measured_collectives);

@@ -81,6 +81,19 @@ static cJSON *kernel_json(const tws_kernel_sample *sample) {
   return json;
 }
 
+static void add_passes(const tws_pass_costs *passes, cJSON *json) {
+  cJSON *object = cJSON_AddObjectToObject(json, "passes");
+  cJSON_AddNumberToObject(object, "start_s", passes->start_s);
+  cJSON_AddNumberToObject(object, "pass_s", passes->pass_s);
+  cJSON *choices = cJSON_AddArrayToObject(object, "choices");
+  for (int i = 0; i < passes->choice_count; i++) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddNumberToObject(item, "vocabulary", passes->choice[i].vocabulary);
+    cJSON_AddNumberToObject(item, "seconds", passes->choice[i].seconds);
+    cJSON_AddItemToArray(choices, item);
+  }
+}
+
 static cJSON *to_json(const tws_measurements *m) {
   cJSON *json = cJSON_CreateObject();
   cJSON_AddStringToObject(json, "schema", "twinspeed-measurements-1");
@@ -105,6 +118,7 @@ static cJSON *to_json(const tws_measurements *m) {
     cJSON_AddNumberToObject(json, "sustained_reference_s", m->sustained_reference_s);
     cJSON_AddNumberToObject(json, "sustained_for_s", m->sustained_for_s);
   }
+  if (m->passes.pass_s > 0) add_passes(&m->passes, json);
   cJSON *kernels = cJSON_AddArrayToObject(json, "kernels");
   for (size_t i = 0; i < m->kernel_count; i++) cJSON_AddItemToArray(kernels, kernel_json(&m->kernels[i]));
   cJSON *collectives = cJSON_AddArrayToObject(json, "collectives");
@@ -247,6 +261,21 @@ static tws_code read_device(const tws_json *json, tws_measurements *m, tws_error
   return TWS_OK;
 }
 
+static tws_code read_passes(const tws_json *json, tws_pass_costs *passes, tws_error *err) {
+  const cJSON *object = cJSON_GetObjectItemCaseSensitive(json->root, "passes"), *item;
+  if (!object) return TWS_OK;
+  TWS_TRY(tws_json_number(json, object, "start_s", 1, 0, 1, 0, &passes->start_s, err));
+  TWS_TRY(tws_json_number(json, object, "pass_s", 1, 0, 1, 0, &passes->pass_s, err));
+  cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(object, "choices")) {
+    if (passes->choice_count == TWS_PASS_CHOICES)
+      return tws_json_fail(json, item, err, NULL, "more than %d sizes of a vocabulary", TWS_PASS_CHOICES);
+    const int i = passes->choice_count++;
+    TWS_TRY(tws_json_number(json, item, "vocabulary", 1, 1, 1e15, 0, &passes->choice[i].vocabulary, err));
+    TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &passes->choice[i].seconds, err));
+  }
+  return TWS_OK;
+}
+
 static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *err) {
   const char *schema, *description;
   int64_t world, cores;
@@ -265,6 +294,7 @@ static tws_code from_json(const tws_json *json, tws_measurements *m, tws_error *
   TWS_TRY(tws_json_number(json, json->root, "sustained_reference_s", 0, 0, 1e9, 0, &m->sustained_reference_s, err));
   TWS_TRY(tws_json_number(json, json->root, "sustained_for_s", 0, 0, 1e9, 0, &m->sustained_for_s, err));
   TWS_TRY(read_device(json, m, err));
+  TWS_TRY(read_passes(json, &m->passes, err));
   m->world = (int)world;
   m->cores = (int)cores;
   snprintf(m->description, sizeof m->description, "%s", description);
@@ -305,6 +335,17 @@ static int are_alike(const tws_measurements *a, const tws_measurements *b) {
     for (int r = 0; r < count; r++) values[r] = runs[r]->array[index].seconds; \
     out->array[index].seconds = gsl_stats_min(values, 1, (size_t)count);       \
   } while (0)
+
+static void combine_passes(const tws_measurements *const *runs, int count, tws_pass_costs *out) {
+  *out = runs[0]->passes;
+  for (int r = 1; r < count; r++) {
+    const tws_pass_costs *other = &runs[r]->passes;
+    out->start_s = fmin(out->start_s, other->start_s);
+    out->pass_s = fmin(out->pass_s, other->pass_s);
+    for (int i = 0; i < out->choice_count && i < other->choice_count; i++)
+      out->choice[i].seconds = fmin(out->choice[i].seconds, other->choice[i].seconds);
+  }
+}
 
 tws_code tws_measurements_combine(const tws_measurements *const *runs, int count, tws_measurements *out,
                                   tws_error *err) {
@@ -351,5 +392,6 @@ tws_code tws_measurements_combine(const tws_measurements *const *runs, int count
     values[r] = runs[r]->reference_s;
   }
   out->reference_s = tws_sample_median(values, (size_t)count);
+  combine_passes(runs, count, &out->passes);
   return TWS_OK;
 }

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "config/cluster.h"
+#include "models/hardware/profile.h"
 #include "models/kernel.h"
 
 typedef struct tws_kernel_sample {
@@ -40,6 +41,7 @@ typedef struct tws_measurements {
   /* copies between GPUs and pinned memory, of all ranks together while all of them copy; 0: not measured */
   tws_copy_rates copies;
   int shared_device;   /* 1: ranks had to share a GPU, so times of collectives are meaningless */
+  tws_pass_costs passes; /* of a host's lone rank; members are 0 if they were not measured */
   double elapsed_s;
   double overhead_bytes; /* resident memory of a rank before it allocates anything for the job, bytes */
   char description[256]; /* versions of libraries; for a GPU also driver and clocks */

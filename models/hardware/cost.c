@@ -267,7 +267,9 @@ static double measured_seconds(const tws_profile *profile, const tws_work *work,
   tws_work one;
   const double products = expert_products(profile, work, &one);
   if (products > 0) { /* all products are one launch */
-    const double seconds = measured_seconds(profile, &one, threads, busy, reread_bytes);
+    /* products of many rows were measured with weights in caches for a few shapes alone (saved_by_caches()) */
+    const double again = tws_has_few_rows(&one) ? reread_bytes : 0;
+    const double seconds = measured_seconds(profile, &one, threads, busy, again);
     return seconds < 0 ? seconds : products * fmax(seconds - profile->launch_s, 0) + profile->launch_s;
   }
   /* Find the best match by kernel and variant, then by threads; of equal ones, those with the closest numbers of bytes
@@ -540,22 +542,29 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
 }
 
 /* Returns the seconds by which a product of more rows than TWS_FEW_ROWS is shorter because caches hold its weight: as
- * many as a product of one row, which takes as long as reading the weight, is shorter. Both read the weight once. At
- * most half of the product's seconds are saved. */
+ * many as the product of the most rows that was measured with its weight in caches, and with no more rows than this
+ * one has, is shorter. If only products of few rows were measured so, this is one of one row, which takes as long as
+ * reading the weight. All of them read the weight once. At most half of the seconds of a product with more rows are
+ * saved. */
 static double saved_by_caches(const tws_profile *profile, const tws_work *work, int threads, int busy,
                               double reread_bytes, double seconds) {
   if (work->code != TWS_KERNEL_LINEAR || tws_has_few_rows(work) || !(reread_bytes > 0)) return 0;
   if (reread_bytes >= profile->cold_bytes) return 0;
-  tws_work row = *work;
-  row.d[0] = 1;
-  const double saved = kernel_seconds(profile, &row, threads, busy, 0) -
-                       kernel_seconds(profile, &row, threads, busy, reread_bytes);
-  return fmin(fmax(saved, 0), seconds / 2);
+  tws_work fewer = *work;
+  if (profile->reread_rows <= TWS_FEW_ROWS)
+    fewer.d[0] = 1;
+  else if (fewer.d[0] > profile->reread_rows)
+    fewer.d[0] = profile->reread_rows;
+  fewer.flags &= ~(uint32_t)FUSED;
+  const double saved = kernel_seconds(profile, &fewer, threads, busy, 0) -
+                       kernel_seconds(profile, &fewer, threads, busy, reread_bytes);
+  return fmin(fmax(saved, 0), fewer.d[0] < work->d[0] ? seconds / 2 : seconds * 0.9);
 }
 
 double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,
                                     double reread_bytes) {
-  double seconds = kernel_seconds(profile, work, threads, busy, reread_bytes);
+  const int many_rows = work->code == TWS_KERNEL_LINEAR && !tws_has_few_rows(work);
+  double seconds = kernel_seconds(profile, work, threads, busy, many_rows ? 0 : reread_bytes);
   seconds -= saved_by_caches(profile, work, threads, busy, reread_bytes, seconds);
   if (work->code >= TWS_KERNEL_COUNT) return seconds;
   const double factor = profile->correction.kernel[work->code];

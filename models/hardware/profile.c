@@ -174,6 +174,7 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
     }
     TWS_TRY(read_cell(json, cell, 0, &seconds, err));
     entry->few_rows = tws_has_few_rows(&work);
+    if (entry->reread_bytes > 0 && work.d[0] > profile->reread_rows) profile->reread_rows = work.d[0];
     tws_family *family = find_family(profile, entry);
     if (family->count == MAX_SAMPLES)
       return tws_json_fail(json, list, err, NULL, "more than %d samples of one kernel", MAX_SAMPLES);
@@ -457,6 +458,19 @@ static tws_code read_copies(const tws_json *json, tws_profile *profile, tws_erro
   return TWS_OK;
 }
 
+/* Reads the seconds between the kernels of a host's passes. */
+static tws_code read_passes(const tws_json *json, tws_profile *profile, tws_error *err) {
+  static const char *const known[] = {"start_s", "pass_s", "choice_s", NULL};
+  const cJSON *passes = NULL, *choices = NULL;
+  TWS_TRY(read_child(json, json->root, "passes", 0, &passes, err));
+  if (!passes) return TWS_OK;
+  TWS_TRY(tws_json_only(json, passes, known, err));
+  TWS_TRY(tws_json_number(json, passes, "start_s", 0, 0, 1, 0, &profile->start_s, err));
+  TWS_TRY(tws_json_number(json, passes, "pass_s", 0, 0, 1, 0, &profile->pass_s, err));
+  TWS_TRY(read_child(json, passes, "choice_s", 1, &choices, err));
+  return choices ? read_curve(json, choices, profile, &profile->choice, err) : TWS_OK;
+}
+
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"schema",
                                       "name",
@@ -488,6 +502,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "p2p",
                                       "disk",
                                       "host_copies",
+                                      "passes",
                                       "corrections",
                                       NULL};
   if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
@@ -505,6 +520,7 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   TWS_TRY(read_added_bytes(json, profile, err));
   TWS_TRY(read_disk(json, profile, err));
   TWS_TRY(read_copies(json, profile, err));
+  TWS_TRY(read_passes(json, profile, err));
   TWS_TRY(read_families(json, profile, err));
   TWS_TRY(read_corrections(json, profile, err));
   return read_collectives(json, profile, err);
@@ -547,6 +563,7 @@ void tws_profile_destroy(tws_profile *profile) {
   }
   for (size_t i = 0; i < profile->collective_count; i++) tws_curve_destroy(&profile->collectives[i].curve);
   tws_curve_destroy(&profile->p2p);
+  tws_curve_destroy(&profile->choice);
   tws_arena_destroy(profile->arena);
 }
 
@@ -605,6 +622,15 @@ double tws_profile_memory_bytes(const tws_profile *profile) {
 double tws_profile_bandwidth(const tws_profile *profile) {
   return profile->bandwidth;
 }
+double tws_profile_start_s(const tws_profile *profile) {
+  return profile->start_s;
+}
+
+double tws_profile_pass_s(const tws_profile *profile, double texts, double vocabulary) {
+  if (profile->choice.count == 0) return profile->pass_s;
+  return profile->pass_s + texts * tws_curve_seconds(&profile->choice, vocabulary, 0);
+}
+
 double tws_profile_host_op_s(const tws_profile *profile) {
   return profile->host_op_s;
 }

@@ -64,6 +64,25 @@ double tws_profile_peak_flops(const tws_profile *profile, tws_dtype dtype);
 double tws_profile_bandwidth(const tws_profile *profile); /* returns the bytes/s of the device's memory */
 /* Returns the bytes of device memory that contexts and libraries use in addition to arenas. */
 double tws_profile_overhead_bytes(const tws_profile *profile);
+/* Seconds of a host's rank that kernels' own samples do not contain, as `twinspeed calibrate` measures them: `start_s`
+ * for each compute operation, by which a small kernel takes longer after other kernels than after itself (its
+ * instructions and predicted branches have been replaced); `pass_s` for each pass of a program of inference, in which
+ * its clocks are read; and `choice`, for several sizes of a vocabulary, the seconds in which the most probable token of
+ * a text is chosen from its scores. */
+enum { TWS_PASS_CHOICES = 8 };
+typedef struct tws_pass_costs {
+  double start_s, pass_s;
+  int choice_count;
+  struct {
+    double vocabulary, seconds;
+  } choice[TWS_PASS_CHOICES];
+} tws_pass_costs;
+/* Return the measured seconds by which a compute operation of a plan takes longer than its kernel's samples, and those
+ * that a rank spends around the kernels of one pass of inference over `texts` texts; 0: not measured. Between the
+ * measured sizes of a vocabulary seconds are interpolated in the logarithms of both; beyond them they are in proportion
+ * to the vocabulary. */
+double tws_profile_start_s(const tws_profile *profile);
+double tws_profile_pass_s(const tws_profile *profile, double texts, double vocabulary);
 /* Returns the seconds in which the host issues one operation under the profile's runtime; 0: the host is never the
  * bottleneck. */
 double tws_profile_host_op_s(const tws_profile *profile);
@@ -85,7 +104,8 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
 /* As tws_kernel_seconds(), for a kernel that reads its weight again after all kernels together have read and written
  * `reread_bytes` bytes (0: more than the caches hold). Products of few rows on a host (models/few_rows.h) are measured
  * for several such numbers, between which seconds are interpolated in the logarithm of the bytes. Products of more rows
- * save what a product of one row with the same weight saves. */
+ * save as many seconds as one with the largest measured number of rows, up to their own, and the same weight saves; if
+ * none of more than TWS_FEW_ROWS rows was measured, as one of one row saves. */
 double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,
                                     double reread_bytes);
 

@@ -27,6 +27,7 @@ struct tws_profile_builder {
   double peak[TWS_DTYPE_COUNT];
   tws_copy_rates copies[TWS_PROFILE_COPIES];
   int copies_ranks[TWS_PROFILE_COPIES], copies_count;
+  tws_pass_costs passes;
   kernel_sample *kernels;
   collective_sample *collectives;
   detail *details;
@@ -97,6 +98,10 @@ void tws_profile_builder_copies(tws_profile_builder *builder, int ranks, const t
   if (builder->copies_count == TWS_PROFILE_COPIES) return;
   builder->copies_ranks[builder->copies_count] = ranks;
   builder->copies[builder->copies_count++] = *rates;
+}
+
+void tws_profile_builder_passes(tws_profile_builder *builder, const tws_pass_costs *costs) {
+  builder->passes = *costs;
 }
 
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds) {
@@ -216,6 +221,16 @@ static void add_copies(const tws_profile_builder *b, tws_text *out) {
   if (b->copies_count > 0) tws_text_add(out, "]");
 }
 
+static void add_passes(const tws_profile_builder *b, tws_text *out) {
+  const tws_pass_costs *p = &b->passes;
+  if (!(p->pass_s > 0) && p->choice_count == 0) return;
+  tws_text_add(out, ",\n  \"passes\": {\"start_s\": %.6g, \"pass_s\": %.6g", p->start_s, p->pass_s);
+  for (int i = 0; i < p->choice_count; i++)
+    tws_text_add(out, "%s[%.17g, %.9g]", i == 0 ? ", \"choice_s\": [" : ", ", p->choice[i].vocabulary,
+                 p->choice[i].seconds);
+  tws_text_add(out, p->choice_count > 0 ? "]}" : "}");
+}
+
 static void add_flags(tws_text *out, uint32_t flags) {
   const char *separator = "";
   for (int i = 0; i < TWS_KERNEL_FLAGS; i++) {
@@ -302,6 +317,7 @@ static void add_collectives(const tws_profile_builder *b, tws_text *out) {
 tws_code tws_profile_builder_text(const tws_profile_builder *builder, tws_text *out, tws_error *err) {
   add_figures(builder, out);
   add_copies(builder, out);
+  add_passes(builder, out);
   tws_text_add(out, ",\n  \"kernels\": [");
   add_kernels(builder, out);
   tws_text_add(out, "\n  ],\n  \"collectives\": [");

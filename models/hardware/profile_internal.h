@@ -111,6 +111,9 @@ struct tws_profile {
   double added_bytes[TWS_KERNEL_COUNT];
   tws_family *families;
   size_t family_count;
+  double start_s, pass_s;     /* as in tws_pass_costs */
+  tws_curve choice;           /* seconds over the size of a vocabulary; count 0: not measured */
+  int64_t reread_rows;        /* most rows of a product whose weights were read again; 0: none was measured */
   double cold_bytes; /* twice the largest reread_bytes of a family: from there on caches hold no weights */
   tws_collective_table *collectives;
   size_t collective_count;

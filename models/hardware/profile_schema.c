@@ -75,6 +75,9 @@ static const char schema[] =
       ",\"to_device\":" NUMBER("1", "1e18", "bytes/s of all ranks together")
       ",\"to_host\":" NUMBER("1", "1e18", "bytes/s of all ranks together")
       ",\"both_ways\":" NUMBER("1", "1e18", "bytes/s of both directions at once, together")))
+    ",\"passes\":" OBJECT("", "\"start_s\":" NUMBER("0", "1", "seconds of an operation in addition to its kernel")
+      ",\"pass_s\":" NUMBER("0", "1", "seconds of a pass of inference outside of operations and choices")
+      ",\"choice_s\":" SAMPLES)
     ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED ",\"messages\":"
       NUMBER("0.001", "1000", "of messages between two ranks"))
     "}}";
