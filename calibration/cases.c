@@ -525,6 +525,7 @@ static tws_code count_cases(tws_dtype dtype, int64_t count, tws_case_list *list,
     if (kernel == TWS_KERNEL_SIGN_PACK) work.d[1] = count, work.d[2] = 1;
     if (kernel == TWS_KERNEL_LAMB_FACTORS) work.d[0] = 4096, work.d[1] = 1; /* the parameters of a model */
     if (kernel == TWS_KERNEL_SIGN_AVERAGE) work.d[1] = 8, work.d[2] = 1;
+    if (kernel == TWS_KERNEL_AMAX_HISTORY) work.d[0] = (count + 1023) / 1024, work.d[1] = 1024;
     if (kernel == TWS_KERNEL_SIGN_UNPACK) work.d[1] = count, work.d[2] = work.d[3] = 1;
     if (kernel == TWS_KERNEL_CAST) work.dtype2 = dtype == TWS_F32 ? TWS_BF16 : TWS_F32;
     TWS_TRY(tws_case_add(list, &work, err));
