@@ -449,6 +449,7 @@ static void read_state(const tws_plan *plan, tws_bound_bytes *out) {
   uint32_t end = 0; /* index of the first operation of the optimizer phase */
   for (uint32_t i = 0; i < plan->state->count; i++) {
     const tws_state_entry *e = &plan->state->entries[i];
+    if (is_active(e->category)) continue; /* the bound of passes has it, as the histories of delayed scales */
     add_bytes(&out->always, e->tier, e->category, e->bytes);
     add_bytes(&out->end, e->tier, e->category, e->bytes);
   }
