@@ -7,7 +7,7 @@
 START_TEST(not_finite) {
   const tws_work w = work_of(_i);
   const tws_arguments a = arguments_of(_i);
-  if (!takes_case(_i) || !is_there(&w)) return;
+  if (!takes_again("not finite", _i) || !is_there(&w)) return;
   if (tws_operator_of((tws_kernel)w.code)->updates_weights || w.code == TWS_KERNEL_CLIP || w.code == TWS_KERNEL_FILL ||
       w.code == TWS_KERNEL_TOP_COLUMNS || w.code == TWS_KERNEL_AMAX_HISTORY) /* the last keeps finite numbers only */
     return;

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Attention in chunks with keys and values in host memory (twinspeed.attention_chunks): what it saves on a device, what
  * the host has for it, and what is refused. Trainings with it are in the suites train_divisions and emulated_offload. */
 #include <check.h>

@@ -9,7 +9,7 @@
 #include "tests/sanitized.h"
 #include "tests/suite.h"
 
-enum { JOBS = TWS_SANITIZED ? 6 : 40 }; /* jobs of each kind; TWINSPEED_BOUND_JOBS overrides the number */
+enum { JOBS = TWS_SANITIZED ? 3 : 40 }; /* jobs of each kind; TWINSPEED_BOUND_JOBS overrides the number */
 
 static const uint64_t kinds[] = {0, BESIDE, CODED, OFFLOADED, RANKED, IN_STEP, EXCHANGED, RINGED, HOSTED, CHECKPOINTED};
 enum { KINDS = sizeof kinds / sizeof *kinds };

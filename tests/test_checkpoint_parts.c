@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The components of checkpoints, without training: segments of parameters, the choice of the rank that writes each, the
  * index, folders. */
 #include <check.h>

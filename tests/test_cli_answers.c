@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Answers of verbs: numbers add up, hints are true, and other verbs read the results. */
 #include <check.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Verbs on jobs whose ranks are divided along several axes: profile's sums against the model and against one rank, the
  * partners of the operations of printed plans, and the report of check. */
 #include <check.h>

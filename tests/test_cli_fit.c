@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* estimate --fit: the job fits on the number of GPUs that the answer names, and not on a smaller number. */
 #include <check.h>
 #include "base/memory.h"

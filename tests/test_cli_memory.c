@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The memory of runtimes in the verdict, compared with what published runs of known models needed. */
 #include <check.h>
 #include <math.h>

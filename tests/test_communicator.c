@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* The communicator on its own, for two to eight ranks (tests/ranks_engine.c). */
 #include "train.h"
 

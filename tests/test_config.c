@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* ds_config.json: the table of keys, golden batch triples and schedules, "auto", combinations, overrides, print-out,
  * schema, exhausted memory. */
 #include <check.h>

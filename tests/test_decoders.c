@@ -1,4 +1,4 @@
-/* ctest: engine */
+/* ctest: engine sampled */
 /* Families against the reference library: tests/golden/decoders.json, and encoder_decoders.json for those with an
  * encoder and a decoder, list the tensors of its files, and, with weights of a formula, its loss, the likelihood of
  * some tokens, its gradients and the losses of further steps; adapters.json has PEFT's values for some families with

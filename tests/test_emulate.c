@@ -7,6 +7,8 @@
 
 #include "answers.h"
 #include "estimators/checkpoint_interval.h"
+#include "sample.h"
+#include "sanitized.h"
 #include "train.h"
 
 enum { EMULATED_STEPS = 4, RANKS = 4 };
@@ -218,11 +220,12 @@ START_TEST(every_scenario_comes_out_as_it_says) {
     if (strstr(found.gl_pathv[i], "/model.json") || strstr(found.gl_pathv[i], "/cluster.json") ||
         strstr(found.gl_pathv[i], "/office.json"))
       continue;
+    count++;
+    if (TWS_SANITIZED && !takes(i, 3)) continue;
     command_result result = twinspeed("emulate --scenario %s --quiet", found.gl_pathv[i]);
     ck_assert_msg(result.status == 0, "%s: %s", found.gl_pathv[i], result.err);
     ck_assert_msg(strstr(result.out, "as expected") != NULL, "%s: %s", found.gl_pathv[i], result.out);
     command_free(&result);
-    count++;
   }
   ck_assert_int_ge(count, 16);
   globfree(&found);

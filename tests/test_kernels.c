@@ -403,7 +403,7 @@ START_TEST(gradient) {
   enum { PROBES = TWS_SANITIZED ? 2 : 8 };
   tws_work w = work_of(_i);
   const tws_arguments a = arguments_of(_i);
-  if (!takes_case(_i) || !is_there(&w)) return;
+  if (!takes_again("gradient", _i) || !is_there(&w)) return;
   w.flags &= ~(uint32_t)(TWS_ACCUMULATE | TWS_ACCUMULATE_PARAM);
   values x = make_values(&w, &a, 2), got = copy_values(&x);
   int64_t most = 1;
@@ -481,7 +481,7 @@ static int depends_on_threads(const tws_work *w, int operand) {
 START_TEST(repeatable) {
   const tws_work w = work_of(_i);
   const tws_arguments a = arguments_of(_i);
-  if (!takes_case(_i) || !is_there(&w)) return;
+  if (!takes_again("repeatable", _i) || !is_there(&w)) return;
   for (int threads = 1; threads <= most_threads; ++threads) {
     values x = make_values(&w, &a, threads);
     storage first, second, single;

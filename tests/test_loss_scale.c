@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The loss scale compared with recorded runs of the reference implementation, and invariants of every run. */
 #include <check.h>
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Measurements of other software as profiles: readers of each format, attribution of times to operations, and
  * predictions of configurations that were not measured. */
 #include <check.h>

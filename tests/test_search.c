@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* Searches find the same points as planning every point, and find them again when repeated. */
 #include <check.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* ctest: engine mpi */
+/* ctest: engine mpi sampled */
 /* communication_data_type: losses of trainings whose gradients are reduced in each type, compared with a loop in
  * PyTorch that does the same (tests/golden/communication.json), for types of models and sums, ZeRO stages and numbers
  * of ranks. */

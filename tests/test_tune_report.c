@@ -1,3 +1,4 @@
+/* ctest: sampled */
 /* The report of a search on its winner: fronts and knobs compared with the verbs that print the same figures, and the
  * report as a document that is well-formed and needs no other file. */
 #include <check.h>
