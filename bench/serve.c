@@ -3,13 +3,16 @@
  * process, which other processes change less than those of the clock; with one thread they are the seconds of an idle
  * machine. Each run generates several batches of texts, one after another. The first batch is not measured: as in a
  * server, whose memory has been touched by earlier requests, a prefill is measured from the last token of the batch
- * before it to its own first tokens. Rounds over all shapes are interleaved and end after LIMIT_S seconds; lower
- * quartiles of batches and tokens are compared, as calibration reports those of its passes, because other load
- * on the machine only ever adds. Of each round the ratio of predicted to measured seconds is taken, and the median over
- * the rounds is printed. The clock and the memory of a virtual machine change with the load of others on the same
- * processor, so that a profile is off by as much as they changed since it was measured; it should be minutes old. */
+ * before it to its own first tokens. Lower quartiles of batches and tokens are compared, as calibration reports those
+ * of its passes, because other load on the machine only ever adds. Rounds over all shapes run one after another, each in
+ * a process of its own. The clock, the caches and the memory of a virtual machine change with the load of others on the
+ * same processor, by a third within minutes, so that a profile is off by as much as they changed since it was measured:
+ * with `calibrate` each round measures a profile just before its shapes. Of each round the ratio of predicted to
+ * measured seconds is taken, and the median over the rounds is printed. */
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "bench/support.h"
@@ -17,7 +20,6 @@
 #include "real/real.h"
 
 enum { MOST_ROUNDS = 32, MOST_TOKENS = 64, MOST_BATCH = 8, MOST_PROMPT = 512, MOST_BATCHES = 5 };
-static const double LIMIT_S = 240;
 
 typedef struct shape {
   const char *dtype;
@@ -201,40 +203,86 @@ static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds)
          within[0], rows, 100 * median(errors[0], rows), within[1], rows, 100 * median(errors[1], rows));
 }
 
-int main(int argc, char **argv) {
-  static sample samples[SHAPES][MOST_ROUNDS];
+/* What the processes of the rounds write, in memory that they share. */
+typedef struct results {
+  char description[256];
+  sample samples[SHAPES][MOST_ROUNDS];
+} results;
+
+/* Predicts and measures all shapes, or the one of number `only`, in this process. */
+static void take_samples(const char *profile, int threads, int only, int round, results *out) {
+  static char name[] = "bench-serve";
+  static char *arguments[] = {name, NULL};
   tws_error err = {0};
-  tws_job *jobs[SHAPES];
-  times predicted[SHAPES];
-  int rank, world;
-  const char *profile = argc > 1 ? argv[1] : NULL;
+  int rank, world, count = 1;
+  char **list = arguments;
+  const tws_real_api *api = load();
+  need(api->start(&count, &list, &rank, &world, &err), &err);
+  snprintf(out->description, sizeof out->description, "%s", api->description());
+  for (int i = 0; i < SHAPES; i++) {
+    if (only && i + 1 != only) continue;
+    tws_job *job = load_job(&shapes[i], profile, threads);
+    const times predicted = predict(&shapes[i], job);
+    out->samples[i][round] = (sample){predicted, measure(api, &shapes[i], job, predicted)};
+    tws_job_destroy(job);
+  }
+  api->stop();
+}
+
+/* Returns 1 if the process ended without an error. */
+static int succeeds(pid_t child) {
+  int status;
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static int calibrate(const char *profile, int threads) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", threads);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!freopen("/dev/null", "w", stderr)) _exit(1);
+    execl(TWS_BUILD_DIR "/twinspeed", "twinspeed", "calibrate", "--quiet", "-n", "1", "--threads", number, "-o",
+          profile, "--force", (char *)NULL);
+    _exit(1);
+  }
+  return succeeds(child);
+}
+
+int main(int argc, char **argv) {
+  char path[] = "/tmp/twinspeed-bench-XXXXXX";
+  const char *given = argc > 1 ? argv[1] : NULL;
   const int rounds = argc > 2 ? argument_int(argv[2]) : 3, threads = argc > 3 ? argument_int(argv[3]) : 1;
   const int only = argc > 4 ? argument_int(argv[4]) : 0; /* one shape, for a profiler */
-  if (!profile || rounds < 1 || rounds > MOST_ROUNDS || threads < 1) {
+  if (!given || rounds < 1 || rounds > MOST_ROUNDS || threads < 1) {
     fprintf(stderr,
-            "usage: bench-serve PROFILE [rounds, 1 to %d] [threads]\nPROFILE: a file of `twinspeed calibrate "
-            "-n 1 --threads N -o FILE`\n",
+            "usage: bench-serve calibrate|PROFILE [rounds, 1 to %d] [threads]\ncalibrate: each round measures a new "
+            "profile first\nPROFILE: a file of `twinspeed calibrate -n 1 --threads N -o FILE`\n",
             MOST_ROUNDS);
     return 2;
   }
-  const tws_real_api *api = load();
-  need(api->start(&argc, &argv, &rank, &world, &err), &err);
-  for (int i = 0; i < SHAPES; i++) {
-    jobs[i] = load_job(&shapes[i], profile, threads);
-    predicted[i] = predict(&shapes[i], jobs[i]);
-  }
+  const int calibrates = strcmp(given, "calibrate") == 0;
+  const int file = calibrates ? mkstemp(path) : -1;
+  results *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED || (calibrates && file < 0)) exit(1);
   int done = 0;
-  for (double round_s = 0; done < rounds && cpu_s() + round_s < LIMIT_S; done++) {
-    round_s = -cpu_s();
-    for (int i = 0; i < SHAPES; i++) {
-      if (only && i + 1 != only) continue;
-      samples[i][done] = (sample){predicted[i], measure(api, &shapes[i], jobs[i], predicted[i])};
+  while (done < rounds && (!calibrates || calibrate(path, threads))) {
+    const pid_t child = fork();
+    if (child == 0) {
+      take_samples(calibrates ? path : given, threads, only, done, shared);
+      exit(0);
     }
-    round_s += cpu_s();
+    if (!succeeds(child)) break;
+    done++;
   }
-  printf("%s\n%d threads, %d rounds\n", api->description(), threads, done);
-  print_results(samples, done);
-  for (int i = 0; i < SHAPES; i++) tws_job_destroy(jobs[i]);
-  api->stop();
-  return 0;
+  if (calibrates) {
+    close(file);
+    unlink(path);
+  }
+  if (done < rounds)
+    fprintf(stderr, "bench-serve: round %d failed\n", done + 1);
+  else
+    printf("%s\n%d threads, %d rounds\n", shared->description, threads, rounds);
+  if (done == rounds) print_results(shared->samples, rounds);
+  munmap(shared, sizeof *shared);
+  return done < rounds;
 }

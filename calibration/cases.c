@@ -60,36 +60,26 @@ static tws_code linear_cases(tws_dtype dtype, const linear_grid *grid, tws_case_
   return TWS_OK;
 }
 
-/* Adds matrix products with a few rows, as when a few tokens are decoded on a CPU: from the size of one head's weight
- * to that of a vocabulary. */
-static tws_code few_rows_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const int64_t sizes[][2] = {{64, 64},    {1024, 256}, {256, 1024}, {1024, 1024}, {4096, 2048},
-                                     {768, 768},  {512, 64},   {256, 256},  {2048, 4096}, {32768, 768},
-                                     {3072, 768}, {768, 3072}, {8192, 256}, {16384, 1024}};
-  for (int64_t rows = 1; rows <= TWS_FEW_ROWS; rows *= 2)
-    for (int i = 0; i < (quick ? 7 : 14); i++) {
-      tws_work work = start_case(TWS_KERNEL_LINEAR, dtype);
-      work.d[0] = rows;
-      work.d[1] = sizes[i][0];
-      work.d[2] = sizes[i][1];
-      TWS_TRY(tws_case_add(list, &work, err));
-      if (i > 2) continue;
-      work.flags = TWS_BIAS | TWS_GELU;
-      TWS_TRY(tws_case_add(list, &work, err));
-    }
-  return TWS_OK;
-}
+/* Matrix products whose time depends on the cache that holds the weight: rows from `first` in steps of `factor` to
+ * `last`, and the sizes of weights, of which a quick calibration has the first `quick`. The first `fused` of them are
+ * also measured with bias and GELU. */
+typedef struct row_products {
+  int64_t first, last, factor;
+  int count, quick, fused;
+  int64_t sizes[14][2];
+} row_products;
 
-/* Adds matrix products with the rows of a short prompt, whose time depends on whether caches hold the weight. */
-static tws_code short_prompt_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
-  static const int64_t sizes[][2] = {{64, 64},   {1024, 256}, {256, 1024}, {768, 768},
-                                     {256, 256}, {512, 64},   {64, 256},   {1024, 1024}};
-  for (int64_t rows = 16; rows <= TWS_REREAD_ROWS; rows *= 4)
-    for (int i = 0; i < (quick ? 3 : 8); i++) {
+static tws_code add_row_products(const row_products *r, tws_dtype dtype, int quick, tws_case_list *list,
+                                 tws_error *err) {
+  for (int64_t rows = r->first; rows <= r->last; rows *= r->factor)
+    for (int i = 0; i < (quick ? r->quick : r->count); i++) {
       tws_work work = start_case(TWS_KERNEL_LINEAR, dtype);
       work.d[0] = rows;
-      work.d[1] = sizes[i][0];
-      work.d[2] = sizes[i][1];
+      work.d[1] = r->sizes[i][0];
+      work.d[2] = r->sizes[i][1];
+      TWS_TRY(tws_case_add(list, &work, err));
+      if (i >= r->fused) continue;
+      work.flags = TWS_BIAS | TWS_GELU;
       TWS_TRY(tws_case_add(list, &work, err));
     }
   return TWS_OK;
@@ -99,8 +89,38 @@ static tws_code short_prompt_cases(tws_dtype dtype, int quick, tws_case_list *li
 static tws_code host_linear_cases(tws_dtype dtype, int quick, tws_case_list *list, tws_error *err) {
   static const linear_grid whole = {{16, 64, 256, 1024, 4096}, {64, 192, 768, 3072}, 4e9},
                            coarse = {{16, 64, 256, 1024}, {96, 384, 1536}, 0.7e9};
-  TWS_TRY(few_rows_cases(dtype, quick, list, err));
-  TWS_TRY(short_prompt_cases(dtype, quick, list, err));
+  /* a few tokens that are decoded: from the size of one head's weight to that of a vocabulary */
+  static const row_products decoded = {1,
+                                       TWS_FEW_ROWS,
+                                       2,
+                                       14,
+                                       7,
+                                       3,
+                                       {{64, 64},
+                                        {1024, 256},
+                                        {256, 1024},
+                                        {1024, 1024},
+                                        {4096, 2048},
+                                        {768, 768},
+                                        {512, 64},
+                                        {256, 256},
+                                        {2048, 4096},
+                                        {32768, 768},
+                                        {3072, 768},
+                                        {768, 3072},
+                                        {8192, 256},
+                                        {16384, 1024}}};
+  /* a short prompt */
+  static const row_products prompts = {
+      16,
+      TWS_REREAD_ROWS,
+      4,
+      8,
+      3,
+      0,
+      {{64, 64}, {1024, 256}, {256, 1024}, {768, 768}, {256, 256}, {512, 64}, {64, 256}, {1024, 1024}}};
+  TWS_TRY(add_row_products(&decoded, dtype, quick, list, err));
+  TWS_TRY(add_row_products(&prompts, dtype, quick, list, err));
   return linear_cases(dtype, quick ? &coarse : &whole, list, err);
 }
 

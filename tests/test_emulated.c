@@ -101,7 +101,7 @@ START_TEST(halves) {
 }
 END_TEST
 
-/* Products in 8 bits have the host's losses, but for codes that a difference in the last digit rounds otherwise, with
+/* Products in 8 bits have the host's losses, except for codes that a difference in the last digit rounds otherwise, with
  * current and with delayed scaling, whose history recorded steps keep as those that are not recorded do. */
 START_TEST(eight_bits) {
   char flags[400];
@@ -161,9 +161,10 @@ END_TEST
 /* Symmetric memory needs equal plans, which the stages of a pipeline do not have. */
 START_TEST(symmetric_memory_is_refused) {
   setenv("TWINSPEED_NCCL_COPY_ENGINES", "1", 1);
-  command_result r = twinspeed("train --quiet --data %s/text --seq 32 -m %s/gpt.json -n 2 --pp 2 --micro-batch 1 "
-                               "--accumulation 2 --steps 1 --cluster dgx-h200",
-                               folder, folder);
+  command_result r = twinspeed(
+      "train --quiet --data %s/text --seq 32 -m %s/gpt.json -n 2 --pp 2 --micro-batch 1 "
+      "--accumulation 2 --steps 1 --cluster dgx-h200",
+      folder, folder);
   unsetenv("TWINSPEED_NCCL_COPY_ENGINES");
   ck_assert_int_ne(r.status, 0);
   ck_assert_msg(strstr(r.err, "TWINSPEED_NCCL_COPY_ENGINES needs equal plans") != NULL, "%s", r.err);
@@ -379,9 +380,10 @@ static cJSON *generated(int on_device, const char *model, const char *how) {
   snprintf(weights, sizeof weights, strstr(how, "--weights") ? "--init-from %s/%s.safetensors" : "--resume %s/run-%s",
            folder, model);
   setenv("TWINSPEED_MODULES", on_device ? modules : TWS_BUILD_DIR, 1);
-  command_result r = twinspeed("generate --quiet --json --temperature 0 -m %s/%s.json --prompts %s/prompts --seq 32 %s "
-                               "%s %s",
-                               folder, model, folder, on_device ? "--cluster dgx-h200" : "", weights, how);
+  command_result r = twinspeed(
+      "generate --quiet --json --temperature 0 -m %s/%s.json --prompts %s/prompts --seq 32 %s "
+      "%s %s",
+      folder, model, folder, on_device ? "--cluster dgx-h200" : "", weights, how);
   ck_assert_msg(r.status == 0, "%s: %s", how, r.err);
   cJSON *json = cJSON_Parse(r.out);
   ck_assert_ptr_nonnull(json);
@@ -396,8 +398,7 @@ static void learn(const char *model) {
   snprintf(flags, sizeof flags, "-m %s/%s.json --micro-batch 2 --steps 8 --save %s/run-%s", folder, model, folder,
            model);
   train(0, 1, flags, loss);
-  command_result r =
-      twinspeed("convert checkpoint --quiet %s/run-%s %s/%s.safetensors", folder, model, folder, model);
+  command_result r = twinspeed("convert checkpoint --quiet %s/run-%s %s/%s.safetensors", folder, model, folder, model);
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
 }
@@ -443,8 +444,9 @@ START_TEST(generates) {
   snprintf(path, sizeof path, "%s/prompts", folder);
   write_text(path, "\"sea ship\"\n\"over the white night\"\n");
   /* codes of weights share a scale by 64 of a row */
-  write_text(in_folder("wide.json"), "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_embd\":64,"
-                                     "\"n_layer\":1,\"n_head\":4}");
+  write_text(in_folder("wide.json"),
+             "{\"model_type\":\"gpt2\",\"vocab_size\":259,\"n_positions\":64,\"n_embd\":64,"
+             "\"n_layer\":1,\"n_head\":4}");
   write_text(in_folder("t5.json"),
              "{\"model_type\":\"t5\",\"vocab_size\":259,\"num_layers\":2,\"d_model\":32,\"d_kv\":12,"
              "\"d_ff\":48,\"num_heads\":4,\"feed_forward_proj\":\"gated-gelu\"}");

@@ -1,6 +1,6 @@
 /* Training through twinspeed.h: with exactly the results of `twinspeed train`, on one and several ranks, from files and
  * from memory, several engines in one process. Most of it is in tests/ranks_library.c, which runs as the ranks. */
-/* ctest: library ranks_library mpi sampled */
+/* ctest: library ranks_library mpi */
 #include <cjson/cJSON.h>
 #include <check.h>
 #include <stdio.h>

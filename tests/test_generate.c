@@ -1,4 +1,4 @@
-/* ctest: engine mpi sampled */
+/* ctest: engine mpi */
 /* Generating: the choice of a token by its scores, and the verb on a checkpoint. */
 #include "answers.h"
 #include "members.h"

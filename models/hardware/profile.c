@@ -622,6 +622,7 @@ double tws_profile_memory_bytes(const tws_profile *profile) {
 double tws_profile_bandwidth(const tws_profile *profile) {
   return profile->bandwidth;
 }
+
 double tws_profile_start_s(const tws_profile *profile) {
   return profile->start_s;
 }
