@@ -314,8 +314,10 @@ static tws_code print_result(void *user, const tws_tune_report *report, tws_erro
   TWS_TRY(tws_tune_print(cli, result, report->request, (int)s->o->rows, err));
   if (report->trials) TWS_TRY(tws_trials_print(cli, report->trials, report->request, err));
   char estimate[32], simulate[32];
-  tws_out("\nestimated in %s, simulated in %s\n", tws_format_seconds(result->estimate_s, estimate, sizeof estimate),
-          tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
+  tws_out("\nestimated in %s", tws_format_seconds(result->estimate_s, estimate, sizeof estimate));
+  if (result->simulated > 0)
+    tws_out(", simulated in %s", tws_format_seconds(result->simulate_s, simulate, sizeof simulate));
+  tws_out("\n");
   tws_advice_print(cli, report->advice, report->advice_count);
   if (result->fits == 0) return TWS_OK;
   char label[TWS_VARIANT_NAME];

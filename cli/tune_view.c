@@ -79,10 +79,12 @@ static tws_code print_candidates(const tws_cli *cli, const tws_tune_result *resu
 /* Prints the counts of points by outcome for a space that was not planned completely. */
 static void print_swept(const tws_tune_swept *s) {
   char search[32], plan[32], simulate[32];
-  tws_out("%s bounds and %s plans were made, in %s and %s of CPU; simulations took %s\n", tws_thousands(s->bounds),
-          tws_thousands(s->plans), tws_format_seconds(s->search_cpu_s, search, sizeof search),
-          tws_format_seconds(s->plan_cpu_s, plan, sizeof plan),
-          tws_format_seconds(s->simulate_cpu_s, simulate, sizeof simulate));
+  tws_out("%s bounds and %s plans were made, in %s and %s of CPU", tws_thousands(s->bounds), tws_thousands(s->plans),
+          tws_format_seconds(s->search_cpu_s, search, sizeof search),
+          tws_format_seconds(s->plan_cpu_s, plan, sizeof plan));
+  if (s->simulate_cpu_s > 0)
+    tws_out("; simulations took %s", tws_format_seconds(s->simulate_cpu_s, simulate, sizeof simulate));
+  tws_out("\n");
   for (int i = 0; i < TWS_SWEPT_OUTCOMES; i++) {
     const tws_swept_outcome way = tws_tune_swept_outcome(s, i);
     if (way.count > 0) tws_out("  %12s  %s\n", tws_thousands(way.count), way.what);
