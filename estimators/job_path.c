@@ -9,26 +9,42 @@ typedef struct job {
   tws_run *run;
   const tws_machine *machine;
   const double **cost; /* [plan][work] seconds */
+  double **message_s;  /* [plan][work] seconds of messages to or from the peer[plan][work]; 0: not known yet */
+  uint32_t **peer;
 } job;
+
+/* A rank sends many messages of the same work to the same peer. */
 
 static double message_seconds(void *user, uint32_t rank, uint32_t op) {
   const job *j = user;
   const tws_plan *plan = j->run->ranks[rank].plan;
-  return tws_plan_message_seconds(plan, plan->ops[op].peer, plan->ops[op].work, j->machine);
+  const uint32_t peer = plan->ops[op].peer, work = plan->ops[op].work;
+  double *known = &j->message_s[rank][work];
+  if (!(*known > 0) || j->peer[rank][work] != peer) {
+    *known = tws_plan_message_seconds(plan, peer, work, j->machine);
+    j->peer[rank][work] = peer;
+  }
+  return *known;
 }
 
 static tws_code find_costs(job *j, int count, tws_error *err) {
   j->cost = tws_arena_alloc(j->run->arena, (size_t)count, sizeof *j->cost);
-  for (int i = 0; j->cost && i < count; i++) {
+  j->message_s = tws_arena_alloc(j->run->arena, (size_t)count, sizeof *j->message_s);
+  j->peer = tws_arena_alloc(j->run->arena, (size_t)count, sizeof *j->peer);
+  const int room = j->cost && j->message_s && j->peer;
+  for (int i = 0; room && i < count; i++) {
     const tws_plan *plan = j->run->ranks[i].plan;
     double *cost = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof *cost);
-    if (!cost) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
+    j->message_s[i] = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof **j->message_s);
+    j->peer[i] = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof **j->peer);
+    if (!cost || !j->message_s[i] || !j->peer[i])
+      return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
     const tws_launches launches = tws_plan_launches(plan, j->machine);
     for (uint32_t w = 0; w < plan->work_count; w++)
       cost[w] = tws_plan_launched_seconds(plan, w, j->machine, 1, &launches);
     j->cost[i] = cost;
   }
-  return j->cost ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
+  return room ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
 }
 
 static double last_end(const tws_run *run) {

@@ -7,8 +7,8 @@
 
 #include "base/memory.h"
 
-/* Runs the suite as Check's environment variables say, and frees it. Returns the exit status of main(). Like the program,
- * a suite keeps the memory that a plan has freed for the next plan. */
+/* Runs the suite as Check's environment variables say, and frees it. Returns the exit status of main(). Like the
+ * program, a suite keeps the memory that a plan has freed for the next plan. */
 static inline int run_suite(Suite *suite) {
   tws_keep_freed_memory();
   SRunner *runner = srunner_create(suite);

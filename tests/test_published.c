@@ -17,8 +17,8 @@
 #include "validation/cases.h"
 #include "validation/evidence.h"
 
-/* Predicted step times of the file's runs, by their numbers in the file, in memory that the processes of all tests share:
- * the comparison of groups makes them, and the table of evidence is compared with them. 0: not predicted yet. */
+/* Predicted step times of the file's runs, by their numbers in the file, in memory that the processes of all tests
+ * share: the comparison of groups makes them, and the table of evidence is compared with them. 0: not predicted yet. */
 enum { MOST_RUNS = 1024 };
 static double *predicted_s;
 

@@ -354,7 +354,8 @@ typedef float Lanes __attribute__((vector_size(16), aligned(4), may_alias));
 static void multiply_column(const float *x, const float *y, uint64_t rows, uint64_t inner, bool backwards, float *to) {
   enum { LANES = 4, WIDE = 4 * LANES };
   const int64_t step = backwards ? -(int64_t)rows : (int64_t)rows, onward = backwards ? -1 : 1;
-  const float *first = backwards && inner ? x + (inner - 1) * rows : x, *factor = backwards && inner ? y + inner - 1 : y;
+  const uint64_t begin = backwards && inner ? inner - 1 : 0;
+  const float *first = x + begin * rows, *factor = y + begin;
   uint64_t i = 0;
   for (; i + WIDE <= rows; i += WIDE) {
     Lanes sum[4] = {};
