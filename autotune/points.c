@@ -219,6 +219,7 @@ tws_code tws_points_fill(const tws_tune_request *request, tws_points *p, tws_err
   const tws_job *job = request->job;
   const tws_runtime *runtime = tws_profile_runtime(job->profile);
   *p = (tws_points){.request = request, .points = 1, .knobs = 1, .features = ~UINT64_C(0)};
+  p->has_experts = tws_network_has_experts(job->network);
   /* for Twinspeed's own engine all features may be used: they are planned, and the result lists those that the backend
    * lacks */
   if (strcmp(runtime->name, "twinspeed") != 0 && !request->space.every_feature)
@@ -242,7 +243,7 @@ void tws_points_free(tws_points *p) {
 
 static tws_features features_of(const tws_points *p, const tws_variant *v) {
   const tws_job *job = p->request->job;
-  return tws_variant_features(job->config, tws_network_has_experts(job->network), v);
+  return tws_variant_features(job->config, p->has_experts, v);
 }
 
 static void find_digits(const tws_points *p, int64_t number, int *digit) {

@@ -54,6 +54,7 @@ typedef struct tws_points {
   int elastic_count;
   tws_variant *listed;   /* the list of DeepSpeed's experiments; NULL: the points are the product of the lists */
   tws_features features; /* features that the job's runtime has: points that use another are illegal */
+  int has_experts;       /* 1: the job's network has experts */
   int64_t points;        /* number of points of the product, or of the list */
   int64_t knobs;         /* number of combinations of ZeRO knobs per division */
 } tws_points;

@@ -5,30 +5,49 @@
 
 #include "estimators/estimators.h"
 
+enum { PEERS = 2 };
+typedef struct known_message { /* the seconds of a work's messages to or from each of two peers; 0: not known yet */
+  uint32_t peer[PEERS];
+  double seconds[PEERS];
+} known_message;
+
 typedef struct job {
   tws_run *run;
   const tws_machine *machine;
-  const double **cost; /* [plan][work] seconds */
+  const double **cost;     /* [plan][work] seconds */
+  known_message **message; /* [plan][work] */
 } job;
 
+/* A rank exchanges many messages of the same work with the same peers: the stages before and after it. */
 static double message_seconds(void *user, uint32_t rank, uint32_t op) {
   const job *j = user;
   const tws_plan *plan = j->run->ranks[rank].plan;
-  return tws_plan_message_seconds(plan, plan->ops[op].peer, plan->ops[op].work, j->machine);
+  const uint32_t peer = plan->ops[op].peer, work = plan->ops[op].work;
+  known_message *known = &j->message[rank][work];
+  int at = 0;
+  while (at + 1 < PEERS && known->seconds[at] > 0 && known->peer[at] != peer) at++;
+  if (!(known->seconds[at] > 0) || known->peer[at] != peer) {
+    known->peer[at] = peer;
+    known->seconds[at] = tws_plan_message_seconds(plan, peer, work, j->machine);
+  }
+  return known->seconds[at];
 }
 
 static tws_code find_costs(job *j, int count, tws_error *err) {
   j->cost = tws_arena_alloc(j->run->arena, (size_t)count, sizeof *j->cost);
-  for (int i = 0; j->cost && i < count; i++) {
+  j->message = tws_arena_alloc(j->run->arena, (size_t)count, sizeof *j->message);
+  const int room = j->cost && j->message;
+  for (int i = 0; room && i < count; i++) {
     const tws_plan *plan = j->run->ranks[i].plan;
     double *cost = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof *cost);
-    if (!cost) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
+    j->message[i] = tws_arena_alloc(j->run->arena, plan->work_count + 1u, sizeof **j->message);
+    if (!cost || !j->message[i]) return tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
     const tws_launches launches = tws_plan_launches(plan, j->machine);
     for (uint32_t w = 0; w < plan->work_count; w++)
       cost[w] = tws_plan_launched_seconds(plan, w, j->machine, 1, &launches);
     j->cost[i] = cost;
   }
-  return j->cost ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
+  return room ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "no memory for the longest path");
 }
 
 static double last_end(const tws_run *run) {

@@ -285,21 +285,25 @@ static void insert_in_order(range *ranges, size_t count) {
 
 /* Sorts ranges by their beginnings; equal ones keep their order. Plans of many layers sort thousands of ranges for each
  * buffer, for which a comparison sort took a third of the time of planning. Therefore 64 ranges and more are sorted by
- * digits, from the lowest to the highest in which beginnings differ. `other`: room for as many ranges. */
+ * digits, from the lowest to the highest in which beginnings differ; fewer than 1,024 ranges by smaller digits, whose
+ * counters are cleared faster. `other`: room for as many ranges. */
 static void sort_by_beginning(range *ranges, range *other, size_t count) {
-  enum { DIGIT_BITS = 11, DIGITS = 1 << DIGIT_BITS, FEW = 64 };
+  enum { MOST_BITS = 11, FEW = 64, MANY = 1024 };
   if (count < FEW) {
     insert_in_order(ranges, count);
     return;
   }
   uint64_t differ = 0;
   for (size_t i = 1; i < count; i++) differ |= ranges[i].begin ^ ranges[0].begin;
+  const int bits = count < MANY ? 8 : MOST_BITS;
+  const uint32_t digits = 1u << bits;
   range *from = ranges, *to = other;
-  for (int shift = differ ? __builtin_ctzll(differ) : 64; shift < 64 && differ >> shift; shift += DIGIT_BITS) {
-    uint32_t first[DIGITS + 1] = {0};
-    for (size_t i = 0; i < count; i++) first[(from[i].begin >> shift) % DIGITS + 1]++;
-    for (int d = 0; d < DIGITS; d++) first[d + 1] += first[d];
-    for (size_t i = 0; i < count; i++) to[first[(from[i].begin >> shift) % DIGITS]++] = from[i];
+  for (int shift = differ ? __builtin_ctzll(differ) : 64; shift < 64 && differ >> shift; shift += bits) {
+    uint32_t first[(1 << MOST_BITS) + 1];
+    memset(first, 0, (digits + 1) * sizeof *first);
+    for (size_t i = 0; i < count; i++) first[(from[i].begin >> shift) % digits + 1]++;
+    for (uint32_t d = 0; d < digits; d++) first[d + 1] += first[d];
+    for (size_t i = 0; i < count; i++) to[first[(from[i].begin >> shift) % digits]++] = from[i];
     range *swap = from;
     from = to;
     to = swap;

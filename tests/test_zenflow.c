@@ -5,6 +5,7 @@
 #include "draw.h"
 #include "job/simulate.h"
 #include "job_seconds.h"
+#include "sample.h"
 #include "train.h"
 
 static tws_error err;
@@ -77,6 +78,7 @@ START_TEST(plans_at_random) {
   static const char *const intervals[] = {"\"auto\"", "1", "2", "3", "4", "5"};
   enum { CASES = TWS_SANITIZED ? 20 : 60 };
   for (uint64_t seed = 0; seed < CASES; seed++) {
+    if (!takes(seed, 2)) continue;
     char text[1024];
     const int sequence = draw(seed, 1, 0, 3) == 0 ? 2 : 1, tensor = draw(seed, 17, 0, 2) == 0 ? 2 : 1,
               ranks = sequence * tensor * draw(seed, 2, 1, tensor > 1 ? 2 : 4), model = draw(seed, 15, 0, 2);

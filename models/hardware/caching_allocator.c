@@ -31,6 +31,7 @@ static const uint32_t NO_BLOCK = UINT32_MAX;
 typedef struct block {
   uint64_t offset, bytes; /* offset: bytes from the start of the segment */
   uint32_t segment;
+  uint32_t is_free; /* 1: it is in the list of free blocks of its pool */
   /* numbers of the adjacent blocks of the segment; of a number that is not in use: after is the next such number */
   uint32_t before, after;
 } block;
@@ -143,6 +144,7 @@ static int insert_free(tws_caching_allocator *a, uint32_t at) {
   memmove(p->free + position + 1, p->free + position, (p->count - position) * sizeof *p->free);
   p->free[position] = at;
   p->count++;
+  a->blocks[at].is_free = 1;
   a->use.idle += idle_bytes(a, &a->blocks[at]);
   return 1;
 }
@@ -152,14 +154,12 @@ static void remove_free(tws_caching_allocator *a, uint32_t at) {
   const size_t position = position_of(a, p, at);
   memmove(p->free + position, p->free + position + 1, (p->count - position - 1) * sizeof *p->free);
   p->count--;
+  a->blocks[at].is_free = 0;
   a->use.idle -= idle_bytes(a, &a->blocks[at]);
 }
 
 static int is_free(const tws_caching_allocator *a, uint32_t at) {
-  if (at == NO_BLOCK) return 0;
-  const pool *p = &a->pools[a->segments[a->blocks[at].segment].pool];
-  const size_t position = position_of(a, p, at);
-  return position < p->count && p->free[position] == at;
+  return at != NO_BLOCK && a->blocks[at].is_free;
 }
 
 /* Returns the smallest free block of at least `bytes` bytes; NO_BLOCK: there is none. */
@@ -232,6 +232,7 @@ static void return_segments(tws_caching_allocator *a) {
       a->use.idle -= idle;
       a->use.reserved -= idle;
       a->use.returned += idle;
+      b->is_free = 0;
       b->after = a->unused;
       a->unused = p->free[f];
     }

@@ -80,7 +80,7 @@ bool is_code(int type) {
 size_t size_of(int type) {
   return type == CUDA_R_32F ? 4 : is_code(type) ? 1 : 2;
 }
-float get(const void *from, int type, uint64_t i) {
+inline float get(const void *from, int type, uint64_t i) {
   if (type == CUDA_R_8F_E4M3) return tws_from_e4m3(static_cast<const uint8_t *>(from)[i]);
   if (type == CUDA_R_8F_E5M2) return tws_from_e5m2(static_cast<const uint8_t *>(from)[i]);
   if (type == CUDA_R_32F) return static_cast<const float *>(from)[i];
@@ -96,13 +96,20 @@ void put(void *to, int type, uint64_t i, float x) {
     static_cast<__nv_bfloat16 *>(to)[i] = __float2bfloat16_rn(x);
 }
 // Rows of the matrix, or of its transpose, one after another.
-std::vector<float> rows_of(const void *matrix, const Layout *l, bool transpose) {
+template <typename T>
+std::vector<float> rows_as(const T &at, const Layout *l, bool transpose) {
   const uint64_t rows = transpose ? l->columns : l->rows, columns = transpose ? l->rows : l->columns;
+  const uint64_t down = transpose ? (uint64_t)l->stride : 1, along = transpose ? 1 : (uint64_t)l->stride;
   std::vector<float> x(rows * columns);
   for (uint64_t i = 0; i < rows; ++i)
-    for (uint64_t j = 0; j < columns; ++j)
-      x[i * columns + j] = get(matrix, l->type, (transpose ? i : j) * (uint64_t)l->stride + (transpose ? j : i));
+    for (uint64_t j = 0; j < columns; ++j) x[i * columns + j] = at(i * down + j * along);
   return x;
+}
+std::vector<float> rows_of(const void *matrix, const Layout *l, bool transpose) {
+  const int type = l->type;
+  if (type == CUDA_R_32F) return rows_as([=](uint64_t i) { return get(matrix, CUDA_R_32F, i); }, l, transpose);
+  if (type == CUDA_R_16BF) return rows_as([=](uint64_t i) { return get(matrix, CUDA_R_16BF, i); }, l, transpose);
+  return rows_as([=](uint64_t i) { return get(matrix, type, i); }, l, transpose);
 }
 float gelu(float x) {
   return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
@@ -340,22 +347,43 @@ struct Factor {
   Layout layout;
 };
 
+typedef float Lanes __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* A column of products: x has `rows` numbers for each of the `inner` terms, y one. Each sum adds its terms in the order
+ * of their numbers, or in the opposite one. */
+static void multiply_column(const float *x, const float *y, uint64_t rows, uint64_t inner, bool backwards, float *to) {
+  enum { LANES = 4, WIDE = 4 * LANES };
+  const int64_t step = backwards ? -(int64_t)rows : (int64_t)rows, onward = backwards ? -1 : 1;
+  const uint64_t begin = backwards && inner ? inner - 1 : 0;
+  const float *first = x + begin * rows, *factor = y + begin;
+  uint64_t i = 0;
+  for (; i + WIDE <= rows; i += WIDE) {
+    Lanes sum[4] = {};
+    const float *p = first + i, *q = factor;
+    for (uint64_t k = 0; k < inner; ++k, p += step, q += onward)
+      for (int part = 0; part < 4; ++part) sum[part] += *reinterpret_cast<const Lanes *>(p + LANES * part) * *q;
+    memcpy(to + i, sum, sizeof sum);
+  }
+  for (; i < rows; ++i) {
+    const float *p = first + i, *q = factor;
+    to[i] = 0;
+    for (uint64_t k = 0; k < inner; ++k, p += step, q += onward) to[i] += *p * *q;
+  }
+}
+
 static void multiply(const Operation &o, bool backwards, const Factor &left, const Factor &right, void *d,
                      const Layout *to, float scale, float keep) {
   if (o.left_scale) scale *= *o.left_scale * *o.right_scale;
   const uint64_t inner = o.left_transposed ? left.layout.rows : left.layout.columns;
   std::vector<float> sums(o.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? to->rows : to->columns);
-  const std::vector<float> x = rows_of(left.matrix, &left.layout, o.left_transposed),
+  const std::vector<float> x = rows_of(left.matrix, &left.layout, !o.left_transposed),
                            y = rows_of(right.matrix, &right.layout, !o.right_transposed);
-  for (uint64_t j = 0; j < to->columns; ++j)
+  std::vector<float> products(to->rows);
+  for (uint64_t j = 0; j < to->columns; ++j) {
+    multiply_column(x.data(), y.data() + j * inner, to->rows, inner, backwards, products.data());
     for (uint64_t i = 0; i < to->rows; ++i) {
       const uint64_t at = j * (uint64_t)to->stride + i, aux_at = j * (uint64_t)o.aux_stride + i;
-      const float *p = x.data() + i * inner, *q = y.data() + j * inner;
-      float sum = 0;
-      if (backwards)
-        for (uint64_t k = inner; k-- > 0;) sum += p[k] * q[k];
-      else
-        for (uint64_t k = 0; k < inner; ++k) sum += p[k] * q[k];
+      float sum = products[i];
       sum *= scale;
       if (keep != 0) sum += keep * get(d, to->type, at);
       if (adds_bias(o.epilogue)) sum += get(o.bias, o.bias_type, i);
@@ -368,6 +396,7 @@ static void multiply(const Operation &o, bool backwards, const Factor &left, con
       }
       put(d, to->type, at, sum);
     }
+  }
   if (!makes_sums(o.epilogue)) return;
   for (uint64_t j = 0; j < to->columns && o.epilogue == CUBLASLT_EPILOGUE_BGRADB; ++j)
     for (uint64_t k = 0; k < inner; ++k) sums[j] += y[j * inner + k];

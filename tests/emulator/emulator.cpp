@@ -1,6 +1,8 @@
 /* Blocks one after another; the threads of a block as contexts. */
 #include "tests/emulator/emulator.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <set>
 #include <vector>
@@ -24,16 +26,21 @@ typedef ucontext_t Place;
 #endif
 
 struct Thread {
-  Place place;
   dim3 index;
-  bool started, done;
+  int context;  // the context that it runs on; NONE: it has not begun this block
+  bool done;
 };
+enum { NONE = -1 };
 
 struct Barrier {
   int arrived, turn;
 };
 
 Thread threads[MAX_THREADS];
+// A context whose thread has ended runs the next thread that has not begun, at once or when a thread waits: a kernel
+// without barriers needs a single context, whose stack stays in the cache.
+Place contexts[MAX_THREADS];
+int idle[MAX_THREADS], idle_count, made;
 Place scheduler;  // run_block(), which continues when all threads of a block have ended
 const std::function<void()> *body;
 int current, count, alive, alive_in_warp[MAX_THREADS / WARP];
@@ -112,29 +119,58 @@ int next_thread() {
   }
 }
 
-// Continues with the next thread; returns when it is the turn of this one again.
-void change_thread(Place *from) {
-  static std::vector<char> stacks((size_t)MAX_THREADS * STACK);
-  current = next_thread();
-  Thread *to = &threads[current];
-  if (!to->started) make_place(&to->place, stacks.data() + (size_t)current * STACK, run_thread);
-  to->started = true;
-  emulated_thread = &to->index;
-  if (from != &to->place) change(from, &to->place);
+// Stacks take memory where they are used.
+int make_context() {
+  static char *stacks;
+  if (!stacks) {
+    void *memory = mmap(nullptr, (size_t)MAX_THREADS * STACK, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) emulated_refuse("no memory for stacks");
+    stacks = static_cast<char *>(memory);
+  }
+  make_place(&contexts[made], stacks + (size_t)made * STACK, run_thread);
+  return made++;
 }
 
-// Each thread goes from block to block: only its first start makes a context.
+void choose_thread() {
+  current = next_thread();
+  emulated_thread = &threads[current].index;
+}
+
+// Continues with the current thread, on an idle context or a new one if it has not begun.
+void resume(Place *from) {
+  Thread *to = &threads[current];
+  if (to->context == NONE) to->context = idle_count ? idle[--idle_count] : make_context();
+  if (from != &contexts[to->context]) change(from, &contexts[to->context]);
+}
+
+// Continues with the next thread; returns when it is the turn of this one again.
+void change_thread(Place *from) {
+  choose_thread();
+  resume(from);
+}
+
+// Runs one thread after another, also of later blocks.
 void run_thread() {
   for (;;) {
     (*body)();
     Thread *mine = &threads[current];
+    const int own = mine->context;
     if (!copies[current].empty()) emulated_refuse("copies that a thread did not wait for");
     mine->done = true;
     --alive_in_warp[current / WARP];
-    if (--alive == 0)
-      change(&mine->place, &scheduler);
+    if (--alive > 0) {
+      choose_thread();
+      if (threads[current].context == NONE) {
+        threads[current].context = own;
+        continue;
+      }
+    }
+    idle[idle_count++] = own;
+    if (alive == 0)
+      change(&contexts[own], &scheduler);
     else
-      change_thread(&mine->place);
+      resume(&contexts[own]);
   }
 }
 
@@ -147,7 +183,7 @@ void pass(Barrier *barrier, const int *members) {
       barrier->arrived = 0;
       ++barrier->turn;
     } else {
-      change_thread(&threads[current].place);
+      change_thread(&contexts[threads[current].context]);
     }
   }
 }
@@ -159,6 +195,7 @@ void run_block(size_t shared_bytes) {
   for (int i = 0; i < count; ++i) {
     Thread *t = &threads[i];
     t->done = false;
+    t->context = NONE;
     t->index = dim3((unsigned)i, 0, 0);
     warp_barrier[i / WARP] = Barrier();
     alive_in_warp[i / WARP] = (count - i / WARP * WARP < WARP) ? count - i / WARP * WARP : WARP;
