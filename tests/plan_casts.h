@@ -76,8 +76,8 @@ static double saved_an_element(tws_kernel kernel, int64_t tokens, int64_t width,
   return (apart - together) / (double)(tokens * columns);
 }
 
-/* A norm and its casts write, read and write 1 byte of an element each in place of 2; gated activations write 2 in place
- * of writing, reading and writing 2. */
+/* A norm and its casts write, read and write 1 byte of an element each in place of 2; gated activations write 2 bytes
+ * in place of writing, reading and writing 2. */
 START_TEST(casting_kernels_move_fewer_bytes) {
   const int64_t tokens = 4096, width = 8192;
   ck_assert_double_eq_tol(saved_an_element(TWS_KERNEL_NORM, tokens, width, width), 3, 1e-4);
