@@ -298,6 +298,10 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   codes.d[0] = tokens;
   codes.d[1] = width;
   TWS_TRY(tws_case_add(list, &codes, err));
+  tws_work turned = start_case(TWS_KERNEL_TRANSPOSE_CODES, dtype);
+  turned.d[0] = tokens;
+  turned.d[1] = width;
+  TWS_TRY(tws_case_add(list, &turned, err));
   for (int kernel = TWS_KERNEL_HEADS_PACK; kernel <= TWS_KERNEL_HEADS_UNPACK; kernel++) {
     tws_work work = start_case((tws_kernel)kernel, dtype);
     work.d[0] = tokens;

@@ -229,7 +229,8 @@ static void input_gradient(tws_lower *l, const tws_module *m, tws_operand dy, co
 }
 
 static void backward_linear(tws_lower *l, const tws_module *m) {
-  tws_operand dy = tws_outputs_gradient(l, m);
+  const int cast_before = tws_float8_has_gradient(l, m);
+  tws_operand dy = cast_before ? (tws_operand){0} : tws_outputs_gradient(l, m);
   tws_float8 cast;
   const tws_float8 *codes = NULL;
   if (tws_is_float8(l, m) && (l->needed[m->in[0]] || is_trained(l, m, m->param[0]))) {

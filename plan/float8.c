@@ -16,7 +16,8 @@
  * another, so that no operation reads the tensor before its cast. The last operation of a step, AMAX_HISTORY, puts
  * these values at the front of the history of each tensor and computes the next step's amax. Scales are constant within
  * a step: all micro-batches, and casts of a recomputed value, have the same. Ranks do not exchange these values. A
- * tensor without a history has the scale 1. Evaluations and inference use current scaling. */
+ * tensor without a history has the scale 1. Evaluations and inference use current scaling. Kernels that compute what
+ * products alone read cast it themselves (float8_casts.c). */
 #include "plan/float8.h"
 #include "plan/lower.h"
 
@@ -49,9 +50,15 @@ static void begin_delayed(tws_lower *l) {
     return;
   f->slot = tws_lower_memory(l, n->value_count + n->param_count + n->module_count, sizeof *f->slot);
   if (!f->slot) return;
+  f->readers = tws_lower_memory(l, n->value_count, sizeof *f->readers);
+  f->others = tws_lower_memory(l, n->value_count, sizeof *f->others);
+  if (!f->readers || !f->others) return;
   for (uint32_t i = 0; i < n->module_count; i++) {
     const tws_module *m = &n->modules[i];
-    if (!tws_is_float8(l, m)) continue;
+    const int eight = tws_is_float8(l, m);
+    for (int k = 0; k < TWS_MODULE_INS; k++)
+      if (m->in[k] != TWS_NONE) f->readers[m->in[k]]++, f->others[m->in[k]] += eight ? 0 : 1;
+    if (!eight) continue;
     uint32_t *const slots[] = {&f->slot[m->in[0]], &f->slot[n->value_count + m->param[0]],
                                &f->slot[n->value_count + n->param_count + i]};
     for (int k = 0; k < 3; k++)
@@ -129,11 +136,17 @@ static known_amax largest_of(tws_lower *l, tws_operand x) {
   return (known_amax){.amax = tws_read(largest.buffer, 0, 1)};
 }
 
+tws_operand tws_float8_delayed(const tws_lower *l, uint32_t tensor, tws_operand *largest) {
+  const tws_lower_float8 *f = &l->float8;
+  *largest = tws_update(f->largest, f->slot[tensor] - 1, 1);
+  return tws_read(f->amax, f->slot[tensor] - 1, 1);
+}
+
 /* Returns the operands of a tensor with delayed scaling; `tensor`: index in tws_lower_float8.slot. */
 static known_amax delayed_amax(const tws_lower *l, uint32_t tensor, int updates) {
-  const tws_lower_float8 *f = &l->float8;
-  known_amax known = {.amax = tws_read(f->amax, f->slot[tensor] - 1, 1)};
-  if (updates) known.largest = tws_update(f->largest, f->slot[tensor] - 1, 1);
+  tws_operand largest;
+  known_amax known = {.amax = tws_float8_delayed(l, tensor, &largest)};
+  if (updates) known.largest = largest;
   return known;
 }
 
@@ -210,6 +223,16 @@ int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand) {
   return 1;
 }
 
+/* Makes the transposed codes of a value of its row-major ones, which takes fewer bytes than another cast. */
+static void transpose_codes(tws_lower *l, tws_codes *codes, uint64_t count, int64_t width, const char *name) {
+  tws_work work = tws_kernel_work(TWS_KERNEL_TRANSPOSE_CODES, l->config->dtype, 0);
+  work.d[0] = (int64_t)count / width;
+  work.d[1] = width;
+  codes->columns = tws_builder_buffer(&l->b, name, TWS_CATEGORY_ACTIVATION, TWS_E4M3, count, 0);
+  const tws_operand operands[2] = {tws_read(codes->rows, 0, count), tws_write(codes->columns, 0, count)};
+  tws_lower_compute(l, &work, operands, 2);
+}
+
 tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   const uint32_t value = m->in[0];
   const uint32_t wanted = wanted_layouts(l, m);
@@ -226,7 +249,9 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   const uint32_t missing = (wanted & TWS_ROWS && have->rows == TWS_NONE ? TWS_ROWS : 0) |
                            (wanted & TWS_COLUMNS && have->columns == TWS_NONE ? TWS_COLUMNS : 0);
   const uint64_t count = tws_value_elements(l, value);
-  if (missing && l->b.failed == TWS_OK) {
+  if (missing == TWS_COLUMNS && have->rows != TWS_NONE) {
+    transpose_codes(l, have, count, m->in_features, name);
+  } else if (missing && l->b.failed == TWS_OK) {
     tws_operand out[2] = {{0}};
     const tws_operand x = tws_value_read(l, value);
     known_amax known;
@@ -250,7 +275,18 @@ tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m) {
                  "weight in 8 bits", backward ? TWS_COLUMNS : TWS_ROWS);
 }
 
+int tws_float8_has_gradient(const tws_lower *l, const tws_module *m) {
+  return l->float8.delayed && l->pipeline.context->codes[l->network->value_count + m->out[0]].scale != TWS_NONE;
+}
+
 tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+  if (tws_float8_has_gradient(l, m)) {
+    tws_codes *const codes = &l->pipeline.context->codes[l->network->value_count + m->out[0]];
+    const tws_codes have = *codes;
+    const uint64_t count = tws_value_elements(l, m->out[0]);
+    codes->scale = TWS_NONE;
+    return (tws_float8){tws_read(have.rows, 0, count), tws_read(have.columns, 0, count), tws_read(have.scale, 0, 1)};
+  }
   const uint32_t layouts =
       (l->needed[m->in[0]] ? TWS_ROWS : 0) | (tws_is_frozen(l, m->param[0]) ? 0 : (uint32_t)TWS_COLUMNS);
   const uint32_t tensor = l->network->value_count + l->network->param_count + (uint32_t)(m - l->network->modules);

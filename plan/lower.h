@@ -12,7 +12,7 @@
  *   moe.c        routers; expert_sizes.c: slots per expert
  *   weight_tiles.c  large weights of stage 3 in tiles, each gathered and reduced separately
  *   quantized.c  quantized frozen weights (QLoRA)
- *   float8.c     matrix products in 8-bit floating point
+ *   float8.c     matrix products in 8-bit floating point; float8_casts.c: kernels that cast what they compute
  *   zero.c       storage and collectives of parameters and gradients, by ZeRO stage; zero3_gathers.c: gathers of stage
  *                3; zero_secondary.c: secondary partition (hpZ); zero_quantized_gather.c: quantized gathers (qwZ);
  *                zero_quantized_reduce.c: quantized reductions (qgZ); zero_communication.c: reductions in another type;
@@ -38,6 +38,7 @@
 
 #include "models/network/module.h"
 #include "plan/builder.h"
+#include "plan/lower_float8.h"
 #include "plan/lower_optimizer.h"
 #include "plan/pipeline_partition.h"
 #include "plan/pipeline_schedule.h"
@@ -360,13 +361,6 @@ typedef struct tws_deferred {
   uint32_t module;
 } tws_deferred;
 
-/* Buffers with an activation or weight quantized to 8-bit floating point: its largest absolute value, its scale, and
- * the quantized elements in row-major and in transposed order. TWS_NONE: the buffer was not built. */
-typedef struct tws_codes {
-  uint32_t amax, scale, rows, columns;
-  int recomputed; /* 1: backward recomputes the value and quantizes it again: its 8-bit copies are not kept */
-} tws_codes;
-
 /* The location of an activation checkpoint: whole on the device; STORED on the host or partitioned among ranks;
  * RETURNING: the copy back to the device has been issued, and a partitioned checkpoint is not gathered yet. */
 typedef enum tws_checkpoint_location {
@@ -380,7 +374,9 @@ typedef struct tws_context {
   uint32_t *value_buffer;   /* per value: its current buffer, or TWS_NONE */
   uint32_t *value_gradient; /* per value: the buffer of its gradient, or TWS_NONE */
   uint32_t *value_narrow;   /* per value: the buffer of its 8-bit copy, which backward reads instead of the value */
-  tws_codes *codes;  /* per value: the buffers with its elements in 8-bit floating point; NULL: no 8-bit products */
+  /* per value, and then per gradient of a value: the buffers with its elements in 8-bit floating point; NULL: no 8-bit
+   * products */
+  tws_codes *codes;
   uint8_t *location; /* per value that is a checkpoint: tws_checkpoint_location */
   tws_deferred *deferred;
   size_t deferred_capacity;
@@ -433,18 +429,6 @@ typedef struct tws_values {
   /* per value, arrays of the current context: as value_buffer, value_gradient and value_narrow of tws_context */
   uint32_t *buffer, *gradient, *narrow;
 } tws_values;
-
-/* Matrix products of layers in 8-bit floating point. */
-typedef struct tws_lower_float8 {
-  int on, delayed; /* delayed: 1: scales come from the values of earlier steps (twinspeed.fp8_recipe) */
-  uint8_t *again;  /* per module: 1 if it is recomputed in backward */
-  uint8_t *known;  /* per parameter: 1 if an operation has computed its largest absolute value in this program */
-  uint8_t *read;   /* per value: 1 if a product in 8 bits reads it */
-  /* buffer of largest absolute values: one per parameter, TWS_NONE before the first; delayed: this step's, by slot */
-  uint32_t largest;
-  /* delayed: 1 + slot of a tensor, for each value, then each parameter, then the gradient of each module's output */
-  uint32_t *slot, slots, amax, history; /* amax, history: buffers in the state */
-} tws_lower_float8;
 
 /* Values whose gradient may share its buffer with another value's. */
 typedef struct tws_shared_gradients {
@@ -576,26 +560,6 @@ tws_code tws_quantized_begin(tws_lower *l);
 void tws_quantized_state(tws_lower *l, uint64_t first, uint64_t elements);
 /* Dequantizes the whole parameter for the next kernel, and returns it in the configuration's type. */
 tws_operand tws_dequantized(tws_lower *l, uint32_t param);
-/* float8.c: 8-bit matrix products of layers. tws_float8_begin() fails with TWS_INVALID if no layer can have one. */
-int tws_float8_is_planned(
-    /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
-    const tws_config *config);
-tws_code tws_float8_begin(tws_lower *l);
-/* Marks the modules that these visits recompute; called for each model chunk. */
-void tws_float8_visits(tws_lower *l, const tws_visit_list *visits);
-int tws_is_float8(const tws_lower *l, const tws_module *m);
-/* The 8-bit codes of an operand of the module that is being lowered: in the row-major layout, in the transposed layout,
- * or in both, with their scale. */
-typedef struct tws_float8 {
-  tws_operand rows, columns, scale;
-} tws_float8;
-/* If the kernel that writes a value is to find its largest absolute value, for a cast that follows, sets the kernel's
- * last operand and returns 1; called after the value's buffer was made. */
-int tws_float8_largest(tws_lower *l, uint32_t value, tws_operand *operand);
-tws_float8 tws_float8_input(tws_lower *l, const tws_module *m);
-tws_float8 tws_float8_weight(tws_lower *l, const tws_module *m);
-tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy);
-void tws_float8_step(tws_lower *l); /* delayed scaling: emits the next step's scales */
 /* Returns scratch memory for a gradient that the kernel writes and no operation reads. */
 tws_operand tws_discarded_gradient(tws_lower *l, uint32_t param);
 /* pipeline.c: the first determines the pipeline stage and its chunks. */

@@ -25,6 +25,7 @@ typedef struct emission {
   tws_work work;
   tws_operand operand[TWS_BINDINGS];
   int count;
+  int casts;      /* 1: the kernel writes 8-bit codes in place of its output */
   int unwanted;   /* 1: no operation reads the gradient that the kernel writes */
   uint32_t fresh; /* flags of gradients that the kernel writes instead of adding to them */
   /* index of the value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
@@ -88,7 +89,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       if (in != TWS_NONE) e->operand[e->count++] = tws_value_read(l, in);
       break;
     case TWS_BIND_OUT: /* forward kernels write the output, gradient kernels read it */
-      if (m->out[b.index] == TWS_NONE) break;
+      if (m->out[b.index] == TWS_NONE || e->casts) break;
       e->operand[e->count++] =
           l->b.phase == TWS_PHASE_BACKWARD ? tws_value_read(l, m->out[b.index]) : tws_value_write(l, m->out[b.index]);
       break;
@@ -120,7 +121,9 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       e->operand[e->count++] = tws_value_gradient(l, m->out[b.index]);
       break;
     case TWS_BIND_D_IN:
-      if (in != TWS_NONE)
+      if (e->casts)
+        break;
+      else if (in != TWS_NONE)
         bind_input_gradient(l, e, in, adds_flag);
       else
         e->unwanted = 1;
@@ -174,14 +177,24 @@ static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_ker
   return finds;
 }
 
+/* Returns 1 if the kernel of a gated activation is to cast its output, or the gradient of its input, to 8 bits. */
+static int casts_result(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_float8_cast *cast) {
+  if (kernel == TWS_KERNEL_SWIGLU || kernel == TWS_KERNEL_GEGLU) return tws_float8_casts_output(l, m->out[0], 0, cast);
+  if (kernel == TWS_KERNEL_SWIGLU_GRAD || kernel == TWS_KERNEL_GEGLU_GRAD)
+    return tws_float8_casts_gradient(l, m->in[0], cast);
+  return 0;
+}
+
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
   tws_arguments arguments;
+  tws_float8_cast cast;
   emission e; /* without initial value, since the arrays are large; the operands are appended one by one */
   if (is_idle(l, m, kernel)) return;
   e.work = tws_module_work(l, m, (tws_kernel)kernel->kernel, 0);
   const int without_bias = kernel->kernel == TWS_KERNEL_EXPERT_LINEAR && tws_local_of(l, m)->skips_vector;
   if (without_bias) e.work.flags &= ~(uint32_t)TWS_BIAS;
   e.count = e.unwanted = 0;
+  e.casts = casts_result(l, m, (tws_kernel)kernel->kernel, &cast);
   e.fresh = 0;
   e.add_to = TWS_NONE;
   const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);
@@ -190,7 +203,9 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
       bind(l, &e, m, kernel->binding[i], row->operand[i].adds_flag);
   if (e.fresh & e.work.flags) tws_builder_fail(&l->b, TWS_INTERNAL, "gradients of one kernel differ in age");
   if (l->b.failed != TWS_OK || e.unwanted) return;
-  if (kernel->kernel == TWS_KERNEL_SWIGLU && tws_float8_largest(l, m->out[0], &e.operand[e.count]))
+  if (e.casts)
+    e.count = tws_float8_append(&cast, &e.work, e.operand, e.count);
+  else if (kernel->kernel == TWS_KERNEL_SWIGLU && tws_float8_largest(l, m->out[0], &e.operand[e.count]))
     e.work.flags |= TWS_LARGEST, e.count++;
   if (kernel->kernel == TWS_KERNEL_NORM_GRAD) e.count = tws_lower_sums(l, &e.work, e.operand, e.count);
   const int has_arguments = arguments_of(l, m, &e.work, &arguments);

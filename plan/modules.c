@@ -226,18 +226,27 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
 
 static void forward_norm(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_NORM, 0);
-  tws_operand operands[8] = {tws_value_read(l, l->at.fused_with ? l->at.fused_with->in[0] : m->in[0])};
+  tws_operand operands[10] = {tws_value_read(l, l->at.fused_with ? l->at.fused_with->in[0] : m->in[0])};
+  tws_float8_cast cast;
+  const int casts = tws_float8_casts_output(l, m->out[0], 1, &cast);
   int n = 1;
   if (m->param[0] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[0]);
   if (m->param[1] != TWS_NONE) operands[n++] = tws_zero_param(l, m->param[1]);
-  operands[n++] = tws_value_write(l, m->out[0]);
+  operands[n++] = casts ? cast.codes[0] : tws_value_write(l, m->out[0]);
   operands[n++] = tws_value_write(l, m->out[1]);
   if (l->at.fused_with) {
     work.flags |= TWS_RESIDUAL;
     operands[n++] = tws_value_read(l, l->at.fused_with->in[1]);
     operands[n++] = tws_value_reuse(l, l->at.fused_with->in[1], l->at.fused_with->out[0], TWS_WRITE);
   }
-  if (tws_float8_largest(l, m->out[0], &operands[n])) work.flags |= TWS_LARGEST, n++;
+  if (casts) {
+    work.flags |= TWS_FP8;
+    operands[n++] = cast.amax;
+    operands[n++] = cast.scale;
+    operands[n++] = cast.largest;
+  } else if (tws_float8_largest(l, m->out[0], &operands[n])) {
+    work.flags |= TWS_LARGEST, n++;
+  }
   tws_lower_compute(l, &work, operands, n);
 }
 

@@ -279,7 +279,7 @@ static tws_context *new_context(tws_lower *l) {
     c = tws_arena_alloc(l->scratch, 1, sizeof *c);
     uint32_t *state = c ? tws_arena_alloc_unset(l->scratch, 3 * ((size_t)values + 1), sizeof *state) : NULL;
     if (c) c->location = tws_arena_alloc_unset(l->scratch, values + 1u, 1);
-    if (c && l->float8.on) c->codes = tws_arena_alloc_unset(l->scratch, values + 1u, sizeof *c->codes);
+    if (c && l->float8.on) c->codes = tws_arena_alloc_unset(l->scratch, 2 * ((size_t)values + 1), sizeof *c->codes);
     if (!state || !c->location || (l->float8.on && !c->codes)) {
       no_memory(l);
       return NULL;
@@ -292,7 +292,7 @@ static tws_context *new_context(tws_lower *l) {
   memset(c->value_gradient, 0xff, values * sizeof *c->value_gradient);
   memset(c->value_narrow, 0xff, values * sizeof *c->value_narrow);
   memset(c->location, 0, values);
-  if (c->codes) memset(c->codes, 0xff, values * sizeof *c->codes);
+  if (c->codes) memset(c->codes, 0xff, 2 * (size_t)values * sizeof *c->codes);
   c->part[0] = c->part[1] = TWS_NONE;
   c->deferred_count = 0;
   c->events = 0;

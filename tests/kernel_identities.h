@@ -12,6 +12,7 @@ START_TEST(not_finite) {
       w.code == TWS_KERNEL_TOP_COLUMNS || w.code == TWS_KERNEL_AMAX_HISTORY) /* the last keeps finite numbers only */
     return;
   const int saturates = (w.code == TWS_KERNEL_ROUTER && w.flags & TWS_SIGMOID) || w.code == TWS_KERNEL_SOFTCAP ||
+                        w.code == TWS_KERNEL_TRANSPOSE_CODES ||
                         w.code == TWS_KERNEL_SIGMOID || w.code == TWS_KERNEL_CLAMP || w.flags & TWS_FP8 ||
                         w.code == TWS_KERNEL_FACTOR_CHANGE || w.code == TWS_KERNEL_LAMB_FACTORS ||
                         w.code == TWS_KERNEL_LAMB_RATIOS;        /* the last two are cut to limits */

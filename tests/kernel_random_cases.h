@@ -55,6 +55,16 @@ static test_case random_case(int number) {
       c.flags = (uint32_t[]){TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 21, 0, 2)];
       c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_LARGEST;
       break;
+    case TWS_KERNEL_SWIGLU:
+    case TWS_KERNEL_SWIGLU_GRAD:
+    case TWS_KERNEL_GEGLU:
+    case TWS_KERNEL_GEGLU_GRAD:
+      c.flags = (uint32_t[]){0, TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 20, 0, 3)];
+      if (c.flags) c.flags |= TWS_FP8;
+      break;
+    case TWS_KERNEL_NORM:
+      c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_FP8;
+      break;
     case TWS_KERNEL_AMAX_HISTORY:
       c.f[0] = (double)draw(s, 20, 0, 4), c.flags = 0;
       break;

@@ -157,6 +157,8 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
       x.v[k][i] = blank ? NAN : stored(x.info[k].dtype, fill_value(w, a, &x.info[k], k, i));
   }
   tws_work forward = *w;
+  const int amax = operand_named(&x, "amax");
+  if (w->flags & TWS_FP8 && amax >= 0) x.v[amax][0] = 0.75; /* of an earlier step: larger numbers do not fit */
   if (w->code == TWS_KERNEL_NORM_GRAD) {
     forward.code = TWS_KERNEL_NORM;
     forward.flags &= TWS_RMS | TWS_PLAIN;

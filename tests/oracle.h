@@ -440,7 +440,10 @@ static inline void oracle_dropout(const tws_work *w, const double *a, double **o
 static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
   const double *a = arguments->a;
   if (w->flags & TWS_FP8) {
-    oracle_linear8(w, o, count);
+    if (w->code >= TWS_KERNEL_LINEAR && w->code <= TWS_KERNEL_LINEAR_GRAD_WEIGHT)
+      oracle_linear8(w, o, count);
+    else
+      oracle_cast_output(w, arguments, o, count);
     return;
   }
   if (oracle_factored(w, a, o, count)) return;
@@ -762,6 +765,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
       break;
     case TWS_KERNEL_QUANTIZE:
       oracle_quantize(w, o);
+      break;
+    case TWS_KERNEL_TRANSPOSE_CODES:
+      for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i) o[1][i % w->d[1] * w->d[0] + i / w->d[1]] = o[0][i];
       break;
     case TWS_KERNEL_AMAX_HISTORY:
       oracle_amax_history(w, o);

@@ -84,4 +84,35 @@ static inline void oracle_linear8(const tws_work *w, double **o, int count) {
   free(operands[1]);
 }
 
+static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count);
+static inline double stored(tws_dtype type, double x);
+
+/* Runs a kernel that casts its output: computes the output as without TWS_FP8, rounds it to the storage type, and casts
+ * it as QUANTIZE does. A norm writes its row-major codes where its output is otherwise; other kernels have the operands
+ * of QUANTIZE after their inputs. */
+static inline void oracle_cast_output(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
+  const int norm = w->code == TWS_KERNEL_NORM;
+  const int gradient = w->code == TWS_KERNEL_SWIGLU_GRAD || w->code == TWS_KERNEL_GEGLU_GRAD;
+  const int64_t rows = w->d[0], width = gradient ? 2 * w->d[1] : w->d[1];
+  const int biased = w->flags & TWS_BIAS && !(w->flags & TWS_RMS);
+  const int at = !norm ? (gradient ? 2 : 1) : w->flags & TWS_PLAIN ? 1 : biased ? 3 : 2;
+  double *y = malloc((size_t)(rows * width + 1) * sizeof *y), *operands[12];
+  tws_work plain = *w;
+  plain.flags &= ~(uint32_t)(TWS_FP8 | TWS_ROWS | TWS_COLUMNS);
+  memcpy(operands, o, (size_t)(norm ? count - 3 : at) * sizeof *o);
+  operands[at] = y;
+  oracle_run(&plain, arguments, operands, norm ? count - 3 : at + 1);
+  for (int64_t i = 0; i < rows * width; ++i) y[i] = stored((tws_dtype)w->dtype, y[i]);
+  const tws_work cast = {.code = TWS_KERNEL_QUANTIZE,
+                         .dtype = w->dtype,
+                         .dtype2 = gradient ? TWS_E5M2 : TWS_E4M3,
+                         .flags = norm ? TWS_ROWS | TWS_LARGEST : (w->flags & (TWS_ROWS | TWS_COLUMNS)) | TWS_LARGEST,
+                         .d = {rows, width}};
+  if (norm) oracle_quantize(&cast, (double *[]){y, o[count - 3], o[count - 2], o[at], o[count - 1]});
+  memcpy(operands + 1, o + at, (size_t)(count - at) * sizeof *o);
+  operands[0] = y;
+  if (!norm) oracle_quantize(&cast, operands);
+  free(y);
+}
+
 #endif

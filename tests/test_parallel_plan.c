@@ -12,6 +12,7 @@
 #include "estimators/estimators.h"
 #include "models/network/adapt.h"
 #include "models/hardware/profile.h"
+#include "models/operator.h"
 #include "plan/pipeline_grid.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
@@ -191,6 +192,8 @@ static void check_frozen(const tws_plan *plan, uint64_t seed) {
   }
 }
 
+static int casting_kernels; /* number of casts by kernels that compute what they cast */
+
 /* Asserts that delayed scaling reads no tensor before its cast: each cast has a scale of earlier steps, some cast with
  * the same scale finds the largest value for later ones, in the same place, and one operation after all casts moves
  * these values into the history. Current scaling has no such operation. Returns the number of casts. */
@@ -207,14 +210,22 @@ static int check_delayed_scales(const tws_plan *plan, const tws_config *c, uint6
     if (op->kind != TWS_OP_COMPUTE) continue;
     ck_assert(!delayed || work->code != TWS_KERNEL_AMAX);
     histories += work->code == TWS_KERNEL_AMAX_HISTORY;
-    if (!delayed || work->code != TWS_KERNEL_QUANTIZE) continue;
-    ck_assert_msg(histories == 0 && operands[1].offset < MOST_TENSORS, "seed %d", (int)seed);
-    ck_assert_str_eq(plan->buffers[operands[1].buffer].name, "amax");
-    reads[operands[1].offset] = 1;
+    tws_kernel_operand named[TWS_OPERATOR_OPERANDS];
+    const int count = delayed && work->code != TWS_KERNEL_AMAX_HISTORY ? tws_work_operands(work, NULL, named) : 0;
+    int amax = -1, raised = -1;
+    for (int k = 0; k < count; k++) {
+      if (strcmp(named[k].name, "amax") == 0) amax = k;
+      if (strcmp(named[k].name, "largest") == 0 || strcmp(named[k].name, "raised") == 0) raised = k;
+    }
+    if (amax < 0) continue;
+    ck_assert_msg(histories == 0 && operands[amax].offset < MOST_TENSORS, "seed %d", (int)seed);
+    ck_assert_str_eq(plan->buffers[operands[amax].buffer].name, "amax");
+    reads[operands[amax].offset] = 1;
     casts++;
-    if (!(work->flags & TWS_LARGEST)) continue;
-    ck_assert_uint_eq(operands[op->operand_count - 1].offset, operands[1].offset);
-    finds[operands[1].offset] = 1;
+    casting_kernels += work->code != TWS_KERNEL_QUANTIZE;
+    if (raised < 0) continue;
+    ck_assert_uint_eq(operands[raised].offset, operands[amax].offset);
+    finds[operands[amax].offset] = 1;
   }
   ck_assert_int_eq(histories, delayed);
   ck_assert_msg(memcmp(reads, finds, sizeof reads) == 0, "seed %d: a cast's scale has no history", (int)seed);
@@ -275,7 +286,8 @@ START_TEST(random_jobs_are_sound) {
     jobs++;
   }
   ck_assert(jobs >= JOBS / 4 && plans >= jobs);
-  if (takes_all()) ck_assert_int_gt(delayed_casts, 0);
+  printf("%d of %d casts with delayed scaling are part of another kernel\n", casting_kernels, delayed_casts);
+  if (takes_all()) ck_assert_int_gt(delayed_casts, casting_kernels);
   if (takes_all()) ck_assert_int_ge(stochastic, JOBS / 30);
   tws_profile_destroy(profile);
 }

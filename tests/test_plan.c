@@ -747,6 +747,8 @@ START_TEST(bottleneck_is_of_the_whole_step) {
 }
 END_TEST
 
+#include "tests/plan_casts.h"
+
 int main(void) {
   Suite *suite = suite_create("plan");
   TCase *c = tcase_create("plan");
@@ -764,6 +766,8 @@ int main(void) {
   tcase_add_test(c, survives_exhausted_memory);
   tcase_add_test(c, adjacent_operations_are_fused);
   tcase_add_test(c, one_checkpoint_a_layer);
+  tcase_add_test(c, kernels_cast_what_they_compute);
+  tcase_add_test(c, casting_kernels_move_fewer_bytes);
   tcase_add_test(c, composition_equals_longest_path);
   tcase_add_test(c, bottleneck_is_of_the_whole_step);
   suite_add_tcase(suite, c);

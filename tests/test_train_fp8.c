@@ -159,6 +159,32 @@ START_TEST(resumed_is_the_same) {
 }
 END_TEST
 
+/* With delayed scaling norms and SwiGLU cast what they compute, in other passes and layouts with each kind of
+ * recomputation (the suite `plan` counts these kernels): the losses have the same bits. */
+START_TEST(kernels_that_cast_recompute_the_same) {
+  static const char *const kinds[] = {"none", "selective", "full"};
+  double losses[3][4];
+  for (int k = 0; k < 3; k++) {
+    char result[96];
+    snprintf(result, sizeof result, "%s", in_folder(kinds[k]));
+    command_result r =
+        twinspeed(RUN8
+                  "-n 1 --recompute %s --set twinspeed.fp8_recipe=delayed --data %s --steps 4 --learning-rate 0.003 "
+                  "--result %s",
+                  kinds[k], text_path, result);
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    command_free(&r);
+    tws_json *json;
+    ck_assert(tws_json_read(result, &json, NULL) == TWS_OK);
+    const cJSON *list = cJSON_GetObjectItem(json->root, "losses");
+    ck_assert_int_eq(cJSON_GetArraySize(list), 4);
+    for (int i = 0; i < 4; i++) losses[k][i] = cJSON_GetArrayItem(list, i)->valuedouble;
+    tws_json_destroy(json);
+    ck_assert_msg(memcmp(losses[0], losses[k], sizeof losses[k]) == 0, "recomputation %s", kinds[k]);
+  }
+}
+END_TEST
+
 /* Tensors kept for backward have one byte instead of two, so that activations take less; refusals name a remedy. */
 START_TEST(activations_and_refusals) {
   double bytes[2];
@@ -205,6 +231,7 @@ int main(void) {
   TCase *tests = tcase_create("train_fp8");
   tcase_add_test(tests, eight_bits_train);
   tcase_add_loop_test(tests, resumed_is_the_same, 0, 2);
+  tcase_add_test(tests, kernels_that_cast_recompute_the_same);
   tcase_add_test(tests, activations_and_refusals);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

@@ -1,7 +1,7 @@
 // Element-wise kernels: activations, sums, fills, casts. Bound by memory: 16-byte accesses where the operands allow
 // them.
 #include "models/dropout.h"
-#include "real/cuda/kernels/common.cuh"
+#include "real/cuda/kernels/codes.cuh"
 
 namespace {
 
@@ -336,11 +336,64 @@ tws_code start_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
   return launched(err);
 }
 
+// With TWS_FP8 the tiles of codes.cuh: the output, or the gradients of gate and up, are cast to 8 bits as the storage
+// type rounds them.
+template <typename T>
+__device__ inline float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+template <typename T, typename Gate>
+struct GatedSource {
+  static constexpr int PARTS = 1;
+  const T *gate_up;
+  template <bool packs>
+  __device__ void get(int64_t row, int64_t column, int64_t width, float (&v)[PARTS][GROUP]) const {
+    const T *from = gate_up + row * 2 * width + column;
+    float gate[GROUP], up[GROUP];
+    load_group<packs>(from, width - column, gate);
+    load_group<packs>(from + width, width - column, up);
+#pragma unroll
+    for (int k = 0; k < GROUP; ++k) v[0][k] = rounded<T>(Gate::value(gate[k]) * up[k]);
+  }
+};
+
+template <typename T, typename Gate>
+struct GatedGradSource {
+  static constexpr int PARTS = 2;  // the gradients of gate and of up
+  const T *dy, *gate_up;
+  template <bool packs>
+  __device__ void get(int64_t row, int64_t column, int64_t width, float (&v)[PARTS][GROUP]) const {
+    const T *from = gate_up + row * 2 * width + column;
+    float slope[GROUP], gate[GROUP], up[GROUP];
+    load_group<packs>(dy + row * width + column, width - column, slope);
+    load_group<packs>(from, width - column, gate);
+    load_group<packs>(from + width, width - column, up);
+#pragma unroll
+    for (int k = 0; k < GROUP; ++k) {
+      v[0][k] = rounded<T>(slope[k] * up[k] * Gate::slope(gate[k]));
+      v[1][k] = rounded<T>(slope[k] * Gate::value(gate[k]));
+    }
+  }
+};
+
+template <typename T, typename Gate>
+tws_code cast_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
+  const int64_t tokens = call->work->d[0], width = call->work->d[1];
+  const T *first = in<T>(call, 0), *second = in<T>(call, 1);
+  if (!backward)
+    return run_cast<false>(call, GatedSource<T, Gate>{first}, cast_of(call, 1, tokens, width, 1, true),
+                           packable<GROUP>(first, width), err);
+  return run_cast<true>(call, GatedGradSource<T, Gate>{first, second}, cast_of(call, 2, tokens, width, 2, true),
+                        packable<GROUP>(first, width) && packable<GROUP>(second, width), err);
+}
+
 template <typename T, typename Gate>
 tws_code run_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
   constexpr int N = Width<T>::value;
   const int64_t tokens = call->work->d[0], width = call->work->d[1];
   if (tokens == 0 || width == 0) return TWS_OK;
+  if (call->work->flags & TWS_FP8) return cast_gated<T, Gate>(call, backward, err);
   bool aligned = packable<N>(in<T>(call, 0), width) && packable<N>(in<T>(call, 1), width);
   if (backward) aligned = aligned && packable<N>(in<T>(call, 2), width);
   return aligned ? start_gated<T, N, Gate>(call, backward, err) : start_gated<T, 1, Gate>(call, backward, err);

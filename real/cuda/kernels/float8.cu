@@ -1,10 +1,6 @@
-// 8-bit operands of products: the largest magnitude of a tensor, and its codes, in row-major order and transposed. Both
-// kernels are bound by memory bandwidth. With delayed scaling the second one finds the largest magnitude too.
-#include "real/cuda/kernels/common.cuh"
-#ifdef __CUDACC__
-#include <cuda_fp8.h>
-#endif
-#include "base/float8.h"
+// 8-bit operands of products: the largest magnitude of a tensor, and its codes, in row-major order and transposed. All
+// kernels are bound by memory bandwidth. With delayed scaling the cast finds the largest magnitude too.
+#include "real/cuda/kernels/codes.cuh"
 
 extern "C" {
 #include "models/operator.h"
@@ -67,95 +63,44 @@ tws_code run_amax(const tws_cuda_call *call, tws_error *err) {
 
 // ---- codes ----
 
-template <bool e5m2>
-__device__ inline uint32_t code_of(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
-#else
-  return e5m2 ? tws_to_e5m2(x) : tws_to_e4m3(x);
-#endif
-}
-
-enum { SIDE = 64, GROUP = 4, GROUPS = SIDE / GROUP };  // SIDE: rows and columns of a tile; GROUP: columns that a thread
-                                                       // processes at once
-
-struct Matrix {
-  int64_t rows, width, across, tiles;
-  const float *amax;
-  float *scale;
-  uint8_t *y, *y_t;  // row-major codes and transposed codes, or null
-  float *largest;    // raised to the largest magnitude of x, or null
-};
-
-// Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. packs: row sizes and
-// addresses are multiples of GROUP.
-template <typename T, bool e5m2, bool packs>
-__global__ void quantize(const T *x, Matrix m) {
-  __shared__ uint8_t tile[SIDE][SIDE + GROUP];
-  const float multiplier = tws_float8_multiplier(*m.amax, e5m2 ? TWS_E5M2 : TWS_E4M3);
-  const int group = (int)threadIdx.x % GROUPS * GROUP, first = (int)threadIdx.x / GROUPS;
-  uint32_t most = 0;
-  if (blockIdx.x == 0 && threadIdx.x == 0) *m.scale = 1.0F / multiplier;
-  for (int64_t t = blockIdx.x; t < m.tiles; t += gridDim.x) {
-    const int64_t row0 = t / m.across * SIDE, column0 = t % m.across * SIDE;
-    for (int r = first; r < SIDE; r += BLOCK / GROUPS) {
-      const int64_t row = row0 + r, column = column0 + group, at = row * m.width + column;
-      if (row >= m.rows || column >= m.width) continue;
-      float v[GROUP] = {};
-      if constexpr (packs)
-        load(x + at, v);
-      else
-        for (int k = 0; k < GROUP && column + k < m.width; ++k) v[k] = to_float(x[at + k]);
-      if (m.largest) {  // infinity has to stay visible although the scale is finite
-#pragma unroll
-        for (int k = 0; k < GROUP; ++k) {
-          const uint32_t bits = bits_of<uint32_t>(v[k]) & 0x7fffffffU;
-          most = larger(most, bits);
-          if (bits == 0x7f800000U) v[k] = bits_of<float>(0x7fc00000U);
-        }
-      }
-      uint32_t codes = 0;
-#pragma unroll
-      for (int k = 0; k < GROUP; ++k) codes |= code_of<e5m2>(v[k] * multiplier) << (8 * k);
-      if (m.y_t) *reinterpret_cast<uint32_t *>(&tile[r][group]) = codes;
-      if (packs && m.y) *reinterpret_cast<uint32_t *>(m.y + at) = codes;
-      for (int k = 0; !packs && m.y && k < GROUP && column + k < m.width; ++k)
-        m.y[at + k] = (uint8_t)(codes >> (8 * k));
-    }
-    if (!m.y_t) continue;
-    __syncthreads();
-    for (int c = first; c < SIDE; c += BLOCK / GROUPS) {
-      const int64_t column = column0 + c, row = row0 + group, at = column * m.rows + row;
-      if (column >= m.width || row >= m.rows) continue;
-      uint32_t codes = 0;
-#pragma unroll
-      for (int k = 0; k < GROUP; ++k) codes |= (uint32_t)tile[group + k][c] << (8 * k);
-      if (packs) *reinterpret_cast<uint32_t *>(m.y_t + at) = codes;
-      for (int k = 0; !packs && k < GROUP && row + k < m.rows; ++k) m.y_t[at + k] = (uint8_t)(codes >> (8 * k));
-    }
-    __syncthreads();
+// Reads a tensor.
+template <typename T>
+struct Stored {
+  static constexpr int PARTS = 1;
+  const T *x;
+  template <bool packs>
+  __device__ void get(int64_t row, int64_t column, int64_t width, float (&v)[PARTS][GROUP]) const {
+    load_group<packs>(x + row * width + column, width - column, v[0]);
   }
-  if (m.largest) raise_largest(m.largest, most);
-}
+};
 
 template <typename T, bool e5m2>
 tws_code run_quantize(const tws_cuda_call *call, tws_error *err) {
-  const int rows = (call->work->flags & TWS_ROWS) != 0, columns = (call->work->flags & TWS_COLUMNS) != 0;
-  Matrix m = {};
-  m.rows = call->work->d[0], m.width = call->work->d[1], m.across = ceil_div(m.width, SIDE);
-  m.tiles = m.across * ceil_div(m.rows, SIDE);
-  m.amax = in<float>(call, 1), m.scale = out<float>(call, 2);
-  if (rows) m.y = out<uint8_t>(call, 3);
-  if (columns) m.y_t = out<uint8_t>(call, rows ? 4 : 3);
-  if (call->work->flags & TWS_LARGEST) m.largest = out<float>(call, call->count - 1);
-  const bool packs =
-      packable<GROUP>(in<T>(call, 0), m.width) && packable<GROUP>(m.y, m.width) && packable<GROUP>(m.y_t, m.rows);
-  if (packs) {
-    LAUNCH((quantize<T, e5m2, true>), grid_for(call, m.tiles, 1), BLOCK, 0, call, in<T>(call, 0), m);
-  } else {
-    LAUNCH((quantize<T, e5m2, false>), grid_for(call, m.tiles, 1), BLOCK, 0, call, in<T>(call, 0), m);
+  const int64_t width = call->work->d[1];
+  const Stored<T> x = {in<T>(call, 0)};
+  const Cast c = cast_of(call, 1, call->work->d[0], width, 1, (call->work->flags & TWS_LARGEST) != 0);
+  return run_cast<e5m2>(call, x, c, packable<GROUP>(x.x, width), err);
+}
+
+// Transposes codes by tiles through shared memory. packs: row sizes and addresses are multiples of GROUP.
+template <bool packs>
+__global__ void __launch_bounds__(BLOCK) transpose(const uint8_t *x, Cast c) {
+  __shared__ CodeTile tile;
+  const int group = (int)threadIdx.x % GROUPS * GROUP, first = (int)threadIdx.x / GROUPS;
+  for (int64_t t = blockIdx.x; t < c.tiles; t += gridDim.x) {
+    const int64_t row0 = t / c.across * SIDE, column0 = t % c.across * SIDE, column = column0 + group;
+    for (int r = first; r < SIDE; r += BLOCK / GROUPS) {
+      const uint8_t *from = x + (row0 + r) * c.width + column;
+      uint32_t codes = 0;
+      if (row0 + r >= c.rows || column >= c.width) continue;
+      if (packs) codes = *reinterpret_cast<const uint32_t *>(from);
+      for (int k = 0; !packs && k < GROUP && column + k < c.width; ++k) codes |= (uint32_t)from[k] << (8 * k);
+      *reinterpret_cast<uint32_t *>(&tile[r][group]) = codes;
+    }
+    __syncthreads();
+    put_columns<packs>(tile, c, row0, column0, 0);
+    __syncthreads();
   }
-  return launched(err);
 }
 
 // ---- delayed scaling ----
@@ -186,6 +131,17 @@ tws_code tws_cuda_amax_history(const tws_cuda_call *call, tws_error *err) {
   const tws_work *work = call->work;
   LAUNCH(history, (unsigned)work->d[0], BLOCK, 0, call, out<float>(call, 0), out<float>(call, 1), out<float>(call, 2),
          work->d[1], (int)tws_work_parameter(work, "margin"));
+  return launched(err);
+}
+
+tws_code tws_cuda_transpose_codes(const tws_cuda_call *call, tws_error *err) {
+  Cast c = tiles_of(call->work->d[0], call->work->d[1], 1);
+  const uint8_t *x = in<uint8_t>(call, 0);
+  c.y_t = out<uint8_t>(call, 1);
+  if (packable<GROUP>(x, c.width) && packable<GROUP>(c.y_t, c.rows))
+    LAUNCH(transpose<true>, grid_for(call, c.tiles, 1), BLOCK, 0, call, x, c);
+  else
+    LAUNCH(transpose<false>, grid_for(call, c.tiles, 1), BLOCK, 0, call, x, c);
   return launched(err);
 }
 

@@ -1,7 +1,7 @@
 // LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019). Rows stay in registers between the passes over
 // them; gradients of weight and bias are column sums in two stages, through scratch, in an order that only the shape
 // and the device decide.
-#include "real/cuda/kernels/common.cuh"
+#include "real/cuda/kernels/codes.cuh"
 
 namespace {
 
@@ -21,7 +21,10 @@ struct Norm {
   int64_t tokens, width;
   float epsilon, offset;  // offset: added to the weights
   bool rms;
-  float *largest;  // gets the largest |y|; NULL: none is asked for
+  float *largest;  // gets, or is raised to, the largest |y|; NULL: none is asked for
+  uint8_t *codes;  // CODES: gets the 8-bit codes of y, which is not written
+  const float *amax;
+  float *scale;
 };
 
 template <typename T>
@@ -43,8 +46,28 @@ __device__ void add_pack(Pack<T, V> *a, const Pack<T, V> &b) {
   *a = packed<T>(sum);
 }
 
-// Returns the bits of the larger of `most` and, where it is asked for, the largest magnitude that is written.
+// Writes the codes of a pack of the output. Returns the bits of the larger of `most` and the largest magnitude.
 template <typename T, int V>
+__device__ uint32_t cast_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, uint32_t most) {
+  const float multiplier = tws_float8_multiplier(*n.amax, TWS_E4M3);
+  uint8_t *to = n.codes + row * n.width + column;
+  if constexpr (V % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      uint32_t codes = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) codes |= code_of<false>(only_finite(at(pack, i + j), &most) * multiplier) << (8 * j);
+      *reinterpret_cast<uint32_t *>(to + i) = codes;
+    }
+  } else {
+    for (int i = 0; i < V; ++i) to[i] = (uint8_t)code_of<false>(only_finite(at(pack, i), &most) * multiplier);
+  }
+  if (row == 0 && column == 0) *n.scale = 1.0F / multiplier;
+  return most;
+}
+
+// Returns the bits of the larger of `most` and, where it is asked for, the largest magnitude that is written.
+template <typename T, int V, bool CODES>
 __device__ uint32_t normalise_pack(const Norm<T> &n, int64_t row, int64_t column, const Pack<T, V> &pack, float mean,
                                    float inverse, uint32_t most) {
   float v[V], w[V] = {}, b[V] = {};
@@ -53,13 +76,14 @@ __device__ uint32_t normalise_pack(const Norm<T> &n, int64_t row, int64_t column
 #pragma unroll
   for (int j = 0; j < V; ++j) v[j] = (at(pack, j) - mean) * inverse * (n.weight ? w[j] + n.offset : 1.0F) + b[j];
   const Pack<T, V> written = packed<T>(v);
+  if constexpr (CODES) return cast_pack<T, V>(n, row, column, written, most);
   *reinterpret_cast<Pack<T, V> *>(n.y + row * n.width + column) = written;
   return n.largest ? largest_of(written, most) : most;
 }
 
 // Normalizes rows: a block (WHOLE) or a warp processes a row and reads it once. Where V is 1 the compiler would rather
 // spill than use more than 32 registers, unless __launch_bounds__ says that one block suffices.
-template <typename T, int V, bool RESIDUAL, bool WHOLE>
+template <typename T, int V, bool RESIDUAL, bool WHOLE, bool CODES>
 __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n) {
   __shared__ float scratch[LARGEST_BLOCK / WARP];
   const int64_t row = WHOLE ? blockIdx.x : (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
@@ -99,7 +123,7 @@ __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n)
   for (int k = 0; k < PER_THREAD; ++k) {
     const int i = first + k * stride;
     if (i >= packs) break;
-    most = normalise_pack<T, V>(n, row, (int64_t)i * V, v[k], mean, inverse, most);
+    most = normalise_pack<T, V, CODES>(n, row, (int64_t)i * V, v[k], mean, inverse, most);
   }
   if (n.largest) raise_largest(n.largest, most);
   if (first == 0) keep_stats(n, row, mean, inverse);
@@ -107,7 +131,7 @@ __global__ void __launch_bounds__(LARGEST_BLOCK, V == 1 ? 1 : 0) norm(Norm<T> n)
 
 // Normalizes rows that do not fit in the registers of a block: a warp processes a row and reads it again from the
 // cache.
-template <typename T, int V>
+template <typename T, int V, bool CODES>
 __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
   const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
   if (row >= n.tokens) return;
@@ -133,7 +157,7 @@ __global__ void __launch_bounds__(BLOCK) norm_wide(Norm<T> n) {
   uint32_t most = 0;
   EACH_PACK(c, n.width, V) {
     const Pack<T, V> v = *reinterpret_cast<const Pack<T, V> *>(from + c);
-    most = normalise_pack<T, V>(n, row, c, v, mean, inverse, most);
+    most = normalise_pack<T, V, CODES>(n, row, c, v, mean, inverse, most);
   }
   if (n.largest) raise_largest(n.largest, most);
   if (threadIdx.x % WARP == 0) keep_stats(n, row, mean, inverse);
@@ -446,16 +470,24 @@ tws_code finish(const tws_cuda_call *call, const float *sums, int parts, int64_t
   return launched(err);
 }
 
-template <typename T, int V, bool RESIDUAL>
+template <typename T, int V, bool RESIDUAL, bool CODES>
 tws_code start_norm(const tws_cuda_call *call, const Norm<T> &n, tws_error *err) {
   const int64_t threads = ceil_div(n.width / V, PER_THREAD * WARP) * WARP, groups = ceil_div(n.tokens, ROWS);
   if (threads == WARP)
-    LAUNCH((norm<T, V, RESIDUAL, false>), (unsigned)groups, BLOCK, 0, call, n);
+    LAUNCH((norm<T, V, RESIDUAL, false, CODES>), (unsigned)groups, BLOCK, 0, call, n);
   else if (threads <= LARGEST_BLOCK)
-    LAUNCH((norm<T, V, RESIDUAL, true>), (unsigned)n.tokens, (unsigned)threads, 0, call, n);
+    LAUNCH((norm<T, V, RESIDUAL, true, CODES>), (unsigned)n.tokens, (unsigned)threads, 0, call, n);
   else
-    LAUNCH((norm_wide<T, V>), (unsigned)groups, BLOCK, 0, call, n);
+    LAUNCH((norm_wide<T, V, CODES>), (unsigned)groups, BLOCK, 0, call, n);
   return launched(err);
+}
+
+template <typename T, bool CODES>
+tws_code choose_norm(const tws_cuda_call *call, const Norm<T> &n, bool aligned, tws_error *err) {
+  constexpr int N = Width<T>::value;
+  if (aligned)
+    return n.r ? start_norm<T, N, true, CODES>(call, n, err) : start_norm<T, N, false, CODES>(call, n, err);
+  return n.r ? start_norm<T, 1, true, CODES>(call, n, err) : start_norm<T, 1, false, CODES>(call, n, err);
 }
 
 template <typename T>
@@ -467,24 +499,29 @@ tws_code run_norm(const tws_cuda_call *call, tws_error *err) {
   const bool plain = flags & TWS_PLAIN;
   const int y = plain ? 1 : biased ? 3 : 2;
   if (tokens == 0 || width == 0) return TWS_OK;
+  const bool casts = flags & TWS_FP8;
   const Norm<T> n = {in<T>(call, 0),
                      residual ? in<T>(call, y + 2) : nullptr,
                      plain ? nullptr : in<T>(call, 1),
                      biased ? in<T>(call, 2) : nullptr,
                      residual ? out<T>(call, y + 3) : nullptr,
-                     out<T>(call, y),
+                     casts ? nullptr : out<T>(call, y),
                      out<float>(call, y + 1),
                      tokens,
                      width,
                      (float)call->work->f[0],
                      (float)call->work->f[1],
                      rms,
-                     flags & TWS_LARGEST ? out<float>(call, call->count - 1) : nullptr};
-  if (n.largest) TWS_TRY(clear_largest(call, n.largest, err));
+                     casts || flags & TWS_LARGEST ? out<float>(call, call->count - 1) : nullptr,
+                     casts ? out<uint8_t>(call, y) : nullptr,
+                     casts ? in<float>(call, call->count - 3) : nullptr,
+                     casts ? out<float>(call, call->count - 2) : nullptr};
+  if (n.largest && !casts) TWS_TRY(clear_largest(call, n.largest, err));
   const bool aligned = packable<N>(n.x, width) && packable<N>(n.r, width) && packable<N>(n.weight, width) &&
-                       packable<N>(n.bias, width) && packable<N>(n.sum, width) && packable<N>(n.y, width);
-  if (aligned) return residual ? start_norm<T, N, true>(call, n, err) : start_norm<T, N, false>(call, n, err);
-  return residual ? start_norm<T, 1, true>(call, n, err) : start_norm<T, 1, false>(call, n, err);
+                       packable<N>(n.bias, width) && packable<N>(n.sum, width) && packable<N>(n.y, width) &&
+                       packable<N>(n.codes, width);
+  if (casts) return choose_norm<T, true>(call, n, aligned, err);
+  return choose_norm<T, false>(call, n, aligned, err);
 }
 
 // Returns true if a layer's bias gradient is computed from dx, which is written here.

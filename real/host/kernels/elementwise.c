@@ -1,6 +1,6 @@
 /* Elementwise kernels. */
 #include "models/dropout.h"
-#include "real/host/kernels/kernels.h"
+#include "real/host/kernels/codes.h"
 #include "real/host/kernels/philox.h"
 
 /* Returns -2u, with u = sqrt(2/pi) (x + 0.044715 x^3). GELU, 0.5 x (1 + tanh(u)), is computed as x s with s = 1 / (1 +
@@ -218,6 +218,20 @@ VECTOR_INLINE vf gate_slope(const int gelu, vf g) {
   return gelu ? gelu_slope(g) : silu_slope(g);
 }
 
+/* Return elements of a gated unit's output, and of the gradients of its gate and of `up`. gate, up: indices of the
+ * first element in gate_up. */
+VECTOR_INLINE vf gated_of(tws_dtype T, const int gelu, const void *gate_up, int64_t gate, int64_t up, int n) {
+  return gate_of(gelu, v_get(T, gate_up, gate, n)) * v_get(T, gate_up, up, n);
+}
+typedef struct gated_slopes {
+  vf gate, up;
+} gated_slopes;
+VECTOR_INLINE gated_slopes gated_slopes_of(tws_dtype T, const int gelu, const void *gate_up, int64_t gate, int64_t up,
+                                           vf dy, int n) {
+  const vf g = v_get(T, gate_up, gate, n);
+  return (gated_slopes){dy * v_get(T, gate_up, up, n) * gate_slope(gelu, g), dy * gate_of(gelu, g)};
+}
+
 /* Returns the bits of the largest |y| of the rows, with TWS_LARGEST. */
 VECTOR_INLINE int32_t gated_rows(const tws_host_call *call, const int gelu, int thread, int threads) {
   const int64_t width = call->work->d[1];
@@ -229,7 +243,7 @@ VECTOR_INLINE int32_t gated_rows(const tws_host_call *call, const int gelu, int 
   for (int64_t t = r.begin; t < r.end; ++t) {
     const int64_t gate = 2 * t * width, up = gate + width, out = t * width;
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
-               const vf v = gate_of(gelu, v_get(T, gate_up, gate + i, n)) * v_get(T, gate_up, up + i, n);
+               const vf v = gated_of(T, gelu, gate_up, gate + i, up + i, n);
                v_put(T, y, out + i, v, n);
                if (finds) most = v_larger_magnitude(most, v_keep(v_stored(T, v), n));
              }));
@@ -245,34 +259,113 @@ VECTOR_INLINE void gated_grad_rows(const tws_host_call *call, const int gelu, in
   for (int64_t t = r.begin; t < r.end; ++t) {
     const int64_t gate = 2 * t * width, up = gate + width;
     FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, 0, width, {
-               vf g = v_get(T, gate_up, gate + i, n);
-               vf u = v_get(T, gate_up, up + i, n);
-               vf d = v_get(T, dy, t * width + i, n);
-               v_put(T, out, gate + i, d * u * gate_slope(gelu, g), n);
-               v_put(T, out, up + i, d * gate_of(gelu, g), n);
+               const vf d = v_get(T, dy, t * width + i, n);
+               const gated_slopes slopes = gated_slopes_of(T, gelu, gate_up, gate + i, up + i, d, n);
+               v_put(T, out, gate + i, slopes.gate, n);
+               v_put(T, out, up + i, slopes.up, n);
              }));
   }
+}
+
+/* Casts the output, or the gradients of gate and `up`, to 8 bits; with TWS_FP8 no other result is written. */
+VECTOR_INLINE void gated_codes(tws_dtype T, cast_job *job, const int gelu, int thread, int threads) {
+  const tws_work *work = job->found.call->work;
+  const void *gate_up = job->found.call->operand[0];
+  const int64_t width = work->d[1];
+  vi most = {0};
+  EACH_VECTOR_OF_TILES(r, i, n, work->d[0], width, thread, threads, {
+    const int64_t gate = 2 * r * width + i;
+    const vf v = gated_of(T, gelu, gate_up, gate, gate + width, n);
+    most = put_codes(TWS_E4M3, job, r, i, v_stored(T, v), n, most);
+  });
+  job->found.largest[thread] = v_largest_bits(most);
+}
+VECTOR_INLINE void gated_grad_codes(tws_dtype T, cast_job *job, const int gelu, int thread, int threads) {
+  const tws_work *work = job->found.call->work;
+  const void *dy = job->found.call->operand[0], *gate_up = job->found.call->operand[1];
+  const int64_t width = work->d[1];
+  vi most = {0};
+  EACH_VECTOR_OF_TILES(r, i, n, work->d[0], width, thread, threads, {
+    const int64_t gate = 2 * r * width + i;
+    const vf d = v_get(T, dy, r * width + i, n);
+    const gated_slopes slopes = gated_slopes_of(T, gelu, gate_up, gate, gate + width, d, n);
+    most = put_codes(TWS_E5M2, job, r, i, v_stored(T, slopes.gate), n, most);
+    most = put_codes(TWS_E5M2, job, r, width + i, v_stored(T, slopes.up), n, most);
+  });
+  job->found.largest[thread] = v_largest_bits(most);
+}
+
+static void gated_codes_task(void *arg, int thread, int threads) {
+  cast_job *job = arg;
+  const int gelu = job->found.call->work->code == TWS_KERNEL_GEGLU;
+  FOR_TYPE(
+      job->found.call->dtype[0], T, if (gelu) gated_codes(T, job, 1, thread, threads);
+      else gated_codes(T, job, 0, thread, threads));
+}
+static void gated_grad_codes_task(void *arg, int thread, int threads) {
+  cast_job *job = arg;
+  const int gelu = job->found.call->work->code == TWS_KERNEL_GEGLU_GRAD;
+  FOR_TYPE(
+      job->found.call->dtype[0], T, if (gelu) gated_grad_codes(T, job, 1, thread, threads);
+      else gated_grad_codes(T, job, 0, thread, threads));
 }
 
 static void swiglu_task(void *arg, int thread, int threads) {
   largest_job *job = arg;
   job->largest[thread] = gated_rows(job->call, 0, thread, threads);
 }
+static void geglu_task(void *arg, int thread, int threads) {
+  const largest_job *job = arg;
+  gated_rows(job->call, 1, thread, threads);
+}
+static tws_code run_gated(const tws_host_call *call, tws_host_task task) {
+  const tws_work *work = call->work;
+  const double bytes = 16.0 * (double)(work->d[0] * work->d[1]);
+  if (work->flags & TWS_FP8) {
+    cast_job cast = begin_cast(call, TWS_E4M3, 1, work->d[0], work->d[1], 1);
+    run_parallel(call, bytes, gated_codes_task, &cast);
+    end_cast(&cast);
+    return TWS_OK;
+  }
+  largest_job job = {.call = call};
+  run_parallel(call, bytes, task, &job);
+  if (work->flags & TWS_LARGEST) put_largest(&job, call->operand[2]);
+  return TWS_OK;
+}
 HOST_KERNEL(swiglu) {
   (void)err;
-  largest_job job = {.call = call};
-  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_task, &job);
-  if (call->work->flags & TWS_LARGEST) put_largest(&job, call->operand[2]);
-  return TWS_OK;
+  return run_gated(call, swiglu_task);
+}
+HOST_KERNEL(geglu) {
+  (void)err;
+  return run_gated(call, geglu_task);
 }
 
 static void swiglu_grad_task(void *arg, int thread, int threads) {
   gated_grad_rows(arg, 0, thread, threads);
 }
+static void geglu_grad_task(void *arg, int thread, int threads) {
+  gated_grad_rows(arg, 1, thread, threads);
+}
+static tws_code run_gated_grad(const tws_host_call *call, tws_host_task task) {
+  const tws_work *work = call->work;
+  const double bytes = 32.0 * (double)(work->d[0] * work->d[1]);
+  if (work->flags & TWS_FP8) {
+    cast_job cast = begin_cast(call, TWS_E5M2, 2, work->d[0], 2 * work->d[1], 1);
+    run_parallel(call, bytes, gated_grad_codes_task, &cast);
+    end_cast(&cast);
+    return TWS_OK;
+  }
+  run_parallel(call, bytes, task, (void *)(uintptr_t)call);
+  return TWS_OK;
+}
 HOST_KERNEL(swiglu_grad) {
   (void)err;
-  run_parallel(call, 32.0 * (double)(call->work->d[0] * call->work->d[1]), swiglu_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
+  return run_gated_grad(call, swiglu_grad_task);
+}
+HOST_KERNEL(geglu_grad) {
+  (void)err;
+  return run_gated_grad(call, geglu_grad_task);
 }
 
 /* Returns a row's factor, the sigmoid of its gate, whose derivative is share (1 - share). */
@@ -324,24 +417,6 @@ static void gate_grad_task(void *arg, int thread, int threads) {
 HOST_KERNEL(gate_grad) {
   (void)err;
   run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), gate_grad_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void geglu_task(void *arg, int thread, int threads) {
-  gated_rows(arg, 1, thread, threads);
-}
-HOST_KERNEL(geglu) {
-  (void)err;
-  run_parallel(call, 16.0 * (double)(call->work->d[0] * call->work->d[1]), geglu_task, (void *)(uintptr_t)call);
-  return TWS_OK;
-}
-
-static void geglu_grad_task(void *arg, int thread, int threads) {
-  gated_grad_rows(arg, 1, thread, threads);
-}
-HOST_KERNEL(geglu_grad) {
-  (void)err;
-  run_parallel(call, 32.0 * (double)(call->work->d[0] * call->work->d[1]), geglu_grad_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

@@ -1,12 +1,6 @@
 /* 8-bit operands of products: computes the largest magnitude of a tensor, and its 8-bit codes. */
-#include "base/float8.h"
 #include "models/operator.h"
-#include "real/host/kernels/kernels.h"
-
-enum { ROW_TILE = 64 };
-
-typedef uint8_t vb __attribute__((vector_size(LANES)));
-typedef vb vb_unaligned __attribute__((aligned(1), may_alias));
+#include "real/host/kernels/codes.h"
 
 /* ---- the largest magnitude ---- */
 
@@ -33,87 +27,48 @@ HOST_KERNEL(amax) {
 
 /* ---- codes ---- */
 
-/* Converts to 8-bit codes, with the same results as base/float8.h. */
-VECTOR_INLINE vb v_to_float8(tws_dtype type, vf x) {
-  const int fraction = type == TWS_E4M3 ? 3 : 2, cut = 23 - fraction;
-  const uint32_t unbias = (type == TWS_E4M3 ? 120u : 112u) << 23, most = type == TWS_E4M3 ? 0x7eu : 0x7bu;
-  const float place = type == TWS_E4M3 ? 0x1p14F : 0x1p7F;
-  const uint32_t place_bits = type == TWS_E4M3 ? 0x46800000u : 0x43000000u;
-  const int32_t least = type == TWS_E4M3 ? 0x3c800000 : 0x38800000,
-                largest = type == TWS_E4M3 ? 0x43e00000 : 0x47600000;
-  const vu bits = (vu)x, magnitude = bits & 0x7fffffffu;
-  const vu normal = (magnitude - unbias + ((1u << (cut - 1)) - 1u) + ((magnitude >> cut) & 1u)) >> cut;
-  const vu denormal = (vu)((vf)magnitude + place) - place_bits;
-  const vu small = (vu)((vi)magnitude < least), large = (vu)((vi)magnitude >= largest),
-           nan = (vu)((vi)magnitude > 0x7f800000);
-  const vu finite = (denormal & small) | (normal & ~small);
-  const vu code = (0x7fu & nan) | (most & large & ~nan) | (finite & ~large);
-  return __builtin_convertvector(code | ((bits >> 24) & 0x80u), vb);
-}
-
-typedef struct quantize_job {
-  largest_job found; /* with TWS_LARGEST: the call, and the largest magnitudes of the threads */
-  float multiplier;
-} quantize_job;
-
-/* Returns x with NaN in place of infinity. */
-VECTOR_INLINE vf v_only_finite(vf x) {
-  return (vf)((vu)x | ((vu)((vi)((vu)x & 0x7fffffffu) >= 0x7f800000) & 0x7fc00000u));
-}
-
-/* Quantizes a tile of rows and one vector of columns. The transposed codes are written in contiguous ranges, each with
- * one code for every row of the tile. Returns, with TWS_LARGEST, the larger of `most` and the magnitudes of x. */
-VECTOR_INLINE vi quantize_tile(tws_dtype T, tws_dtype C, const quantize_job *job, host_range rows, int64_t column,
-                               int n, vi most) {
-  const tws_host_call *call = job->found.call;
-  const int finds = (call->work->flags & TWS_LARGEST) != 0;
-  const int64_t all_rows = call->work->d[0], width = call->work->d[1];
-  uint8_t *y = call->work->flags & TWS_ROWS ? call->operand[3] : NULL;
-  uint8_t *y_t = call->work->flags & TWS_COLUMNS ? call->operand[y ? 4 : 3] : NULL;
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    vf x = v_get(T, call->operand[0], r * width + column, n);
-    if (finds) most = v_larger_magnitude(most, x), x = v_only_finite(x);
-    const vb codes = v_to_float8(C, x * job->multiplier);
-    if (y && n == LANES) *(vb_unaligned *)(y + r * width + column) = codes;
-    for (int i = 0; y && n < LANES && i < n; ++i) y[r * width + column + i] = codes[i];
-    for (int i = 0; y_t && i < n; ++i) y_t[(column + i) * all_rows + r] = codes[i];
-  }
-  return most;
-}
-
-/* Quantizes a share of the tiles; threads divide the longer dimension. */
-static void quantize_task(void *arg, int thread, int threads) {
-  quantize_job *job = arg;
-  const tws_work *work = job->found.call->work;
-  const int64_t rows = work->d[0], width = work->d[1];
+VECTOR_INLINE void quantize_tiles(tws_dtype T, tws_dtype C, cast_job *job, int thread, int threads) {
+  const void *x = job->found.call->operand[0];
   vi most = {0};
-  const host_range mine = rows > width ? share(rows, ROW_TILE, thread, threads) : (host_range){0, rows};
-  const host_range columns = rows > width ? (host_range){0, width} : share(width, ROW_TILE, thread, threads);
-  for (int64_t first = mine.begin; first < mine.end; first += ROW_TILE) {
-    const host_range tile = {first, first + ROW_TILE < mine.end ? first + ROW_TILE : mine.end};
-    FOR_TYPE(
-        job->found.call->dtype[0], T,
-        if (work->dtype2 == TWS_E5M2) {
-          EACH_VECTOR(i, n, columns.begin, columns.end, most = quantize_tile(T, TWS_E5M2, job, tile, i, n, most));
-        } else {
-          EACH_VECTOR(i, n, columns.begin, columns.end, most = quantize_tile(T, TWS_E4M3, job, tile, i, n, most));
-        });
-  }
+  EACH_VECTOR_OF_TILES(r, i, n, job->rows, job->width, thread, threads,
+                       most = put_codes(C, job, r, i, v_get(T, x, r * job->width + i, n), n, most));
   job->found.largest[thread] = v_largest_bits(most);
+}
+
+static void quantize_task(void *arg, int thread, int threads) {
+  cast_job *job = arg;
+  FOR_TYPE(
+      job->found.call->dtype[0], T, if (job->found.call->work->dtype2 == TWS_E5M2) {
+        quantize_tiles(T, TWS_E5M2, job, thread, threads);
+      } else { quantize_tiles(T, TWS_E4M3, job, thread, threads); });
 }
 
 HOST_KERNEL(quantize) {
   (void)err;
-  const float amax = *(const float *)call->operand[1];
-  quantize_job job = {.found = {.call = call},
-                      .multiplier = tws_float8_multiplier(amax, (tws_dtype)call->work->dtype2)};
-  *(float *)call->operand[2] = 1.0F / job.multiplier;
-  run_parallel(call, tws_work_bytes(call->work), quantize_task, &job);
-  if (call->work->flags & TWS_LARGEST) {
-    float *largest = call->operand[call->count - 1], found;
-    put_largest(&job.found, &found);
-    if (!(found <= *largest)) *largest = found; /* NaN too is larger */
-  }
+  const tws_work *work = call->work;
+  cast_job job =
+      begin_cast(call, (tws_dtype)work->dtype2, 1, work->d[0], work->d[1], (work->flags & TWS_LARGEST) != 0);
+  run_parallel(call, tws_work_bytes(work), quantize_task, &job);
+  end_cast(&job);
+  return TWS_OK;
+}
+
+/* Transposes a share of the codes, in square tiles. */
+static void transpose_codes_task(void *arg, int thread, int threads) {
+  const tws_host_call *call = arg;
+  const int64_t rows = call->work->d[0], width = call->work->d[1];
+  const uint8_t *x = call->operand[0];
+  uint8_t *y_t = call->operand[1];
+  const host_range mine = share(width, ROW_TILE, thread, threads);
+  for (int64_t column0 = mine.begin; column0 < mine.end; column0 += ROW_TILE)
+    for (int64_t row0 = 0; row0 < rows; row0 += ROW_TILE)
+      for (int64_t c = column0; c < column0 + ROW_TILE && c < mine.end; ++c)
+        for (int64_t r = row0; r < row0 + ROW_TILE && r < rows; ++r) y_t[c * rows + r] = x[r * width + c];
+}
+
+HOST_KERNEL(transpose_codes) {
+  (void)err;
+  run_parallel(call, tws_work_bytes(call->work), transpose_codes_task, (void *)(uintptr_t)call);
   return TWS_OK;
 }
 

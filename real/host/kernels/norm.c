@@ -1,8 +1,10 @@
 /* LayerNorm and RMSNorm, forward and backward. */
-#include "real/host/kernels/kernels.h"
+#include "real/host/kernels/codes.h"
 
-/* Normalises row t; returns the larger of `largest` and the row's largest output, with TWS_LARGEST. */
-VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t, int32_t largest) {
+/* Normalises row t; returns the larger of `largest` and the row's largest output, with TWS_LARGEST. cast: with TWS_FP8,
+ * the cast of the output, else NULL. */
+VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, const cast_job *cast, int64_t t,
+                               int32_t largest) {
   const int64_t width = call->work->d[1], row = t * width;
   const int rms = (call->work->flags & TWS_RMS) != 0;
   const int biased = !rms && (call->work->flags & TWS_BIAS);
@@ -36,8 +38,12 @@ VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t
     vf v = (v_get(T, x, row + i, n) - mean) * inverse;
     if (weight) v *= v_get(T, weight, i, n) + offset;
     if (bias) v += v_get(T, bias, i, n);
-    v_put(T, y, row + i, v, n);
-    if (finds) most = v_larger_magnitude(most, v_keep(v_stored(T, v), n));
+    if (cast) {
+      most = put_codes(TWS_E4M3, cast, t, i, v_stored(T, v), n, most);
+    } else {
+      v_put(T, y, row + i, v, n);
+      if (finds) most = v_larger_magnitude(most, v_keep(v_stored(T, v), n));
+    }
   });
   if (rms) {
     stats[t] = inverse;
@@ -45,25 +51,35 @@ VECTOR_INLINE int32_t norm_row(tws_dtype T, const tws_host_call *call, int64_t t
     stats[2 * t] = mean;
     stats[2 * t + 1] = inverse;
   }
-  if (!finds) return largest;
+  if (!finds && !cast) return largest;
   const int32_t own = v_largest_bits(most);
   return own > largest ? own : largest;
 }
 
 static void norm_task(void *arg, int thread, int threads) {
-  largest_job *job = arg;
-  const tws_host_call *call = job->call;
+  cast_job *job = arg;
+  const tws_host_call *call = job->found.call;
   host_range r = share(call->work->d[0], 1, thread, threads);
+  const cast_job *cast = call->work->flags & TWS_FP8 ? job : NULL;
   int32_t largest = 0;
   FOR_TYPE(call->dtype[0], T,
-           for (int64_t t = r.begin; t < r.end; ++t) largest = norm_row(T, call, t, largest));
-  job->largest[thread] = largest;
+           for (int64_t t = r.begin; t < r.end; ++t) largest = norm_row(T, call, cast, t, largest));
+  job->found.largest[thread] = largest;
 }
 HOST_KERNEL(norm) {
   (void)err;
-  largest_job job = {.call = call};
-  run_parallel(call, 8.0 * (double)(call->work->d[0] * call->work->d[1]), norm_task, &job);
-  if (call->work->flags & TWS_LARGEST) put_largest(&job, call->operand[call->count - 1]);
+  const tws_work *work = call->work;
+  const int plain = (work->flags & TWS_PLAIN) != 0, biased = !(work->flags & TWS_RMS) && work->flags & TWS_BIAS;
+  cast_job job = {.found = {.call = call}};
+  if (work->flags & TWS_FP8) {
+    job = begin_cast(call, TWS_E4M3, call->count - 3, work->d[0], work->d[1], 1);
+    job.y = call->operand[plain ? 1 : biased ? 3 : 2];
+  }
+  run_parallel(call, 8.0 * (double)(work->d[0] * work->d[1]), norm_task, &job);
+  if (work->flags & TWS_FP8)
+    end_cast(&job);
+  else if (work->flags & TWS_LARGEST)
+    put_largest(&job.found, call->operand[call->count - 1]);
   return TWS_OK;
 }
 
