@@ -112,7 +112,7 @@ HOST_KERNEL(quantize) {
   if (call->work->flags & TWS_LARGEST) {
     float *largest = call->operand[call->count - 1], found;
     put_largest(&job.found, &found);
-    if (!(found <= *largest)) *largest = found; /* NaN too is larger */
+    if (found > *largest || isnan(found)) *largest = found; /* NaN is larger than all numbers, and stays */
   }
   return TWS_OK;
 }
@@ -131,7 +131,7 @@ HOST_KERNEL(amax_history) {
     memmove(row + 1, row, (size_t)(length - 1) * sizeof *row);
     row[0] = newest;
     for (int64_t i = 0; i < length; ++i) most = row[i] > most ? row[i] : most;
-    amax[t] = ldexpf(most, margin);
+    amax[t] = fminf(ldexpf(most, margin), FLT_MAX);
     largest[t] = 0;
   }
   return TWS_OK;
