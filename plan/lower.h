@@ -581,6 +581,8 @@ int tws_float8_is_planned(
     /* returns 1 if casts are operations of the plan; 0: their cost is part of the products' cost, or there are none */
     const tws_config *config);
 tws_code tws_float8_begin(tws_lower *l);
+/* Adds the state of delayed scaling for the modules of this pipeline stage, which have to be known. */
+tws_code tws_float8_histories(tws_lower *l);
 /* Marks the modules that these visits recompute; called for each model chunk. */
 void tws_float8_visits(tws_lower *l, const tws_visit_list *visits);
 int tws_is_float8(const tws_lower *l, const tws_module *m);
