@@ -40,11 +40,12 @@ int tws_software_recomputes_activations(const tws_config *config) {
   return config->recompute == TWS_RECOMPUTE_SELECTIVE || recomputes(config, TWS_RECOMPUTED_ACTIVATION);
 }
 
-/* Returns 1 if a product of a layer keeps its input for backward, and no product before it reads the same input. */
+/* Returns 1 if a product of a layer keeps its input, which a module makes, for backward, and no product before it reads
+ * the same input. */
 static int keeps_input(const tws_job *job, const tws_module *m, const tws_module *first) {
   const tws_config *c = job->config;
-  const tws_module *before = &job->network->modules[job->network->values[m->in[0]].producer];
   if (m->type != TWS_MODULE_LINEAR || job->network->params[m->param[0]].frozen) return 0;
+  const tws_module *before = &job->network->modules[job->network->values[m->in[0]].producer];
   for (const tws_module *other = first; other < m; other++)
     if (other->type == TWS_MODULE_LINEAR && other->in[0] == m->in[0]) return 0;
   if (before->type == TWS_MODULE_NORM) return !recomputes(c, TWS_RECOMPUTED_NORM);
@@ -70,7 +71,7 @@ double tws_software_narrow_inputs(const tws_job *job, const tws_stage_estimate *
   if (!tws_profile_runtime(job->profile)->narrow_inputs || !tws_software_keeps_narrow(c)) return 0;
   if (tws_config_recomputes_blocks(c)) return 0;
   for (const tws_module *m = first; m < end; m++) {
-    if (!keeps_input(job, m, first) || is_read_wide(network, m->in[0], first, end)) continue;
+    if (is_read_wide(network, m->in[0], first, end) || !keeps_input(job, m, first)) continue;
     const tws_module *before = &network->modules[network->values[m->in[0]].producer];
     const int gathers = divides && before->type == TWS_MODULE_NORM;
     layer += (gathers ? format->own - PLANNED : format->whole - PLANNED_INPUT) * (double)m->in_features;

@@ -179,6 +179,7 @@ static tws_code prepare(tws_lower *l, tws_error *err) {
   TWS_TRY(tws_quantized_begin(l));
   TWS_TRY(tws_float8_begin(l));
   TWS_TRY(tws_pipeline_begin(l));
+  TWS_TRY(tws_float8_histories(l));
   tws_checkpoints_begin(l);
   TWS_TRY(tws_zero_begin(l));
   TWS_TRY(tws_cache_begin(l));

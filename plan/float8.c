@@ -42,28 +42,38 @@ int tws_is_float8(const tws_lower *l, const tws_module *m) {
          tws_module_weight_tiles(l, (uint32_t)(m - l->network->modules)) == 1;
 }
 
-/* Numbers the tensors that are cast, and adds the state entries of delayed scaling. */
-static void begin_delayed(tws_lower *l) {
+/* Numbers the tensors of the stage's own modules that are cast. */
+static void number_tensors(tws_lower *l) {
   tws_lower_float8 *f = &l->float8;
   const tws_network *n = l->network;
-  if (l->config->fp8_recipe != TWS_FP8_DELAYED || l->extent.parameters_only || tws_program_serves(l->b.plan->program))
-    return;
+  for (int c = 0; c < l->pipeline.chunk_count; c++)
+    for (uint32_t i = l->pipeline.chunks[c].first; i < l->pipeline.chunks[c].end; i++) {
+      const tws_module *m = &n->modules[i];
+      if (!tws_is_float8(l, m)) continue;
+      uint32_t *const slots[] = {&f->slot[m->in[0]], &f->slot[n->value_count + m->param[0]],
+                                 &f->slot[n->value_count + n->param_count + i]};
+      for (int k = 0; k < 3; k++)
+        if (*slots[k] == 0) *slots[k] = ++f->slots;
+    }
+}
+
+tws_code tws_float8_histories(tws_lower *l) {
+  tws_lower_float8 *f = &l->float8;
+  const tws_network *n = l->network;
+  if (!f->on || l->config->fp8_recipe != TWS_FP8_DELAYED || l->extent.parameters_only ||
+      tws_program_serves(l->b.plan->program))
+    return TWS_OK;
   f->slot = tws_lower_memory(l, n->value_count + n->param_count + n->module_count, sizeof *f->slot);
-  if (!f->slot) return;
   f->readers = tws_lower_memory(l, n->value_count, sizeof *f->readers);
   f->others = tws_lower_memory(l, n->value_count, sizeof *f->others);
-  if (!f->readers || !f->others) return;
+  if (!f->slot || !f->readers || !f->others) return l->b.failed;
   for (uint32_t i = 0; i < n->module_count; i++) {
     const tws_module *m = &n->modules[i];
-    const int eight = tws_is_float8(l, m);
     for (int k = 0; k < TWS_MODULE_INS; k++)
-      if (m->in[k] != TWS_NONE) f->readers[m->in[k]]++, f->others[m->in[k]] += eight ? 0 : 1;
-    if (!eight) continue;
-    uint32_t *const slots[] = {&f->slot[m->in[0]], &f->slot[n->value_count + m->param[0]],
-                               &f->slot[n->value_count + n->param_count + i]};
-    for (int k = 0; k < 3; k++)
-      if (*slots[k] == 0) *slots[k] = ++f->slots;
+      if (m->in[k] != TWS_NONE) f->readers[m->in[k]]++, f->others[m->in[k]] += tws_is_float8(l, m) ? 0 : 1;
   }
+  number_tensors(l);
+  if (f->slots == 0) f->slots = 1; /* a stage without 8-bit products: all ranks of a job have the same state entries */
   tws_state_entry entry = {.name = "largest numbers of this step",
                            .tier = TWS_TIER_DEVICE,
                            .dtype = TWS_F32,
@@ -72,7 +82,6 @@ static void begin_delayed(tws_lower *l) {
                            .initial = TWS_INITIAL_ZERO,
                            .optional = 1,
                            .elements = f->slots};
-  if (f->slots == 0) return;
   f->largest = tws_builder_state(&l->b, &entry);
   entry.checkpointed = 1;
   entry.name = "amax";
@@ -82,6 +91,7 @@ static void begin_delayed(tws_lower *l) {
   f->history = tws_builder_state(&l->b, &entry);
   f->delayed = tws_program_is_step(l->b.plan->program);
   if (!f->delayed) f->largest = TWS_NONE;
+  return l->b.failed;
 }
 
 tws_code tws_float8_begin(tws_lower *l) {
@@ -100,8 +110,7 @@ tws_code tws_float8_begin(tws_lower *l) {
     const tws_module *m = &l->network->modules[i];
     if (tws_is_float8(l, m)) any = l->float8.read[m->in[0]] = 1;
   }
-  begin_delayed(l);
-  if (any) return l->b.failed;
+  if (any) return TWS_OK;
   return tws_fail(
       l->b.err, TWS_INVALID,
       "use sizes, and tokens of a micro-batch, that are multiples of 16, without twinspeed.linear_tile_size; or "

@@ -40,6 +40,8 @@ typedef struct tws_float8 {
 int tws_float8_is_planned(const tws_config *config);
 /* Fails with TWS_INVALID if no layer can have a matrix product in 8 bits. */
 tws_code tws_float8_begin(struct tws_lower *l);
+/* Adds the state of delayed scaling for the modules of this pipeline stage, which have to be known. */
+tws_code tws_float8_histories(struct tws_lower *l);
 /* Marks the modules that these visits recompute; called for each model chunk. */
 void tws_float8_visits(struct tws_lower *l, const struct tws_visit_list *visits);
 int tws_is_float8(const struct tws_lower *l, const tws_module *m);

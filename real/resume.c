@@ -238,7 +238,7 @@ static tws_code load_run(loader *l, const tws_piece *piece, uint64_t done, uint6
 }
 
 /* Returns 1 if an optional entry was saved with another number of elements, as by ranks that divide the model in
- * another way. */
+ * another way, or with another length of a history. */
 static int has_other_size(const loader *l, const tws_piece *piece) {
   return l->entry->optional && tws_saved_own_elements(l->t->resumed, l->source, piece->copy) != piece->count;
 }
@@ -249,7 +249,11 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
   const int everywhere = tws_state_everywhere(l->entry, t->plan->stages);
   if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere) || has_other_size(l, piece)) {
-    if (t->rank == 0)
+    if (t->rank == 0 && t->resumed->ranks == t->world && l->source != TWS_NONE)
+      tws_log_write(t->options->log, TWS_LOG_WARNING,
+                    "%s begins anew: the checkpoint has %" PRIu64 " elements of it for this rank, this job %" PRIu64,
+                    l->entry->name, tws_saved_own_elements(t->resumed, l->source, piece->copy), piece->count);
+    else if (t->rank == 0)
       tws_log_write(t->options->log, TWS_LOG_WARNING, "%s begins anew: the checkpoint has none for these ranks",
                     l->entry->name);
     return TWS_OK;

@@ -47,7 +47,7 @@ static inline void oracle_amax_history(const tws_work *w, double **o) {
     double *row = o[1] + t * steps, most = o[0][t];
     for (int64_t i = steps - 1; i > 0; --i) row[i] = row[i - 1], most = fmax(most, row[i]);
     row[0] = o[0][t];
-    o[2][t] = ldexp(most, (int)w->f[0]);
+    o[2][t] = fmin(ldexp(most, (int)w->f[0]), FLT_MAX);
     o[0][t] = 0;
   }
 }

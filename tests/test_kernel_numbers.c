@@ -260,6 +260,36 @@ START_TEST(float8_scales) {
 }
 END_TEST
 
+/* Delayed scaling: a NaN that one cast of a step finds is not replaced by the finite numbers of a later cast, and the
+ * history replaces it by its newest number. The amax stays finite where the margin would make it infinity, since an
+ * infinite amax would make all numbers NaN. */
+START_TEST(float8_histories) {
+  enum { WIDTH = 40 };
+  for (int device = 0; device <= 3; ++device) {
+    tws_backend *backend = use_backend(device, 2);
+    if (!backend) continue;
+    float x[WIDTH] = {[3] = NAN, [17] = 2}, largest = 0, scale, history[2] = {3e38F, 1}, amax = 4;
+    uint8_t y[WIDTH];
+    const tws_work cast = {.code = TWS_KERNEL_QUANTIZE,
+                           .dtype = TWS_F32,
+                           .dtype2 = TWS_E4M3,
+                           .flags = TWS_ROWS | TWS_LARGEST,
+                           .d = {1, WIDTH}};
+    const tws_work step = {.code = TWS_KERNEL_AMAX_HISTORY, .dtype = TWS_F32, .d = {1, 2}, .f = {1}};
+    void *casts[] = {x, &amax, &scale, y, &largest}, *steps[] = {&largest, history, &amax};
+    const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, TWS_E4M3, TWS_F32};
+    for (int i = 0; i < 2; ++i) {
+      ck_assert_int_eq(run_kernel(backend, &cast, NULL, casts, types, 5, NULL), TWS_OK);
+      ck_assert_msg(isnan(largest), "device %d: %g after cast %d", device, (double)largest, i);
+      x[3] = 1;
+    }
+    ck_assert_int_eq(run_kernel(backend, &step, NULL, steps, types, 3, NULL), TWS_OK);
+    ck_assert(history[0] == 3e38F && history[1] == 3e38F && largest == 0);
+    ck_assert(amax == FLT_MAX);
+  }
+}
+END_TEST
+
 int main(void) {
   host = load_backend("host");
   if (!host) {
@@ -277,6 +307,7 @@ int main(void) {
   tcase_add_test(numbers, float8_golden);
   tcase_add_test(numbers, float8_codes);
   tcase_add_test(numbers, float8_scales);
+  tcase_add_test(numbers, float8_histories);
   suite_add_tcase(suite, numbers);
   return run_kernel_suite(suite);
 }

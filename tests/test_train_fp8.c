@@ -134,8 +134,8 @@ START_TEST(resumed_is_the_same) {
   snprintf(second, sizeof second, "%s", in_folder(_i ? "second2.json" : "second.json"));
 #define RUN8 \
   "train -m tiny-llama --seq 32 --dtype bf16 --micro-batch 2 --stage 1 --quiet --set twinspeed.matmul_dtype=fp8 "
-  command_result r =
-      twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --result %s --save %s --save-every 3", recipe, text_path, first, save);
+  command_result r = twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --result %s --save %s --save-every 3", recipe,
+                               text_path, first, save);
   ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
   r = twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --resume %s --tag global_step3 --result %s", recipe, text_path, save,
@@ -155,6 +155,12 @@ START_TEST(resumed_is_the_same) {
                      "global_step3",
                 text_path, save);
   ck_assert_msg(r.status == 0 && (strstr(r.err, "amax history begins anew") != NULL) == (_i > 0), "%s", r.err);
+  command_free(&r);
+  r = twinspeed(RUN8 "-n 2 --set twinspeed.fp8_amax_history_len=3 --set twinspeed.fp8_recipe=delayed --data %s "
+                     "--steps 4 --resume %s --tag global_step3",
+                text_path, save);
+  const char *said = strstr(r.err, "amax history begins anew: the checkpoint has ");
+  ck_assert_msg(r.status == 0 && (said != NULL) == (_i > 0) && !strstr(r.err, "amax begins"), "%s", r.err);
   command_free(&r);
 }
 END_TEST
@@ -222,6 +228,10 @@ START_TEST(activations_and_refusals) {
       twinspeed("check -m tiny-gpt2 --dtype bf16 --seq 32 --micro-batch 1 --set twinspeed.matmul_dtype=fp8");
   ck_assert_msg(r.status == 0 && strstr(r.out, "8 of the 9 forward products of rank 0 are in 8 bits"), "%s%s", r.out,
                 r.err);
+  command_free(&r);
+  r = twinspeed("check -m llama-2-7b --cluster dgx-h100 --runtime nemo --dtype bf16 --seq 32 --set "
+                "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed");
+  ck_assert_msg(r.status == 0 && strstr(r.out, "note: runtime nemo: casts to 8 bits are part of"), "%s", r.out);
   command_free(&r);
 }
 END_TEST

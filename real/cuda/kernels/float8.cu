@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(BLOCK) history(float *largest, float *rows, fl
   }
   most = block_largest(most);
   if (threadIdx.x > 0) return;
-  amax[blockIdx.x] = ldexpf(bits_of<float>(most), margin);
+  amax[blockIdx.x] = fminf(ldexpf(bits_of<float>(most), margin), FLT_MAX);
   largest[blockIdx.x] = 0.0F;
 }
 

@@ -61,7 +61,7 @@ static inline void end_cast(const cast_job *job) {
   float found;
   if (!job->raised) return;
   put_largest(&job->found, &found);
-  if (!(found <= *job->raised)) *job->raised = found; /* NaN too is larger */
+  if (found > *job->raised || isnan(found)) *job->raised = found; /* NaN is larger than all numbers, and stays */
 }
 
 /* Writes the codes of the elements [column, column + n) of a row, which are given as they are stored. Returns the

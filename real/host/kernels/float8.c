@@ -86,7 +86,7 @@ HOST_KERNEL(amax_history) {
     memmove(row + 1, row, (size_t)(length - 1) * sizeof *row);
     row[0] = newest;
     for (int64_t i = 0; i < length; ++i) most = row[i] > most ? row[i] : most;
-    amax[t] = ldexpf(most, margin);
+    amax[t] = fminf(ldexpf(most, margin), FLT_MAX);
     largest[t] = 0;
   }
   return TWS_OK;
