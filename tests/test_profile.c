@@ -319,6 +319,24 @@ START_TEST(noise_is_pooled) {
 }
 END_TEST
 
+/* A cast to both layouts takes what was measured for it, one to a single layout less. */
+START_TEST(casts_have_the_layouts_that_were_measured) {
+  tws_profile_builder *b = measured_machine(0);
+  tws_work work = {.code = TWS_KERNEL_QUANTIZE, .dtype = TWS_BF16, .dtype2 = TWS_E4M3, .flags = TWS_ROWS | TWS_COLUMNS};
+  work.d[1] = 1024;
+  for (int i = 0; i < 3; i++) {
+    work.d[0] = 1024 << i;
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &work, 1, 1, 1e-3 * (1 << i), NULL), TWS_OK);
+  }
+  tws_profile *p = finish(b);
+  work.d[0] = 2048;
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1), 2e-3, 1e-8);
+  work.flags = TWS_ROWS;
+  ck_assert_double_eq_tol(tws_kernel_seconds(p, &work, 1, 1), 1.5e-3, 1e-5);
+  tws_profile_destroy(p);
+}
+END_TEST
+
 /* With a grid of samples of the plain product and few samples of a variant that adds to its output, the variant is
  * exact at its samples, and near them the plain grid is scaled by their ratio. */
 START_TEST(variants_share_a_surface) {
@@ -744,6 +762,7 @@ int main(void) {
   tcase_add_test(test, interpolates);
   tcase_add_test(test, noise_is_pooled);
   tcase_add_test(test, variants_share_a_surface);
+  tcase_add_test(test, casts_have_the_layouts_that_were_measured);
   tcase_add_test(test, few_rows_have_a_surface);
   tcase_add_test(test, two_in_one);
   tcase_add_test(test, costs_are_not_negative);
