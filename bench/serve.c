@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/process.h"
 #include "bench/support.h"
 #include "job/serving.h"
 #include "real/real.h"
@@ -203,7 +204,7 @@ static void print_results(const sample samples[SHAPES][MOST_ROUNDS], int rounds)
          within[0], rows, 100 * median(errors[0], rows), within[1], rows, 100 * median(errors[1], rows));
 }
 
-/* What the processes of the rounds write, in memory that they share. */
+/* Memory that the processes of the rounds share, and in which each writes its samples. */
 typedef struct results {
   char description[256];
   sample samples[SHAPES][MOST_ROUNDS];
@@ -235,17 +236,28 @@ static int succeeds(pid_t child) {
   return child > 0 && waitpid(child, &status, 0) == child && status == 0;
 }
 
+/* Returns 1 after `twinspeed calibrate` has written a profile. */
 static int calibrate(const char *profile, int threads) {
   char number[16];
   snprintf(number, sizeof number, "%d", threads);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (!freopen("/dev/null", "w", stderr)) _exit(1);
-    execl(TWS_BUILD_DIR "/twinspeed", "twinspeed", "calibrate", "--quiet", "-n", "1", "--threads", number, "-o",
-          profile, "--force", (char *)NULL);
-    _exit(1);
-  }
-  return succeeds(child);
+  const char *const arguments[] = {TWS_BUILD_DIR "/twinspeed",
+                                   "calibrate",
+                                   "--quiet",
+                                   "-n",
+                                   "1",
+                                   "--threads",
+                                   number,
+                                   "-o",
+                                   profile,
+                                   "--force",
+                                   NULL};
+  const tws_process program = {.arguments = arguments, .limit_s = 1800};
+  tws_process_end end;
+  tws_error err = {0};
+  need(tws_process_run(&program, &end, &err), &err);
+  if (end.status != 0) fprintf(stderr, "bench-serve: twinspeed calibrate: %s\n", end.errors);
+  tws_text_free(&end.output);
+  return end.status == 0;
 }
 
 int main(int argc, char **argv) {
