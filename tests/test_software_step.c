@@ -2,7 +2,10 @@
  * jobs that ran out of memory there. */
 #include <check.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "job/job.h"
@@ -182,8 +185,8 @@ END_TEST
 
 /* ---- Hugging Face's modules ---- */
 
-/* Returns the bytes that a device needs for a Llama of `layers` layers and 7168 tokens, without what the allocator loses
- * between them, and counts its parameters. */
+/* Returns the bytes that a device needs for a Llama of `layers` layers and 7168 tokens, without what the allocator
+ * loses between them, and counts its parameters. */
 static double needed(int layers, const char *options, double *parameters) {
   char text[512];
   snprintf(text, sizeof text,
@@ -212,17 +215,13 @@ static double needed(int layers, const char *options, double *parameters) {
   return bytes;
 }
 
-/* Counted of Transformers 5.24 with SDPA: a layer keeps 8f + 20h + 4kv + 4H bytes a token, and 12 bytes a logit are
- * there at the peak of backward. */
-START_TEST(layers_and_logits_of_transformers) {
-  const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
-  double few, many;
+/* Counted of Transformers 5.24: 12 bytes a logit are there at the peak of the backward pass. */
+START_TEST(logits_of_transformers) {
+  const double h = 2048, f = 6144, tokens = 7168;
+  double count;
   make_folder();
-  const double first = needed(4, "--runtime transformers", &few), second = needed(8, "--runtime transformers", &many);
-  /* 16 bytes per parameter, including gradients, which do not exist yet in the first backward pass */
-  const double layer = (second - first - 16 * (many - few)) / 4 / tokens;
-  ck_assert_double_eq_tol(layer / (8 * f + 20 * h + 4 * kv + 4 * heads), 1, 0.001);
-  const double fused = needed(4, "--runtime deepspeed-flash", &few);
+  const double first = needed(4, "--runtime transformers", &count);
+  const double fused = needed(4, "--runtime deepspeed-flash", &count);
   const double kept = 4 * (2 * f + 8 * h) * tokens; /* more than a plan keeps */
   ck_assert_double_eq_tol((first - fused - kept) / (10 * 32000 * tokens), 1, 0.001);
   remove_folder();
@@ -236,66 +235,108 @@ END_TEST
 #define NF4_TWICE \
   "--set twinspeed.frozen_quantization.type=nf4 --set twinspeed.frozen_quantization.scale_block_size=256 "
 
-/* Counted with a tracer of storages, in bytes per token and layer: Trainer under autocast keeps 8f + 30h + 4kv + 4H
- * with float32 weights; with adapters on all seven projections 45.9h of f = 3h and kv = h (44h and rank 8 at h = 64) if
- * they are 16 bits and share their inputs, as under DeepSpeed, 54.1h under autocast, 63h with dropout; on queries and
- * values 36.7h and 38.7h. Weights in NF4 with double quantization take 0.516 bytes a parameter, and bitsandbytes keeps
- * no input of their products. */
-START_TEST(layers_of_the_trainer) {
-  static const struct {
-    const char *options;
-    double f, h;      /* and 4kv + 4H */
-    double parameter; /* bytes per parameter; gradients of float32 weights are created when activations have been
-                       * freed */
-  } counted[] = {{"--runtime transformers-ddp", 8, 30, 14},
-                 {"--runtime transformers " ALL_LINEAR, 8, 16, 2},
-                 {"--runtime transformers-ddp " ALL_LINEAR, 8, 24, 2},
-                 {"--runtime transformers " ALL_LINEAR DROPOUT, 9, 30, 2},
-                 {"--runtime transformers-ddp " ALL_LINEAR DROPOUT, 9, 30, 2},
-                 {"--runtime transformers " Q_AND_V, 6, 14, 2},
-                 {"--runtime transformers-ddp " Q_AND_V, 6, 16, 2},
-                 {"--runtime transformers-ddp " ALL_LINEAR NF4_TWICE, 8, 24, 0.516}};
-  const double h = 2048, f = 6144, kv = 1024, heads = 16, tokens = 7168;
-  double few, many;
-  make_folder();
-  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
-    const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
-    const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
-    const double expected = counted[i].f * f + counted[i].h * h + 4 * kv + 4 * heads;
-    const double gaps = counted[i].parameter < 2 ? 0.04 : 0; /* a caching allocator loses at most this share */
-    ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
-                  counted[i].options, layer, expected);
-  }
-  remove_folder();
-}
-END_TEST
+/* Bytes that a layer keeps per token until its backward pass: `f` times the width of the MLP, `h` times the hidden
+ * size, `kv` times the width of keys, `heads` times the query heads, `scores` times query heads and tokens. Counted
+ * with a tracer of storages in Transformers 4.38 to 4.57 and 5.24, and measured again by tests/kept_memory.py, which
+ * knows a row by `name` and the major version. `parameter`: bytes per parameter that the estimate of another layer
+ * adds; gradients of float32 weights are created when activations have been freed.
+ *
+ * Under autocast with float32 weights, the residual is float32. Adapters that have 16 bits share their inputs, as
+ * under DeepSpeed. Dropout keeps its masks and outputs. Weights in NF4 with double quantization take 0.516 bytes a
+ * parameter, and bitsandbytes keeps no input of their products. Before 5.0, keys and values are repeated for each head
+ * of queries; eager attention keeps 6 bytes a score. */
+static const struct kept_layer {
+  const char *name;
+  int major;
+  const char *options;
+  double f, h, kv, heads, scores, parameter;
+} kept_layers[] = {{"sdpa", 5, "--runtime transformers", 8, 20, 4, 4, 0, 16},
+                   {"autocast", 5, "--runtime transformers-ddp", 8, 30, 4, 4, 0, 14},
+                   {"adapters", 5, "--runtime transformers " ALL_LINEAR, 8, 16, 4, 4, 0, 2},
+                   {"adapters-autocast", 5, "--runtime transformers-ddp " ALL_LINEAR, 8, 24, 4, 4, 0, 2},
+                   {NULL, 5, "--runtime transformers " ALL_LINEAR DROPOUT, 9, 30, 4, 4, 0, 2},
+                   {NULL, 5, "--runtime transformers-ddp " ALL_LINEAR DROPOUT, 9, 30, 4, 4, 0, 2},
+                   {"adapters-qv", 5, "--runtime transformers " Q_AND_V, 6, 14, 4, 4, 0, 2},
+                   {"adapters-qv-autocast", 5, "--runtime transformers-ddp " Q_AND_V, 6, 16, 4, 4, 0, 2},
+                   {NULL, 5, "--runtime transformers-ddp " ALL_LINEAR NF4_TWICE, 8, 24, 4, 4, 0, 0.516},
+                   {"sdpa", 4, "--runtime transformers-4", 8, 24, 0, 4, 0, 16},
+                   {"autocast", 4, "--runtime transformers-4-ddp", 8, 34, 0, 4, 0, 14},
+                   {"eager", 4, "--runtime transformers-4-eager", 8, 24, 0, 0, 6, 16},
+                   {NULL, 4, "--runtime transformers-4-ddp-eager", 8, 34, 0, 0, 6, 14}};
+#define KEPT_LAYERS (sizeof kept_layers / sizeof *kept_layers)
 
-/* Counted in Transformers 4.38 to 4.57 with the same tracer: keys and values are repeated for each head of queries, 8f
- * + 24h + 4H bytes a token and layer (34h under autocast); eager attention keeps 6 bytes a score. */
-START_TEST(layers_of_transformers_4) {
-  const double h = 2048, f = 6144, heads = 16, tokens = 7168;
-  const struct {
-    const char *options;
-    double layer, parameter; /* bytes per token and layer; bytes per parameter */
-  } counted[] = {{"--runtime transformers-4", 8 * f + 24 * h + 4 * heads, 16},
-                 {"--runtime transformers-4-ddp", 8 * f + 34 * h + 4 * heads, 14},
-                 {"--runtime transformers-4-eager", 8 * f + 24 * h + 6 * heads * tokens, 16},
-                 {"--runtime transformers-4-ddp-eager", 8 * f + 34 * h + 6 * heads * tokens, 14}};
+static double kept_bytes(const struct kept_layer *row, double h, double f, double kv, double heads, double tokens) {
+  return row->f * f + row->h * h + row->kv * kv + row->heads * heads + row->scores * heads * tokens;
+}
+
+START_TEST(layers_keep_what_was_counted) {
+  const double tokens = 7168;
   double few, many;
   make_folder();
-  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
-    const double first = needed(4, counted[i].options, &few), second = needed(8, counted[i].options, &many);
-    const double layer = (second - first - counted[i].parameter * (many - few)) / 4 / tokens;
-    ck_assert_msg(fabs(layer / counted[i].layer - 1) < 0.01, "%s: %.0f bytes a token, expected %.0f",
-                  counted[i].options, layer, counted[i].layer);
+  for (size_t i = 0; i < KEPT_LAYERS; i++) {
+    const struct kept_layer *row = kept_layers + i;
+    const double first = needed(4, row->options, &few), second = needed(8, row->options, &many);
+    const double layer = (second - first - row->parameter * (many - few)) / 4 / tokens;
+    const double expected = kept_bytes(row, 2048, 6144, 1024, 16, tokens);
+    const double gaps = row->parameter < 2 ? 0.04 : 0; /* a caching allocator loses at most this share */
+    ck_assert_msg(layer / expected > 0.99 && layer / expected < 1.01 + gaps, "%s: %.0f bytes a token, expected %.0f",
+                  row->options, layer, expected);
   }
   /* while the softmax of the one recomputed layer is differentiated, 12 bytes a score exist; without scores the most is
    * while the loss is computed, so that the difference is smaller */
   const double eager = needed(4, "--runtime transformers-4-eager --recompute full", &few);
   const double fused = needed(4, "--runtime transformers-4 --recompute full", &few);
-  ck_assert_double_ge(eager - fused, 10 * heads * tokens * tokens);
-  ck_assert_double_le(eager - fused, 12 * heads * tokens * tokens);
+  ck_assert_double_ge(eager - fused, 10 * 16 * tokens * tokens);
+  ck_assert_double_le(eager - fused, 12 * 16 * tokens * tokens);
   remove_folder();
+}
+END_TEST
+
+/* One line of tests/kept_memory.py: the figure of that name is what the tests above expect of the estimates. Returns
+ * whether it is known for this version of Transformers. */
+static int assert_measured(const char *name, double bytes, int major, double h, double tokens) {
+  static const struct {
+    const char *name;
+    double bytes;
+  } figures[] = {{"logit", 12}, {"step-foreach", 4}, {"step-single", 6}, {"step-fused", 0}};
+  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    if (strcmp(name, figures[i].name) == 0) {
+      ck_assert_msg(fabs(bytes - figures[i].bytes) < 0.05, "%s: %.3f bytes, expected %g", name, bytes,
+                    figures[i].bytes);
+      return 1;
+    }
+  for (const struct kept_layer *row = kept_layers; row < kept_layers + KEPT_LAYERS; row++)
+    if (row->name && row->major == major && strncmp(name, "layer-", 6) == 0 && strcmp(name + 6, row->name) == 0) {
+      const double expected = kept_bytes(row, h, 3 * h, h / 2, h / 128, tokens);
+      ck_assert_msg(fabs(bytes / expected - 1) < 0.01, "%s: %.0f bytes a token, expected %.0f", name, bytes, expected);
+      return 1;
+    }
+  return 0;
+}
+
+/* Where PyTorch and Transformers are installed, each counted figure is measured again with the installed versions. An
+ * interpreter other than the system's is named by TWS_PYTHON. */
+START_TEST(pytorch_allocates_what_was_counted) {
+  const char *const named = getenv("TWS_PYTHON");
+  char python[512], script[] = TWS_SOURCE_DIR "/tests/kept_memory.py";
+  char *argv[] = {python, script, "256", "768", "2", "1", "512", "2048", NULL};
+  int major = 0, known = 0;
+  snprintf(python, sizeof python, "%s", named ? named : "/usr/bin/python3");
+  if (access(python, X_OK) != 0) return;
+  command_result r = command_execute(argv);
+  ck_assert_msg(r.status == 0 || r.status == 3, "%s: %d %s%s", python, r.status, r.out, r.err);
+  if (r.status == 3) printf("software_step: %s has no PyTorch with Transformers\n", python);
+  for (char *line = strtok(r.out, "\n"); line; line = strtok(NULL, "\n")) {
+    char name[64];
+    double value;
+    if (sscanf(line, "%63s %lf", name, &value) != 2) continue;
+    if (strcmp(name, "transformers") == 0)
+      major = (int)value;
+    else
+      known += assert_measured(name, value, major, 256, 512);
+  }
+  ck_assert_int_ge(known, r.status == 3 ? 0 : 6);
+  command_free(&r);
 }
 END_TEST
 
@@ -464,9 +505,9 @@ int main(void) {
   tcase_add_test(tests, an_offloaded_step_of_stage_2_is_of_the_largest_parameter);
   tcase_add_test(tests, buckets_are_of_their_full_size);
   tcase_add_test(tests, pipelines_keep_the_outputs_of_two_micro_batches);
-  tcase_add_test(tests, layers_and_logits_of_transformers);
-  tcase_add_test(tests, layers_of_the_trainer);
-  tcase_add_test(tests, layers_of_transformers_4);
+  tcase_add_test(tests, logits_of_transformers);
+  tcase_add_test(tests, layers_keep_what_was_counted);
+  tcase_add_test(tests, pytorch_allocates_what_was_counted);
   tcase_add_test(tests, layers_over_quantized_weights_have_float32_inputs);
   tcase_add_test(tests, losses_in_chunks_have_no_logits_of_all_tokens);
   tcase_add_test(tests, replicas_have_gradients_twice);
