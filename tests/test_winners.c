@@ -10,9 +10,10 @@
 #include "tests/folder.h"
 #include "tests/members.h"
 #include "tests/sample.h"
+#include "tests/sanitized.h"
 #include "tests/suite.h"
 
-enum { WINNERS = 200, SHARE = 20, LINE = 2048 };
+enum { WINNERS = TWS_SANITIZED ? 20 : 200, SHARE = WINNERS / 10, LINE = 2048 };
 
 static const char model[] =
     "{\"model_type\": \"%s\", \"num_hidden_layers\": 8, \"hidden_size\": 256, \"intermediate_size\": 512, "
