@@ -4,7 +4,8 @@
 #               undefined-behaviour sanitizers; of long lists of random cases a sample that TWS_SEED chooses, by default
 #               the commit
 # make check-all  the same suites with all their cases and longer fuzzing, on every instruction set and CUDA
-#               architecture, and in a build by Clang without sanitizers: up to an hour on two cores
+#               architecture, and once more with the cases of make check in a build by Clang without sanitizers: about an
+#               hour on two cores
 # make wheel    the Python module with the libraries that it needs as one file in dist/
 # make site     the pages of docs/ as a site with a search, in build-site/site (needs mkdocs)
 # make site-check  opens every page of the site in a headless Chromium (CHROMIUM names its command) and searches it
@@ -36,6 +37,10 @@ demo: packages
 	$(MAKE) --no-print-directory build
 	scenarios/demo/run.sh $(BUILD)
 
+# Which random cases make check takes, and check-all in the build by Clang: those of the commit, or outside a repository
+# always the same.
+TWS_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo twinspeed)
+
 # make check builds in a folder of its own where there is no build yet, with the CUDA kernels for one architecture, the
 # oldest of those that are shipped, whose limits are the strictest: each further one costs as much again. Inputs for the
 # fuzz targets are few here, since the other build tries many under the sanitizers.
@@ -62,16 +67,13 @@ $(BUILD)-all-sanitize/build.ninja:
 
 $(BUILD)-all-clang/build.ninja:
 	$(CONFIGURE_CLANG) -B $(BUILD)-all-clang -DTWINSPEED_CUDA=OFF -DTWINSPEED_DEBUG_INFO=-g1 \
-	  -DTWINSPEED_TEST_SUFFIX=_clang $(CMAKE_FLAGS)
+	  -DTWINSPEED_TEST_SUFFIX=_clang -DTWINSPEED_TEST_SEED=$(TWS_SEED) $(CMAKE_FLAGS)
 
 build-check: $(CHECK)/build.ninja
 	cmake --build $(CHECK) -j $(JOBS)
 
 build-sanitize build-all build-all-sanitize build-all-clang: build-%: $(BUILD)-%/build.ninja
 	cmake --build $(BUILD)-$* -j $(JOBS)
-
-# Which random cases make check takes: those of the commit, or outside a repository always the same.
-TWS_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo twinspeed)
 
 # Packages first: the trees are configured by what is installed.
 check: packages
@@ -81,7 +83,7 @@ check: packages
 
 check-all: packages
 	@$(MAKE) --no-print-directory build-all build-all-sanitize build-all-clang
-	@echo "== all cases of the tests, plain, under the sanitizers and built by Clang"
+	@echo "== all cases of the tests, plain and under the sanitizers; those of TWS_SEED=$(TWS_SEED) built by Clang"
 	@env -u TWS_SEED tests/run.sh $(BUILD)-all-tests $(BUILD)-all $(BUILD)-all-sanitize $(BUILD)-all-clang -- -j $(HALVES)
 
 site:
