@@ -39,9 +39,17 @@ START_TEST(builtins) {
     tws_profile *profile;
     ck_assert_msg(tws_profile_load(c.profile, &profile, &err) == TWS_OK, "%s: %s", *name, err.message);
     tws_profile_destroy(profile);
-    snprintf(spec, sizeof spec, "%s:7x3", *name);
+    /* A job may use fewer devices of a node than there are, and no more; those of a host are ranks, of any number. */
+    const int present = c.devices_per_node, used = present > 1 ? present - 1 : 1;
+    snprintf(spec, sizeof spec, "%s:7x%d", *name, used);
     ck_assert_int_eq(tws_cluster_load(spec, &c, &err), TWS_OK);
-    ck_assert(c.nodes == 7 && c.devices_per_node == 3 && strcmp(c.name, spec) == 0);
+    ck_assert(c.nodes == 7 && c.devices_per_node == used && strcmp(c.name, spec) == 0);
+    snprintf(spec, sizeof spec, "%s:7x%d", *name, present + 1);
+    const int host = strcmp(*name, "host") == 0;
+    ck_assert_int_eq(tws_cluster_load(spec, &c, &err), host ? TWS_OK : TWS_INVALID);
+    snprintf(spec, sizeof spec, "%d devices of a node, and a node has %d", present + 1, present);
+    ck_assert_msg(host || (strstr(err.message, spec) && strstr(err.hint, "devices_per_node")), "%s: %s", *name,
+                  err.message);
   }
   ck_assert_int_eq(systems, 17);
   ck_assert_int_eq(count, 17 + 78);
