@@ -538,10 +538,11 @@ START_TEST(short_prompts_whose_weights_caches_hold) {
 END_TEST
 
 /* Seconds around the kernels of a pass: in proportion to the texts, and interpolated between vocabularies in the
- * logarithms; a profile without them has none. */
+ * logarithms; a profile without them has none. A choice that took no measurable time is not kept: a profile with it
+ * could not be read. */
 START_TEST(seconds_around_kernels) {
   const tws_pass_costs costs = {
-      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 2, .choice = {{100, 1e-6}, {400, 4e-6}}};
+      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 3, .choice = {{10, 0}, {100, 1e-6}, {400, 4e-6}}};
   for (int measured = 0; measured < 2; measured++) {
     tws_profile_builder *b = measured_machine(0.1);
     if (measured) tws_profile_builder_passes(b, &costs);
@@ -711,7 +712,16 @@ END_TEST
 START_TEST(refuses_names_and_samples) {
   tws_profile *profile = NULL;
   tws_error err;
+    {HEAD PEAK ",\"collectives\":[3]}", "object"},
+    {HEAD PEAK ",\"corrections\":3}", "object"},
+    {HEAD PEAK ",\"host_copies\":[3]}", "object"},
+    {HEAD PEAK ",\"host_copies\":3}", "list"},
+    {HEAD PEAK ",\"p2p\":3}", "list"},
   ck_assert_int_eq(tws_profile_load("a100-80bg", &profile, &err), TWS_INVALID);
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1]]}}", "[scores, seconds]"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,1.5]]}}", "positive numbers here, up to 1"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,0]]}}", "positive"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,1e18]]}}", "positive numbers here, up to 1"},
   ck_assert_ptr_nonnull(strstr(err.hint, "a100-80gb"));
   tws_profile_builder *b = tws_profile_builder_create("x", TWS_BACKEND_HOST);
   tws_work work = linear(TWS_KERNEL_LINEAR, 1, 0, 1);
@@ -726,6 +736,11 @@ START_TEST(refuses_names_and_samples) {
 END_TEST
 
 START_TEST(memory_runs_out) {
+  /* what is no object or list where one is expected: the hint shows one */
+  const char *wanted = strstr(err.message, "must be an object") ? "{\""
+                       : strstr(err.message, "must be a list")  ? "["
+                                                                : "";
+  ck_assert_msg(strstr(err.hint, wanted) != NULL, "%s: %s, hint \"%s\"", text, err.message, err.hint);
   static const char text[] = HEAD PEAK
       ",\"kernels\":[{\"kernel\":\"linear\",\"samples\":[[1,1,1,1]]},{\"kernel\":\"add\",\"samples\":[[1,1],[2,2],[3,3]"
       "]}],"
