@@ -227,6 +227,15 @@ static tws_code read_quantity(const tws_json *json, const cJSON *object, const c
                        "\"%s\" is not a number of bytes: \"%.80s\"", key, item->valuestring);
 }
 
+/* Returns an object of the known keys, the hint of an error. */
+static const char *object_hint(const char *const *known, char *text, size_t size) {
+  size_t length = (size_t)snprintf(text, size, "write an object: {");
+  for (int i = 0; known[i] && length < size; i++)
+    length += (size_t)snprintf(text + length, size - length, "%s\"%s\": ...", i ? ", " : "", known[i]);
+  if (length < size) snprintf(text + length, size - length, "}");
+  return text;
+}
+
 static tws_code read_section(const tws_json *json, const cJSON *root, const char *key, const char *const *known,
                              const cJSON **out, tws_error *err) {
   *out = cJSON_GetObjectItemCaseSensitive(root, key);
@@ -234,7 +243,9 @@ static tws_code read_section(const tws_json *json, const cJSON *root, const char
     *out = NULL;
     return TWS_OK;
   }
-  if (!cJSON_IsObject(*out)) return tws_json_fail(json, *out, err, NULL, "\"%s\" must be an object", key);
+  char hint[256];
+  if (!cJSON_IsObject(*out))
+    return tws_json_fail(json, *out, err, object_hint(known, hint, sizeof hint), "\"%s\" must be an object", key);
   return tws_json_only(json, *out, known, err);
 }
 
@@ -402,7 +413,9 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
-  if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
+  if (!cJSON_IsObject(root))
+    return tws_json_fail(json, root, err, "{\"schema\": \"twinspeed-cluster-1\", ...}: docs/cluster-keys.md",
+                         "a cluster file holds one object");
   TWS_TRY(tws_json_string(json, root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-cluster-1") != 0)
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "schema"), err, "\"twinspeed-cluster-1\" is read",

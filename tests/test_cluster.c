@@ -106,7 +106,7 @@ START_TEST(refused) {
 #define S "{\"schema\": \"twinspeed-cluster-1\""
   static const struct {
     const char *text, *message, *hint;
-  } texts[] = {{"[]", "c.json:1:1: a cluster file holds one object", ""},
+  } texts[] = {{"[]", "c.json:1:1: a cluster file holds one object", "twinspeed-cluster-1"},
                {"{}", "key \"schema\" is missing", ""},
                {"{\"schema\": \"twinspeed-cluster-9\"}", "c.json:1:2: unknown schema", "twinspeed-cluster-1"},
                {"{\"schema\": 3}", "must be a string", ""},
@@ -122,7 +122,7 @@ START_TEST(refused) {
                {S ", \"leaf\": {\"nodes\": 2}}", "\"oversubscription\" is missing", ""},
                {S ", \"leaf\": {\"nodes\": 2, \"oversubscription\": 0.5}}", "\"oversubscription\" must be", ""},
                {S ", \"collectives\": \"trees\"}", "unknown word \"trees\"", "nccl"},
-               {S ", \"intra\": 5}", "\"intra\" must be an object", ""},
+               {S ", \"intra\": 5}", "\"intra\" must be an object", "{\"bandwidth\": ..., \"latency_s\": ..."},
                {S ", \"intra\": {\"bandwith\": 5}}", "unknown key \"bandwith\"", "bandwidth"},
                {S ", \"intra\": {\"bandwidth\": -5}}", "\"bandwidth\" must be", ""},
                {S ", \"intra\": {\"bandwidth\": \"300 Gbit\"}}", "not a number of bytes", "GB/s"},
@@ -135,7 +135,7 @@ START_TEST(refused) {
                {S ", \"name\": \"\"}", "1 to 63 characters", ""},
                {S ", \"profile\": 3}", "must be a string", ""},
                {S ", \"base\": \"dgxa100\"}", "unknown cluster \"dgxa100\"", "dgx-a100"},
-               {S ", \"disk\": []}", "\"disk\" must be an object", ""},
+               {S ", \"disk\": []}", "\"disk\" must be an object", "{\"read\": ..., \"write\": ..., \"size\": ...}"},
                {"{\"schema\": \"\xff\"}", "not valid UTF-8", ""}};
   tws_cluster c;
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
