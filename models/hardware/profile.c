@@ -175,9 +175,7 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
                            tws_kernel_name((tws_kernel)entry->work.code), dims);
     }
     tws_work work = entry->work;
-    work.flags = flags;
-    /* profiles do not name layouts; calibration measures casts to both */
-    if (work.code == TWS_KERNEL_QUANTIZE) work.flags |= TWS_ROWS | TWS_COLUMNS;
+    work.flags = flags | operator->measured_flags;
     const cJSON *cell = row->child;
     double seconds = 0;
     for (int d = 0; d < sizes; d++, cell = cell->next) {
