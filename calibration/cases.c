@@ -294,7 +294,7 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   TWS_TRY(tws_case_add(list, &transpose, err));
   tws_work codes = start_case(TWS_KERNEL_QUANTIZE, dtype);
   codes.dtype2 = TWS_E4M3;
-  codes.flags = TWS_ROWS | TWS_COLUMNS;
+  codes.flags = tws_operator_of(TWS_KERNEL_QUANTIZE)->measured_flags;
   codes.d[0] = tokens;
   codes.d[1] = width;
   TWS_TRY(tws_case_add(list, &codes, err));

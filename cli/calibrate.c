@@ -222,6 +222,8 @@ static tws_code run_disk(tws_cli *cli, const options *o, tws_error *err) {
   const tws_inputs inputs = {.count = 0};
   tws_progress progress = tws_cli_progress(cli);
   TWS_TRY(tws_outputs_check(&output, 1, &inputs, o->force, err));
+  TWS_TRY(tws_outputs_check_name("--disk", o->disk, err));
+  TWS_TRY(tws_outputs_check_name("--into", o->into, err));
   if (o->into) TWS_TRY(tws_disk_profile_check(o->into, err));
   TWS_TRY(tws_real_load(&real, err));
   const uint64_t bytes = o->disk_bytes > 0 ? (uint64_t)o->disk_bytes : (uint64_t)(o->quick ? 16 : 128) << 20;

@@ -258,11 +258,7 @@ static tws_code check_options(const options *o, tws_error *err) {
     return tws_fail(err, TWS_USAGE, "give --figure FILE too", "emulate: --compare without --figure");
   const int count = (int)(sizeof outputs / sizeof *outputs), continued = o->resume ? 2 : 0;
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
-  const int goes_on = o->save && o->resume && tws_folder_same(o->save, o->resume);
-  if (!o->save || o->force || goes_on || !tws_folder_has_checkpoints(o->save)) return TWS_OK;
-  return tws_fail(err, TWS_USAGE,
-                  "--resume continues from them; --force overwrites those whose steps are reached again",
-                  "--save: %.400s has checkpoints", o->save);
+  return tws_outputs_check_save(o->save, o->resume, o->force, err);
 }
 
 static tws_code take_scenario(options *o, const tws_scenario *s, tws_error *err) {

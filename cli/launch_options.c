@@ -1,6 +1,7 @@
 #include "cli/launch_options.h"
 #include <stdlib.h>
 #include <unistd.h>
+#include "cli/outputs.h"
 #include "launch/handover.h"
 
 int tws_launch_flags_given(const tws_launch_flags *f) {
@@ -40,6 +41,7 @@ tws_code tws_launch_flags_read(const tws_launch_flags *f, int64_t ranks, tws_are
   int64_t least = 0, most = 0;
   TWS_TRY(tws_launcher_parse(f->launcher, &launch->launcher, err));
   TWS_TRY(own_launcher(f, &launch->launcher, err));
+  TWS_TRY(tws_outputs_check_name("--logs", f->logs, err));
   const char *hostfile = tws_launch_flags_hostfile(f, ranks);
   if (f->num_nodes) TWS_TRY(tws_nodes_parse(f->num_nodes, f->elastic, &least, &most, err));
   const tws_hosts_request request = {.hostfile = hostfile,

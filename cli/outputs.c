@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/output_file.h"
+#include "checkpoint/folder.h"
 #include "launch/launch.h"
 
 void tws_inputs_add(tws_inputs *inputs, const char *path) {
@@ -45,9 +46,9 @@ static tws_code refuse_existing(const tws_output *o, const char *path, tws_error
 
 /* Options that print their document for "-" do not check it. With the others a user who means standard output would get
  * a file of that name. */
-static tws_code refuse_dash(const tws_output *o, tws_error *err) {
-  return tws_fail(err, TWS_USAGE, "standard output is /dev/stdout; ./- is a file of that name",
-                  "%s: \"-\" is no name of a file or folder here", o->flag);
+static tws_code refuse_dash(const char *flag, tws_error *err) {
+  return tws_fail(err, TWS_USAGE, "standard output is /dev/stdout; ./- is a file or folder of that name",
+                  "%s: \"-\" is no name of a file or folder here", flag);
 }
 
 static tws_code refuse_link(const tws_output *o, const char *path, tws_error *err) {
@@ -74,7 +75,7 @@ static tws_code check_free(const tws_output *o, const char *path, tws_error *err
 static tws_code check_file(const tws_output *o, const char *path, int force, tws_error *err) {
   char parent[PATH_MAX];
   if (!*path) return tws_fail(err, TWS_USAGE, "give it the name of a file", "%s: the name is empty", o->flag);
-  if (strcmp(path, "-") == 0) return refuse_dash(o, err);
+  if (strcmp(path, "-") == 0) return refuse_dash(o->flag, err);
   switch (tws_path_kind_of(path)) {
     case TWS_PATH_FREE:
       return check_free(o, path, err);
@@ -104,7 +105,7 @@ static tws_code check_folder(const tws_output *o, int force, tws_error *err) {
   struct stat info;
   char path[PATH_MAX], parent[PATH_MAX];
   if (!*o->path) return tws_fail(err, TWS_USAGE, "give it the name of a folder", "%s: the name is empty", o->flag);
-  if (strcmp(o->path, "-") == 0) return refuse_dash(o, err);
+  if (strcmp(o->path, "-") == 0) return refuse_dash(o->flag, err);
   snprintf(path, sizeof path, "%s", o->path);
   for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = '\0';
   if (stat(path, &info) != 0) {
@@ -174,4 +175,20 @@ tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int c
   /* checks names, data folders and inputs of all outputs */
   if (continued > 0) TWS_TRY(tws_outputs_check(outputs, count, inputs, 1, err));
   return tws_outputs_check(outputs + continued, count - continued, inputs, force, err);
+}
+
+tws_code tws_outputs_check_name(const char *flag, const char *path, tws_error *err) {
+  if (!path) return TWS_OK;
+  if (!*path) return tws_fail(err, TWS_USAGE, "give it a name", "%s: the name is empty", flag);
+  return strcmp(path, "-") == 0 ? refuse_dash(flag, err) : TWS_OK;
+}
+
+tws_code tws_outputs_check_save(const char *save, const char *resume, int force, tws_error *err) {
+  if (!save || tws_rank_job_is_checked()) return TWS_OK;
+  TWS_TRY(tws_outputs_check_name("--save", save, err));
+  const int goes_on = resume && tws_folder_same(save, resume);
+  if (force || goes_on || !tws_folder_has_checkpoints(save)) return TWS_OK;
+  return tws_fail(err, TWS_USAGE,
+                  "--resume continues from them; --force overwrites those whose steps are reached again",
+                  "--save: %.400s has checkpoints", save);
 }

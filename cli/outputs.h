@@ -35,6 +35,15 @@ tws_code tws_outputs_check(const tws_output *outputs, int count, const tws_input
 tws_code tws_outputs_check_continued(const tws_output *outputs, int count, int continued, const tws_inputs *inputs,
                                      int force, tws_error *err);
 
+/* Checks the name of a file or folder that the subcommand writes and whose contents it checks itself; path NULL: the
+ * option is not given. TWS_USAGE: the name is empty, or "-", by which users mean standard output. */
+tws_code tws_outputs_check_name(const char *flag, const char *path, tws_error *err);
+
+/* Checks the folder of --save: its name, and (TWS_USAGE) that it has no checkpoints unless `force` is given or it is
+ * the folder `resume`, whose checkpoints the run continues. save, resume: NULL if they are not given. In a rank nothing
+ * is checked, as by tws_outputs_check(). */
+tws_code tws_outputs_check_save(const char *save, const char *resume, int force, tws_error *err);
+
 #define TWS_FORCE_OPTION(type) TWS_FLAG("force", 0, type, force, "overwrite existing files")
 
 #endif

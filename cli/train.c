@@ -472,12 +472,7 @@ static tws_code check_outputs(const options *o, tws_error *err) {
   tws_inputs_add(&inputs, o->eval_data);
   tws_inputs_add(&inputs, o->init_from);
   TWS_TRY(tws_outputs_check_continued(outputs, count, continued, &inputs, o->force, err));
-  const int goes_on = o->resume && o->save && tws_folder_same(o->save, o->resume);
-  if (!o->save || o->force || goes_on || tws_rank_job_is_checked() || !tws_folder_has_checkpoints(o->save))
-    return TWS_OK;
-  return tws_fail(err, TWS_USAGE,
-                  "--resume continues from them; --force overwrites those whose steps are reached again",
-                  "--save: %.400s has checkpoints", o->save);
+  return tws_outputs_check_save(o->save, o->resume, o->force, err);
 }
 
 /* Checks the checkpoint options and chooses the checkpoint to resume, which the ranks receive by name. */

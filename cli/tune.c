@@ -386,6 +386,7 @@ static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_err
                     "--first-token-within, --token-within, --software, --weights, --cache and --cache-block concern "
                     "inference");
   TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
+  TWS_TRY(tws_outputs_check_name("--experiments", o->experiments, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
   const tws_output outputs[] = {{"--results", o->results, none}, {"--csv", prints ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);

@@ -149,16 +149,35 @@ static tws_code unknown_cluster(const char *spec, size_t length, tws_error *err)
   return tws_fail(err, TWS_INVALID, hint, "unknown cluster \"%.200s\"", spec);
 }
 
-/* Refuses sizes for which the published figures of a server model or cloud instance do not suffice: several devices if
- * the box has no link between devices, or several nodes if it has no NICs. Such clusters need a file. */
+/* Refuses several nodes of a server model or cloud instance whose published figures have no NICs: such a cluster needs
+ * a file. */
 static tws_code check_box(const tws_cluster *c, const char *spec, tws_error *err) {
-  const int alone = c->devices_per_node > 1 && !(c->intra.bandwidth > 0);
-  if (!c->box || (!alone && (c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)))) return TWS_OK;
+  if (!c->box || c->nodes < 2 || (c->inter.bandwidth > 0 && c->nics_per_node > 0)) return TWS_OK;
   return tws_fail(err, TWS_INVALID,
-                  alone ? "--cluster FILE with \"base\": \"NAME\", \"intra\": {\"bandwidth\": ..., \"latency_s\": ...}"
-                        : "--cluster FILE with \"base\": \"NAME\", \"nics_per_node\": ..., \"inter\": {\"bandwidth\": "
-                          "..., \"latency_s\": ...}",
-                  "cluster \"%.200s\": no link between its %s is published", spec, alone ? "devices" : "nodes");
+                  "--cluster FILE with \"base\": \"NAME\", \"nics_per_node\": ..., \"inter\": {\"bandwidth\": ..., "
+                  "\"latency_s\": ...}",
+                  "cluster \"%.200s\": no link between its nodes is published", spec);
+}
+
+/* Reads the size of a built-in cluster from the text after the colon of `spec`. A system has the devices that are
+ * published for it, of which a job may use fewer; the devices of a host are ranks, and their number is free. */
+static tws_code read_size(const char *spec, const char *text, int host, tws_cluster *out, tws_error *err) {
+  const int present = out->devices_per_node;
+  const char *rest = text;
+  int good = read_count(&rest, MAX_NODES, &out->nodes);
+  if (good && *rest == 'x') {
+    rest++;
+    good = read_count(&rest, MAX_DEVICES, &out->devices_per_node);
+  }
+  if (!good || *rest)
+    return tws_fail(err, TWS_INVALID, "write NAME:NODES or NAME:NODESxDEVICES, for example dgx-a100:4 or host:2x4",
+                    "cluster \"%.200s\": \"%.80s\" is not a node count (1 to %d nodes, 1 to %d devices each)", spec,
+                    text, MAX_NODES, MAX_DEVICES);
+  if (host || out->devices_per_node <= present) return TWS_OK;
+  return tws_fail(err, TWS_INVALID,
+                  "use more nodes (NAME:NODES), or --cluster FILE with \"base\": \"NAME\", \"devices_per_node\" and "
+                  "\"intra\": {\"bandwidth\": ..., \"latency_s\": ...}",
+                  "cluster \"%.200s\": %d devices of a node, and a node has %d", spec, out->devices_per_node, present);
 }
 
 static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err) {
@@ -175,18 +194,10 @@ static tws_code load_builtin(const char *spec, tws_cluster *out, tws_error *err)
     *out = *found;
   out->builtin = out->assumed_nics = 1;
   out->box = box != NULL;
-  if (found && strcmp(found->name, "host") == 0) fill_host(out);
+  const int host = found && strcmp(found->name, "host") == 0;
+  if (host) fill_host(out);
   if (!colon) return TWS_OK;
-  const char *rest = colon + 1;
-  int good = read_count(&rest, MAX_NODES, &out->nodes);
-  if (good && *rest == 'x') {
-    rest++;
-    good = read_count(&rest, MAX_DEVICES, &out->devices_per_node);
-  }
-  if (!good || *rest)
-    return tws_fail(err, TWS_INVALID, "write NAME:NODES or NAME:NODESxDEVICES, for example dgx-a100:4 or host:2x4",
-                    "cluster \"%.200s\": \"%.80s\" is not a node count (1 to %d nodes, 1 to %d devices each)", spec,
-                    colon + 1, MAX_NODES, MAX_DEVICES);
+  TWS_TRY(read_size(spec, colon + 1, host, out, err));
   snprintf(out->name, sizeof out->name, "%s", spec);
   return check_box(out, spec, err);
 }
@@ -216,6 +227,15 @@ static tws_code read_quantity(const tws_json *json, const cJSON *object, const c
                        "\"%s\" is not a number of bytes: \"%.80s\"", key, item->valuestring);
 }
 
+/* Returns an object of the known keys, the hint of an error. */
+static const char *object_hint(const char *const *known, char *text, size_t size) {
+  size_t length = (size_t)snprintf(text, size, "write an object: {");
+  for (int i = 0; known[i] && length < size; i++)
+    length += (size_t)snprintf(text + length, size - length, "%s\"%s\": ...", i ? ", " : "", known[i]);
+  if (length < size) snprintf(text + length, size - length, "}");
+  return text;
+}
+
 static tws_code read_section(const tws_json *json, const cJSON *root, const char *key, const char *const *known,
                              const cJSON **out, tws_error *err) {
   *out = cJSON_GetObjectItemCaseSensitive(root, key);
@@ -223,7 +243,9 @@ static tws_code read_section(const tws_json *json, const cJSON *root, const char
     *out = NULL;
     return TWS_OK;
   }
-  if (!cJSON_IsObject(*out)) return tws_json_fail(json, *out, err, NULL, "\"%s\" must be an object", key);
+  char hint[256];
+  if (!cJSON_IsObject(*out))
+    return tws_json_fail(json, *out, err, object_hint(known, hint, sizeof hint), "\"%s\" must be an object", key);
   return tws_json_only(json, *out, known, err);
 }
 
@@ -391,7 +413,9 @@ tws_code tws_cluster_from_json(const tws_json *json, tws_cluster *out, tws_error
   static const char *const disk_keys[] = {"read", "write", "size", NULL};
   const cJSON *root = json->root, *disk;
   const char *schema, *base;
-  if (!cJSON_IsObject(root)) return tws_json_fail(json, root, err, NULL, "a cluster file holds one object");
+  if (!cJSON_IsObject(root))
+    return tws_json_fail(json, root, err, "{\"schema\": \"twinspeed-cluster-1\", ...}: docs/cluster-keys.md",
+                         "a cluster file holds one object");
   TWS_TRY(tws_json_string(json, root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-cluster-1") != 0)
     return tws_json_fail(json, cJSON_GetObjectItemCaseSensitive(root, "schema"), err, "\"twinspeed-cluster-1\" is read",

@@ -26,6 +26,7 @@ enum { GELU_FLOPS = 9, GELU_GRAD_FLOPS = 16 }; /* flops per element */
 #define LEAST(...) .least = {__VA_ARGS__}
 #define LIKE(kernel) .like = 1 + TWS_KERNEL_##kernel
 #define CALIBRATED(shapes) .calibrated = TWS_CALIBRATED_##shapes
+#define MEASURED_WITH(flags) .measured_flags = flags
 #define UPDATES_WEIGHTS .updates_weights = 1
 #define FLOPS(expression) .flops = #expression
 #define DIMS0() .dims = 0

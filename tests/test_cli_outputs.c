@@ -143,6 +143,30 @@ START_TEST(a_dash_is_no_name) {
 }
 END_TEST
 
+/* Options whose files or folders the subcommand checks itself refuse "-" and empty names in the same way. */
+static const char *const own_checks[] = {"train -m tiny-gpt2 --seq 32 --steps 1 --data @/text --save %s",
+                                         "emulate -m tiny-gpt2 --seq 32 --steps 1 --data @/text --save %s",
+                                         "train -m tiny-gpt2 --seq 32 --steps 1 --data @/text -n 2 --logs %s",
+                                         "launch -n 2 --logs %s -- true",
+                                         "tune -m tiny-gpt2 --no-simulation -o @/tuned --experiments %s",
+                                         "tune -m tiny-gpt2 --no-simulation -o %s",
+                                         "calibrate --quick --disk %s",
+                                         "calibrate --quick --disk @ --into %s"};
+enum { OWN_CHECKS = sizeof own_checks / sizeof *own_checks };
+
+START_TEST(a_dash_is_no_folder) {
+  const char *line = own_checks[_i];
+  for (int empty = 0; empty < 2; empty++) {
+    command_result r = run_writer(line, empty ? "''" : "-", "");
+    assert_one_error(&r, 2, line);
+    ck_assert_msg(strstr(r.err, empty ? "the name is empty" : "\"-\" is no name of a file or folder") != NULL, "%s: %s",
+                  line, r.err);
+    ck_assert(access("-", F_OK) != 0);
+    command_free(&r);
+  }
+}
+END_TEST
+
 /* Exports are of one planned job: other answers refuse them, and an unknown format is refused before anything is
  * computed. */
 START_TEST(exports_are_not_forgotten) {
@@ -292,6 +316,7 @@ static Suite *outputs_suite(void) {
   tcase_add_loop_test(tcase, inputs_are_never_outputs, 0, 11);
   tcase_add_test(tcase, two_outputs_in_one_file);
   tcase_add_loop_test(tcase, a_dash_is_no_name, 0, WRITERS);
+  tcase_add_loop_test(tcase, a_dash_is_no_folder, 0, OWN_CHECKS);
   tcase_add_test(tcase, exports_are_not_forgotten);
   tcase_add_loop_test(tcase, folders_are_asked_about, 0, 4);
   tcase_add_test(tcase, figures_are_kept);

@@ -39,9 +39,17 @@ START_TEST(builtins) {
     tws_profile *profile;
     ck_assert_msg(tws_profile_load(c.profile, &profile, &err) == TWS_OK, "%s: %s", *name, err.message);
     tws_profile_destroy(profile);
-    snprintf(spec, sizeof spec, "%s:7x3", *name);
+    /* A job may use fewer devices of a node than there are, and no more; those of a host are ranks, of any number. */
+    const int present = c.devices_per_node, used = present > 1 ? present - 1 : 1;
+    snprintf(spec, sizeof spec, "%s:7x%d", *name, used);
     ck_assert_int_eq(tws_cluster_load(spec, &c, &err), TWS_OK);
-    ck_assert(c.nodes == 7 && c.devices_per_node == 3 && strcmp(c.name, spec) == 0);
+    ck_assert(c.nodes == 7 && c.devices_per_node == used && strcmp(c.name, spec) == 0);
+    snprintf(spec, sizeof spec, "%s:7x%d", *name, present + 1);
+    const int host = strcmp(*name, "host") == 0;
+    ck_assert_int_eq(tws_cluster_load(spec, &c, &err), host ? TWS_OK : TWS_INVALID);
+    snprintf(spec, sizeof spec, "%d devices of a node, and a node has %d", present + 1, present);
+    ck_assert_msg(host || (strstr(err.message, spec) && strstr(err.hint, "devices_per_node")), "%s: %s", *name,
+                  err.message);
   }
   ck_assert_int_eq(systems, 17);
   ck_assert_int_eq(count, 17 + 78);
@@ -98,7 +106,7 @@ START_TEST(refused) {
 #define S "{\"schema\": \"twinspeed-cluster-1\""
   static const struct {
     const char *text, *message, *hint;
-  } texts[] = {{"[]", "c.json:1:1: a cluster file holds one object", ""},
+  } texts[] = {{"[]", "c.json:1:1: a cluster file holds one object", "twinspeed-cluster-1"},
                {"{}", "key \"schema\" is missing", ""},
                {"{\"schema\": \"twinspeed-cluster-9\"}", "c.json:1:2: unknown schema", "twinspeed-cluster-1"},
                {"{\"schema\": 3}", "must be a string", ""},
@@ -114,7 +122,7 @@ START_TEST(refused) {
                {S ", \"leaf\": {\"nodes\": 2}}", "\"oversubscription\" is missing", ""},
                {S ", \"leaf\": {\"nodes\": 2, \"oversubscription\": 0.5}}", "\"oversubscription\" must be", ""},
                {S ", \"collectives\": \"trees\"}", "unknown word \"trees\"", "nccl"},
-               {S ", \"intra\": 5}", "\"intra\" must be an object", ""},
+               {S ", \"intra\": 5}", "\"intra\" must be an object", "{\"bandwidth\": ..., \"latency_s\": ..."},
                {S ", \"intra\": {\"bandwith\": 5}}", "unknown key \"bandwith\"", "bandwidth"},
                {S ", \"intra\": {\"bandwidth\": -5}}", "\"bandwidth\" must be", ""},
                {S ", \"intra\": {\"bandwidth\": \"300 Gbit\"}}", "not a number of bytes", "GB/s"},
@@ -127,7 +135,7 @@ START_TEST(refused) {
                {S ", \"name\": \"\"}", "1 to 63 characters", ""},
                {S ", \"profile\": 3}", "must be a string", ""},
                {S ", \"base\": \"dgxa100\"}", "unknown cluster \"dgxa100\"", "dgx-a100"},
-               {S ", \"disk\": []}", "\"disk\" must be an object", ""},
+               {S ", \"disk\": []}", "\"disk\" must be an object", "{\"read\": ..., \"write\": ..., \"size\": ...}"},
                {"{\"schema\": \"\xff\"}", "not valid UTF-8", ""}};
   tws_cluster c;
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -469,17 +469,22 @@ START_TEST(attention_by_shape) {
 }
 END_TEST
 
+static tws_profile_builder *host_without_kernels(void) {
+  tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
+  tws_profile_builder_provenance(b, "made up");
+  tws_profile_builder_node(b, 1, 1e9, 0);
+  tws_profile_builder_peak(b, TWS_F32, 1e11);
+  tws_profile_builder_bandwidth(b, 1e10, 0);
+  return b;
+}
+
 /* Products of one row whose weights are read from memory at 10 GB/s, from one cache at 20 and from another at 40:
  * between the measured numbers of bytes after which a weight is read again, seconds are interpolated in the logarithm;
  * with fewer bytes they are those of the smaller cache, and with twice as many as the larger one those of memory.
  * A product of more rows saves what the product of one row saves. */
 START_TEST(weights_that_caches_hold) {
   enum { MIB = 1 << 20 };
-  tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
-  tws_profile_builder_provenance(b, "made up");
-  tws_profile_builder_node(b, 1, 1e9, 0);
-  tws_profile_builder_peak(b, TWS_F32, 1e11);
-  tws_profile_builder_bandwidth(b, 1e10, 0);
+  tws_profile_builder *b = host_without_kernels();
   static const double reread[] = {0, 16 * MIB, MIB}, rate[] = {10e9, 20e9, 40e9};
   for (int64_t n = 32; n <= 256; n *= 2) {
     const tws_work work = linear(TWS_KERNEL_LINEAR, 1, n, n), many = linear(TWS_KERNEL_LINEAR, 64, n, n);
@@ -508,15 +513,31 @@ START_TEST(weights_that_caches_hold) {
 }
 END_TEST
 
+/* A product of more rows than any that was measured with its weight in caches, of `many` times the seconds of that of
+ * one row, which caches shorten from 1 s to 0.1 s: 0.9 s are saved, and 0.1 s at least remain. */
+START_TEST(caches_leave_the_seconds_of_fewer_rows) {
+  static const double many[] = {0.5, 1, 1.5, 10}, left[] = {0.1, 0.1, 0.6, 9.1};
+  enum { MIB = 1 << 20 };
+  tws_profile_builder *b = host_without_kernels();
+  for (int64_t n = 32; n <= 256; n *= 2) {
+    const tws_work one = linear(TWS_KERNEL_LINEAR, 1, n, n), more = linear(TWS_KERNEL_LINEAR, 64, n, n);
+    const double s = 1e-4 * (double)(n * n);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &one, 1, 1, s, NULL), TWS_OK);
+    ck_assert_int_eq(tws_profile_builder_rereading(b, &one, 1, 1, MIB, 0.1 * s, NULL), TWS_OK);
+    ck_assert_int_eq(tws_profile_builder_kernel(b, &more, 1, 1, many[_i] * s, NULL), TWS_OK);
+  }
+  tws_profile *p = finish(b);
+  const tws_work more = linear(TWS_KERNEL_LINEAR, 64, 128, 128);
+  ck_assert_double_eq_tol(tws_kernel_seconds_rereading(p, &more, 1, 1, MIB) / (1e-4 * 128 * 128), left[_i], 1e-6);
+  tws_profile_destroy(p);
+}
+END_TEST
+
 /* Products of many rows with weights in caches: a measured shape has its time, one of more rows than were measured
  * saves as many seconds as one of the most rows that were. */
 START_TEST(short_prompts_whose_weights_caches_hold) {
   enum { MIB = 1 << 20 };
-  tws_profile_builder *b = tws_profile_builder_create("caches", TWS_BACKEND_HOST);
-  tws_profile_builder_provenance(b, "made up");
-  tws_profile_builder_node(b, 1, 1e9, 0);
-  tws_profile_builder_peak(b, TWS_F32, 1e11);
-  tws_profile_builder_bandwidth(b, 1e10, 0);
+  tws_profile_builder *b = host_without_kernels();
   for (int64_t rows = 16; rows <= 256; rows *= 4)
     for (int64_t n = 32; n <= 256; n *= 2) {
       const tws_work work = linear(TWS_KERNEL_LINEAR, rows, n, n);
@@ -538,10 +559,11 @@ START_TEST(short_prompts_whose_weights_caches_hold) {
 END_TEST
 
 /* Seconds around the kernels of a pass: in proportion to the texts, and interpolated between vocabularies in the
- * logarithms; a profile without them has none. */
+ * logarithms; a profile without them has none. A choice that took no measurable time is not kept: a profile with it
+ * could not be read. */
 START_TEST(seconds_around_kernels) {
   const tws_pass_costs costs = {
-      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 2, .choice = {{100, 1e-6}, {400, 4e-6}}};
+      .start_s = 3e-8, .pass_s = 2e-6, .choice_count = 3, .choice = {{10, 0}, {100, 1e-6}, {400, 4e-6}}};
   for (int measured = 0; measured < 2; measured++) {
     tws_profile_builder *b = measured_machine(0.1);
     if (measured) tws_profile_builder_passes(b, &costs);
@@ -690,7 +712,16 @@ static const struct refusal {
     {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":1,\"samples\":[[1,1]]}]}", "ranks"},
     {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[]}]}", "samples"},
     {HEAD PEAK ",\"collectives\":[{\"collective\":\"all_reduce\",\"ranks\":2,\"samples\":[[1,-1]]}]}", "positive"},
+    {HEAD PEAK ",\"collectives\":[3]}", "object"},
+    {HEAD PEAK ",\"corrections\":3}", "object"},
+    {HEAD PEAK ",\"host_copies\":[3]}", "object"},
+    {HEAD PEAK ",\"host_copies\":3}", "list"},
+    {HEAD PEAK ",\"p2p\":3}", "list"},
     {HEAD PEAK ",\"p2p\":[[1]]}", "[bytes, seconds]"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1]]}}", "[scores, seconds]"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,1.5]]}}", "positive numbers here, up to 1"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,0]]}}", "positive"},
+    {HEAD PEAK ",\"passes\":{\"choice_s\":[[1,1e18]]}}", "positive numbers here, up to 1"},
 };
 
 START_TEST(refuses) {
@@ -705,6 +736,11 @@ START_TEST(refuses) {
   ck_assert_msg(code == TWS_INVALID && strstr(err.message, "profile.json:1:") != NULL &&
                     strstr(err.message, refusals[_i].says) != NULL,
                 "%s: %s %s", text, tws_code_name(code), err.message);
+  /* what is no object or list where one is expected: the hint shows one */
+  const char *wanted = strstr(err.message, "must be an object") ? "{\""
+                       : strstr(err.message, "must be a list")  ? "["
+                                                                : "";
+  ck_assert_msg(strstr(err.hint, wanted) != NULL, "%s: %s, hint \"%s\"", text, err.message, err.hint);
 }
 END_TEST
 
@@ -768,6 +804,7 @@ int main(void) {
   tcase_add_test(test, costs_are_not_negative);
   tcase_add_test(test, attention_by_shape);
   tcase_add_test(test, weights_that_caches_hold);
+  tcase_add_loop_test(test, caches_leave_the_seconds_of_fewer_rows, 0, 4);
   tcase_add_test(test, short_prompts_whose_weights_caches_hold);
   tcase_add_test(test, seconds_around_kernels);
   tcase_add_test(test, round_trip);

@@ -264,14 +264,14 @@ static tws_code read_device(const tws_json *json, tws_measurements *m, tws_error
 static tws_code read_passes(const tws_json *json, tws_pass_costs *passes, tws_error *err) {
   const cJSON *object = cJSON_GetObjectItemCaseSensitive(json->root, "passes"), *item;
   if (!object) return TWS_OK;
-  TWS_TRY(tws_json_number(json, object, "start_s", 1, 0, 1, 0, &passes->start_s, err));
-  TWS_TRY(tws_json_number(json, object, "pass_s", 1, 0, 1, 0, &passes->pass_s, err));
+  TWS_TRY(tws_json_number(json, object, "start_s", 1, 0, TWS_PASS_MOST_S, 0, &passes->start_s, err));
+  TWS_TRY(tws_json_number(json, object, "pass_s", 1, 0, TWS_PASS_MOST_S, 0, &passes->pass_s, err));
   cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(object, "choices")) {
     if (passes->choice_count == TWS_PASS_CHOICES)
       return tws_json_fail(json, item, err, NULL, "more than %d sizes of a vocabulary", TWS_PASS_CHOICES);
     const int i = passes->choice_count++;
     TWS_TRY(tws_json_number(json, item, "vocabulary", 1, 1, 1e15, 0, &passes->choice[i].vocabulary, err));
-    TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, 1e9, 0, &passes->choice[i].seconds, err));
+    TWS_TRY(tws_json_number(json, item, "seconds", 1, 0, TWS_PASS_MOST_S, 0, &passes->choice[i].seconds, err));
   }
   return TWS_OK;
 }

@@ -544,8 +544,8 @@ double tws_kernel_seconds(const tws_profile *profile, const tws_work *work, int 
 /* Returns the seconds by which a product of more rows than TWS_FEW_ROWS is shorter because caches hold its weight: as
  * many as the product of the most rows that was measured with its weight in caches, and with no more rows than this
  * one has, is shorter. If only products of few rows were measured so, this is one of one row, which takes as long as
- * reading the weight. All of them read the weight once. At most half of the seconds of a product with more rows are
- * saved. */
+ * reading the weight. All of them read the weight once. A product of more rows takes at least the seconds of that
+ * product with its weight in caches, also where noise made it the shorter one of the two. */
 static double saved_by_caches(const tws_profile *profile, const tws_work *work, int threads, int busy,
                               double reread_bytes, double seconds) {
   if (work->code != TWS_KERNEL_LINEAR || tws_has_few_rows(work) || !(reread_bytes > 0)) return 0;
@@ -556,9 +556,9 @@ static double saved_by_caches(const tws_profile *profile, const tws_work *work, 
   else if (fewer.d[0] > profile->reread_rows)
     fewer.d[0] = profile->reread_rows;
   fewer.flags &= ~(uint32_t)FUSED;
-  const double saved = kernel_seconds(profile, &fewer, threads, busy, 0) -
-                       kernel_seconds(profile, &fewer, threads, busy, reread_bytes);
-  return fmin(fmax(saved, 0), fewer.d[0] < work->d[0] ? seconds / 2 : seconds * 0.9);
+  const double cold = kernel_seconds(profile, &fewer, threads, busy, 0),
+               warm = kernel_seconds(profile, &fewer, threads, busy, reread_bytes);
+  return fmax(fmin(cold, seconds) - warm, 0);
 }
 
 double tws_kernel_seconds_rereading(const tws_profile *profile, const tws_work *work, int threads, int busy,

@@ -42,28 +42,41 @@ static tws_code read_word(const tws_json *json, const cJSON *object, const char 
                        key, word);
 }
 
-/* Reads an optional member that must be an array (or object); *item becomes NULL if the member is absent. */
-static tws_code read_child(const tws_json *json, const cJSON *object, const char *key, int array, const cJSON **item,
-                           tws_error *err) {
+/* Reads an optional member that must be an array (or object); *item becomes NULL if the member is absent. example: what
+ * is written in such a member, the hint of an error. */
+static tws_code read_child(const tws_json *json, const cJSON *object, const char *key, int array, const char *example,
+                           const cJSON **item, tws_error *err) {
   *item = cJSON_GetObjectItemCaseSensitive(object, key);
   if (*item == NULL || cJSON_IsNull(*item)) {
     *item = NULL;
     return TWS_OK;
   }
   if (array ? cJSON_IsArray(*item) : cJSON_IsObject(*item)) return TWS_OK;
-  return tws_json_fail(json, *item, err, NULL, "\"%s\" must be %s", key, array ? "a list" : "an object");
+  return tws_json_fail(json, *item, err, example, "\"%s\" must be %s", key, array ? "a list" : "an object");
 }
 
-static tws_code read_cell(const tws_json *json, const cJSON *item, int zero_allowed, double *value, tws_error *err) {
+/* Reads a number of a sample: at most `most`, and positive unless `zero_allowed` is 1. */
+static tws_code read_cell(const tws_json *json, const cJSON *item, int zero_allowed, double most, double *value,
+                          tws_error *err) {
   *value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-  if (isfinite(*value) && *value <= 1e18 && (zero_allowed ? *value >= 0 : *value > 0)) return TWS_OK;
-  return tws_json_fail(json, item, err, NULL, "a sample must hold %s numbers up to 1e18",
-                       zero_allowed ? "non-negative" : "positive");
+  if (isfinite(*value) && *value <= most && (zero_allowed ? *value >= 0 : *value > 0)) return TWS_OK;
+  return tws_json_fail(json, item, err, NULL, "a sample must hold %s numbers here, up to %g",
+                       zero_allowed ? "non-negative" : "positive", most);
 }
 
-/* Reads a list [[bytes, seconds], ...] into a curve. */
-static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile *profile, tws_curve *curve,
-                           tws_error *err) {
+/* examples for hints */
+#define CURVE_EXAMPLE(unit) "for example [[1024, 2e-6], [1048576, 1e-4]]: " unit " and seconds"
+#define KERNEL_EXAMPLE "{\"kernel\": \"linear\", \"dtype\": \"bf16\", \"samples\": [[4096, 1024, 1024, 1e-4]]}"
+#define COLLECTIVE_EXAMPLE "{\"collective\": \"all_reduce\", \"ranks\": 8, \"samples\": [[1048576, 1e-4]]}"
+#define COPIES_EXAMPLE "{\"ranks\": 1, \"to_device\": 2.5e10, \"to_host\": 2.5e10}"
+#define CORRECTIONS_EXAMPLE "for example {\"kernels\": {\"linear\": 1.1}}"
+
+#define SAMPLE_MOST 1e18 /* the largest size and the most seconds of a sample of kernels, collectives and messages */
+
+/* Reads a list [[size, seconds], ...] into a curve. size: the unit of the first number, for messages; most_s: the most
+ * seconds of a sample. */
+static tws_code read_curve(const tws_json *json, const cJSON *list, const char *size, double most_s,
+                           tws_profile *profile, tws_curve *curve, tws_error *err) {
   int count = cJSON_GetArraySize(list), i = 0;
   if (count == 0) return tws_json_fail(json, list, err, NULL, "there are no samples");
   double(*points)[2] = tws_calloc((size_t)count, sizeof *points);
@@ -72,10 +85,10 @@ static tws_code read_curve(const tws_json *json, const cJSON *list, tws_profile 
   const cJSON *row = NULL;
   cJSON_ArrayForEach(row, list) {
     if (!cJSON_IsArray(row) || cJSON_GetArraySize(row) != 2) {
-      code = tws_json_fail(json, row, err, NULL, "a sample must be [bytes, seconds]");
+      code = tws_json_fail(json, row, err, NULL, "a sample must be [%s, seconds]", size);
     } else {
-      code = read_cell(json, row->child, 0, &points[i][0], err);
-      if (code == TWS_OK) code = read_cell(json, row->child->next, 0, &points[i][1], err);
+      code = read_cell(json, row->child, 0, SAMPLE_MOST, &points[i][0], err);
+      if (code == TWS_OK) code = read_cell(json, row->child->next, 0, most_s, &points[i][1], err);
     }
     if (code != TWS_OK) break;
     i++;
@@ -98,7 +111,7 @@ static const char *known_flags(char *text, size_t size) {
 static tws_code read_flags(const tws_json *json, const cJSON *object, uint32_t *flags, tws_error *err) {
   const cJSON *list = NULL, *item = NULL;
   *flags = 0;
-  TWS_TRY(read_child(json, object, "flags", 1, &list, err));
+  TWS_TRY(read_child(json, object, "flags", 1, "for example [\"bias\"]", &list, err));
   cJSON_ArrayForEach(item, list) {
     uint32_t flag = 0;
     for (int i = 0; i < TWS_KERNEL_FLAGS && cJSON_IsString(item); i++) {
@@ -162,19 +175,17 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
                            tws_kernel_name((tws_kernel)entry->work.code), dims);
     }
     tws_work work = entry->work;
-    work.flags = flags;
-    /* profiles do not name layouts; calibration measures casts to both */
-    if (work.code == TWS_KERNEL_QUANTIZE) work.flags |= TWS_ROWS | TWS_COLUMNS;
+    work.flags = flags | operator->measured_flags;
     const cJSON *cell = row->child;
     double seconds = 0;
     for (int d = 0; d < sizes; d++, cell = cell->next) {
       double size = 0;
       int least = operator->least[d];
-      TWS_TRY(read_cell(json, cell, least == 0, &size, err));
+      TWS_TRY(read_cell(json, cell, least == 0, SAMPLE_MOST, &size, err));
       work.d[d] = (int64_t)fmin(size, 1e15);
       if (work.d[d] < least) return tws_json_fail(json, cell, err, NULL, "a size must be at least 1");
     }
-    TWS_TRY(read_cell(json, cell, 0, &seconds, err));
+    TWS_TRY(read_cell(json, cell, 0, SAMPLE_MOST, &seconds, err));
     entry->few_rows = tws_has_few_rows(&work);
     if (entry->reread_bytes > 0 && work.d[0] > profile->reread_rows) profile->reread_rows = work.d[0];
     tws_family *family = find_family(profile, entry);
@@ -188,7 +199,8 @@ static tws_code read_samples(const tws_json *json, const cJSON *list, uint32_t f
 static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"kernel", "dtype",        "dtype2",  "flags", "threads",
                                       "busy",   "reread_bytes", "samples", NULL};
-  if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a kernel's entry must be an object");
+  if (!cJSON_IsObject(item))
+    return tws_json_fail(json, item, err, "for example " KERNEL_EXAMPLE, "a kernel's entry must be an object");
   TWS_TRY(tws_json_only(json, item, known, err));
   int code = 0, dtype = 0, dtype2 = 0;
   int64_t threads = 1, busy = 1;
@@ -202,7 +214,8 @@ static tws_code read_family(const tws_json *json, const cJSON *item, tws_profile
   TWS_TRY(tws_json_number(json, item, "reread_bytes", 0, 0, 1e18, 0, &reread_bytes, err));
   TWS_TRY(read_flags(json, item, &flags, err));
   const cJSON *list = NULL;
-  TWS_TRY(read_child(json, item, "samples", 1, &list, err));
+  TWS_TRY(read_child(json, item, "samples", 1,
+                     "for example [[4096, 1024, 1024, 1e-4]]: sizes of the kernel and seconds", &list, err));
   if (list == NULL || list->child == NULL) {
     return tws_json_fail(json, item, err, "add \"samples\"", "a kernel's entry has no samples");
   }
@@ -232,7 +245,7 @@ static tws_code finish_family(tws_profile *profile, tws_family *family, tws_erro
 
 static tws_code read_families(const tws_json *json, tws_profile *profile, tws_error *err) {
   const cJSON *list = NULL, *item = NULL;
-  TWS_TRY(read_child(json, json->root, "kernels", 1, &list, err));
+  TWS_TRY(read_child(json, json->root, "kernels", 1, "for example [" KERNEL_EXAMPLE "]", &list, err));
   if (list == NULL) return TWS_OK;
   if (cJSON_GetArraySize(list) > MAX_ENTRIES) {
     return tws_json_fail(json, list, err, NULL, "more than %d entries", MAX_ENTRIES);
@@ -248,26 +261,28 @@ static tws_code read_families(const tws_json *json, tws_profile *profile, tws_er
 static tws_code read_collectives(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"collective", "ranks", "samples", NULL};
   const cJSON *list = NULL, *item = NULL, *points = NULL;
-  TWS_TRY(read_child(json, json->root, "p2p", 1, &points, err));
-  if (points != NULL) TWS_TRY(read_curve(json, points, profile, &profile->p2p, err));
-  TWS_TRY(read_child(json, json->root, "collectives", 1, &list, err));
+  TWS_TRY(read_child(json, json->root, "p2p", 1, CURVE_EXAMPLE("bytes"), &points, err));
+  if (points != NULL) TWS_TRY(read_curve(json, points, "bytes", SAMPLE_MOST, profile, &profile->p2p, err));
+  TWS_TRY(read_child(json, json->root, "collectives", 1, "for example [" COLLECTIVE_EXAMPLE "]", &list, err));
   if (list == NULL) return TWS_OK;
   profile->collectives =
       tws_arena_alloc(profile->arena, (size_t)cJSON_GetArraySize(list) + 1, sizeof *profile->collectives);
   if (profile->collectives == NULL) return tws_fail(err, TWS_MEMORY, NULL, "out of memory for a profile");
   cJSON_ArrayForEach(item, list) {
-    if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "a collective's entry must be an object");
+    if (!cJSON_IsObject(item))
+      return tws_json_fail(json, item, err, "for example " COLLECTIVE_EXAMPLE,
+                           "a collective's entry must be an object");
     TWS_TRY(tws_json_only(json, item, known, err));
     int collective = 0;
     int64_t ranks = 0;
     TWS_TRY(read_word(json, item, "collective", collective_word, TWS_COLLECTIVE_COUNT, -1, &collective, err));
     TWS_TRY(tws_json_int(json, item, "ranks", 1, 2, 1 << 20, 2, &ranks, err));
-    TWS_TRY(read_child(json, item, "samples", 1, &points, err));
+    TWS_TRY(read_child(json, item, "samples", 1, CURVE_EXAMPLE("bytes"), &points, err));
     if (points == NULL) return tws_json_fail(json, item, err, "add \"samples\"", "a collective's entry has no samples");
     tws_collective_table *table = &profile->collectives[profile->collective_count++];
     table->collective = (tws_collective)collective;
     table->ranks = (int)ranks;
-    TWS_TRY(read_curve(json, points, profile, &table->curve, err));
+    TWS_TRY(read_curve(json, points, "bytes", SAMPLE_MOST, profile, &table->curve, err));
   }
   return TWS_OK;
 }
@@ -275,7 +290,8 @@ static tws_code read_collectives(const tws_json *json, tws_profile *profile, tws
 static tws_code read_factors(const tws_json *json, const cJSON *list, const char *(*word)(int), int count,
                              double *factors, tws_error *err) {
   const cJSON *item;
-  if (list && !cJSON_IsObject(list)) return tws_json_fail(json, list, err, NULL, "corrections are objects of factors");
+  if (list && !cJSON_IsObject(list))
+    return tws_json_fail(json, list, err, CORRECTIONS_EXAMPLE, "corrections are objects of factors");
   cJSON_ArrayForEach(item, list) {
     int i = 0;
     while (i < count && strcmp(word(i), item->string) != 0) i++;
@@ -290,7 +306,8 @@ static tws_code read_corrections(const tws_json *json, tws_profile *profile, tws
   const cJSON *item = cJSON_GetObjectItemCaseSensitive(json->root, "corrections");
   tws_profile_correction *own = &profile->own_correction;
   if (!item) return TWS_OK;
-  if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "\"corrections\" must be an object");
+  if (!cJSON_IsObject(item))
+    return tws_json_fail(json, item, err, CORRECTIONS_EXAMPLE, "\"corrections\" must be an object");
   TWS_TRY(tws_json_only(json, item, known, err));
   TWS_TRY(read_factors(json, cJSON_GetObjectItemCaseSensitive(item, "kernels"), kernel_word, TWS_KERNEL_COUNT,
                        own->kernel, err));
@@ -305,7 +322,7 @@ static tws_code read_corrections(const tws_json *json, tws_profile *profile, tws
 
 static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error *err) {
   const cJSON *peaks = NULL, *item = NULL;
-  TWS_TRY(read_child(json, json->root, "peak_flops", 0, &peaks, err));
+  TWS_TRY(read_child(json, json->root, "peak_flops", 0, "for example {\"fp32\": 5e10}", &peaks, err));
   if (peaks == NULL)
     return tws_json_fail(json, json->root, err, "for example {\"fp32\": 5e10}", "\"peak_flops\" is missing");
   cJSON_ArrayForEach(item, peaks) {
@@ -328,7 +345,8 @@ static tws_code read_peaks(const tws_json *json, tws_profile *profile, tws_error
 static tws_code read_unfused(const tws_json *json, const cJSON *attention, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"forward_bytes", "backward_bytes", "recomputed", NULL};
   const cJSON *object = NULL;
-  TWS_TRY(read_child(json, attention, "unfused", 0, &object, err));
+  TWS_TRY(read_child(json, attention, "unfused", 0, "for example {\"forward_bytes\": 8, \"backward_bytes\": 9}",
+                     &object, err));
   if (object == NULL) return TWS_OK;
   if (profile->multiprocessors == 0)
     return tws_json_fail(json, object, err, "give matmul.multiprocessors, or leave it out",
@@ -342,7 +360,7 @@ static tws_code read_unfused(const tws_json *json, const cJSON *attention, tws_p
 
 static tws_code read_added_bytes(const tws_json *json, tws_profile *profile, tws_error *err) {
   const cJSON *added = NULL, *item = NULL;
-  TWS_TRY(read_child(json, json->root, "added_bytes", 0, &added, err));
+  TWS_TRY(read_child(json, json->root, "added_bytes", 0, "for example {\"norm_grad\": 13}", &added, err));
   cJSON_ArrayForEach(item, added) {
     int kernel = find_name(item->string, kernel_word, TWS_KERNEL_COUNT);
     if (kernel < 0) return tws_json_fail(json, item, err, NULL, "unknown kernel \"%.60s\"", item->string);
@@ -361,7 +379,7 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
   profile->misaligned = 1;
   profile->attention_efficiency = 0.4;
   profile->attention_backward = 1;
-  TWS_TRY(read_child(json, root, "matmul", 0, &object, err));
+  TWS_TRY(read_child(json, root, "matmul", 0, "for example {\"efficiency\": 0.8}", &object, err));
   if (object != NULL) {
     TWS_TRY(tws_json_only(json, object, matmul_known, err));
     TWS_TRY(tws_json_number(json, object, "efficiency", 1, 1e-3, 1, 0, &profile->matmul_efficiency, err));
@@ -373,7 +391,7 @@ static tws_code read_constants(const tws_json *json, tws_profile *profile, tws_e
     TWS_TRY(tws_json_int(json, object, "multiprocessors", 0, 0, 65536, 0, &multiprocessors, err));
   }
   profile->multiprocessors = (int)multiprocessors;
-  TWS_TRY(read_child(json, root, "attention", 0, &object, err));
+  TWS_TRY(read_child(json, root, "attention", 0, "for example {\"efficiency\": 0.4}", &object, err));
   if (object != NULL) {
     TWS_TRY(tws_json_only(json, object, attention_known, err));
     TWS_TRY(read_unfused(json, object, profile, err));
@@ -431,7 +449,7 @@ static tws_code read_figures(const tws_json *json, tws_profile *profile, tws_err
 static tws_code read_disk(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"read", "write", NULL};
   const cJSON *disk = NULL;
-  TWS_TRY(read_child(json, json->root, "disk", 0, &disk, err));
+  TWS_TRY(read_child(json, json->root, "disk", 0, "for example {\"read\": 2e9, \"write\": 1e9}", &disk, err));
   if (!disk) return TWS_OK;
   TWS_TRY(tws_json_only(json, disk, known, err));
   TWS_TRY(tws_json_number(json, disk, "read", 1, 1, 1e18, 0, &profile->disk[0], err));
@@ -444,10 +462,12 @@ static tws_code read_copies(const tws_json *json, tws_profile *profile, tws_erro
   const cJSON *list = cJSON_GetObjectItemCaseSensitive(json->root, "host_copies"), *item;
   int64_t most = 1, ranks;
   if (!list || cJSON_IsNull(list)) return TWS_OK;
-  if (!cJSON_IsArray(list)) return tws_json_fail(json, list, err, NULL, "\"host_copies\" must be a list");
+  if (!cJSON_IsArray(list))
+    return tws_json_fail(json, list, err, "for example [" COPIES_EXAMPLE "]", "\"host_copies\" must be a list");
   cJSON_ArrayForEach(item, list) {
     tws_copy_rates rates;
-    if (!cJSON_IsObject(item)) return tws_json_fail(json, item, err, NULL, "rates of copies must be an object");
+    if (!cJSON_IsObject(item))
+      return tws_json_fail(json, item, err, "for example " COPIES_EXAMPLE, "rates of copies must be an object");
     TWS_TRY(tws_json_only(json, item, known, err));
     TWS_TRY(tws_json_int(json, item, "ranks", 1, 1, 1 << 20, 1, &ranks, err));
     TWS_TRY(tws_json_number(json, item, "to_device", 0, 1, 1e18, 0, &rates.to_device, err));
@@ -464,13 +484,14 @@ static tws_code read_copies(const tws_json *json, tws_profile *profile, tws_erro
 static tws_code read_passes(const tws_json *json, tws_profile *profile, tws_error *err) {
   static const char *const known[] = {"start_s", "pass_s", "choice_s", NULL};
   const cJSON *passes = NULL, *choices = NULL;
-  TWS_TRY(read_child(json, json->root, "passes", 0, &passes, err));
+  TWS_TRY(read_child(json, json->root, "passes", 0, "for example {\"start_s\": 1e-8, \"pass_s\": 2e-6}", &passes, err));
   if (!passes) return TWS_OK;
   TWS_TRY(tws_json_only(json, passes, known, err));
-  TWS_TRY(tws_json_number(json, passes, "start_s", 0, 0, 1, 0, &profile->start_s, err));
-  TWS_TRY(tws_json_number(json, passes, "pass_s", 0, 0, 1, 0, &profile->pass_s, err));
-  TWS_TRY(read_child(json, passes, "choice_s", 1, &choices, err));
-  return choices ? read_curve(json, choices, profile, &profile->choice, err) : TWS_OK;
+  TWS_TRY(tws_json_number(json, passes, "start_s", 0, 0, TWS_PASS_MOST_S, 0, &profile->start_s, err));
+  TWS_TRY(tws_json_number(json, passes, "pass_s", 0, 0, TWS_PASS_MOST_S, 0, &profile->pass_s, err));
+  TWS_TRY(read_child(json, passes, "choice_s", 1, CURVE_EXAMPLE("scores"), &choices, err));
+  if (!choices) return TWS_OK;
+  return read_curve(json, choices, "scores", TWS_PASS_MOST_S, profile, &profile->choice, err);
 }
 
 static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_error *err) {
@@ -507,7 +528,9 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
                                       "passes",
                                       "corrections",
                                       NULL};
-  if (!cJSON_IsObject(json->root)) return tws_json_fail(json, json->root, err, NULL, "a profile must be an object");
+  if (!cJSON_IsObject(json->root))
+    return tws_json_fail(json, json->root, err, "{\"schema\": \"twinspeed-profile-1\", ...}: docs/profiles.md",
+                         "a profile must be an object");
   const char *schema = NULL;
   TWS_TRY(tws_json_string(json, json->root, "schema", 1, NULL, &schema, err));
   if (strcmp(schema, "twinspeed-profile-1") != 0) {
@@ -516,7 +539,8 @@ static tws_code read_profile(const tws_json *json, tws_profile *profile, tws_err
   }
   TWS_TRY(tws_json_only(json, json->root, known, err));
   const cJSON *details = NULL;
-  TWS_TRY(read_child(json, json->root, "details", 0, &details, err)); /* texts for human readers, not interpreted */
+  /* texts for human readers, not interpreted */
+  TWS_TRY(read_child(json, json->root, "details", 0, "for example {\"driver\": \"580.65\"}", &details, err));
   TWS_TRY(read_figures(json, profile, err));
   TWS_TRY(tws_json_bool(json, json->root, "unfused", 0, 0, &profile->unfused, err));
   TWS_TRY(read_added_bytes(json, profile, err));

@@ -68,8 +68,9 @@ double tws_profile_overhead_bytes(const tws_profile *profile);
  * for each compute operation, by which a small kernel takes longer after other kernels than after itself (its
  * instructions and predicted branches have been replaced); `pass_s` for each pass of a program of inference, in which
  * its clocks are read; and `choice`, for several sizes of a vocabulary, the seconds in which the most probable token of
- * a text is chosen from its scores. */
+ * a text is chosen from its scores. Each is at most TWS_PASS_MOST_S. */
 enum { TWS_PASS_CHOICES = 8 };
+#define TWS_PASS_MOST_S 1.0
 typedef struct tws_pass_costs {
   double start_s, pass_s;
   int choice_count;

@@ -100,16 +100,20 @@ void tws_profile_builder_copies(tws_profile_builder *builder, int ranks, const t
   builder->copies[builder->copies_count++] = *rates;
 }
 
+static int is_usable(double value) {
+  return isfinite(value) && value > 0;
+}
+
 void tws_profile_builder_passes(tws_profile_builder *builder, const tws_pass_costs *costs) {
-  builder->passes = *costs;
+  tws_pass_costs *p = &builder->passes;
+  *p = *costs;
+  p->choice_count = 0;
+  for (int i = 0; i < costs->choice_count; i++)
+    if (is_usable(costs->choice[i].seconds)) p->choice[p->choice_count++] = costs->choice[i];
 }
 
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds) {
   builder->launch_s = seconds;
-}
-
-static int is_usable(double value) {
-  return isfinite(value) && value > 0;
 }
 
 tws_code tws_profile_builder_kernel(tws_profile_builder *builder, const tws_work *work, int threads, int busy,

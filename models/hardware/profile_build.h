@@ -37,7 +37,8 @@ void tws_profile_builder_bandwidth(tws_profile_builder *builder, double one_rank
  * copy. Rates that are 0 are not written. At most TWS_PROFILE_COPIES different numbers of ranks are kept. */
 enum { TWS_PROFILE_COPIES = 16 };
 void tws_profile_builder_copies(tws_profile_builder *builder, int ranks, const tws_copy_rates *rates);
-/* Records the seconds of a host's rank that kernels' samples do not contain; a member that is 0 is not measured. */
+/* Records the seconds of a host's rank that kernels' samples do not contain; a member that is 0 is not measured,
+ * and is not written, as a choice that took less than the clock's resolution. */
 void tws_profile_builder_passes(tws_profile_builder *builder, const tws_pass_costs *costs);
 /* Records the fixed seconds of launching one kernel. */
 void tws_profile_builder_launch(tws_profile_builder *builder, double seconds);

@@ -16,6 +16,11 @@
 #define NAMED "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{}}" /* filled from the tables */
 #define SHARE(about) NUMBER("0.001", "1", about)
 #define SAMPLES LIST("{\"type\":\"array\",\"items\":{\"type\":\"number\",\"minimum\":0,\"maximum\":1e18}}")
+/* samples [scores, seconds] */
+#define CHOICES                                                                                  \
+  LIST(                                                                                          \
+      "{\"type\":\"array\",\"minItems\":2,\"maxItems\":2,\"prefixItems\":[{\"type\":\"number\"," \
+      "\"exclusiveMinimum\":0,\"maximum\":1e18},{\"type\":\"number\",\"exclusiveMinimum\":0,\"maximum\":1}]}")
 #define WORD "{\"type\":\"string\",\"enum\":[]}"
 
 static const char schema[] =
@@ -77,7 +82,7 @@ static const char schema[] =
       ",\"both_ways\":" NUMBER("1", "1e18", "bytes/s of both directions at once, together")))
     ",\"passes\":" OBJECT("", "\"start_s\":" NUMBER("0", "1", "seconds of an operation in addition to its kernel")
       ",\"pass_s\":" NUMBER("0", "1", "seconds of a pass of inference outside of operations and choices")
-      ",\"choice_s\":" SAMPLES)
+      ",\"choice_s\":" CHOICES)
     ",\"corrections\":" OBJECT("", "\"kernels\":" NAMED ",\"collectives\":" NAMED ",\"messages\":"
       NUMBER("0.001", "1000", "of messages between two ranks"))
     "}}";

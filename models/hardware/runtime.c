@@ -181,8 +181,7 @@
 #define MEGATRON_LM_2021 MEGATRON_LM, .launch_s = 1.6e-6, MEGATRON_ISSUES, .hand_over_s = 60e-6, EAGER_EXPERTS
 #define ENGINE                                                                                                    \
   .measured = TWS_MEASURED_MEGATRON_CORE, COMMUNICATORS, .unfused = 1, .products = CUBLAS_12, .overlaps_data = 1, \
-  .logit_bytes = 4, .workspace_bytes = ENGINE_WORKSPACE, .weighs_early = 1, .narrow_inputs = 1,            \
-  .keeps_gradients = 1
+  .logit_bytes = 4, .workspace_bytes = ENGINE_WORKSPACE, .weighs_early = 1, .narrow_inputs = 1, .keeps_gradients = 1
 #define GROUPED_EXPERTS .expert_op_s = 7e-6, .expert_cast_s = 90e-6, .route_s = 0.5e-3, .routed_bytes = {4, 8}
 #define MEGATRON_CORE_AT(seconds) ENGINE, ENGINE_ISSUES(seconds), GROUPED_EXPERTS
 #define MEGATRON_CORE MEGATRON_CORE_AT(9e-6)
