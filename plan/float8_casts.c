@@ -15,11 +15,12 @@
  * bit, since the output is rounded to 16 bits before it is cast.
  *
  * GELU is otherwise part of the kernel of the product before it. Forward, GELU's own kernel saves 2 bytes an element:
- * the product writes its result (2), GELU reads it (2) and writes codes (2), while a product with GELU writes its result
- * and GELU's output (4), which a cast reads (2) and writes (2). Backward, GELU's gradient stays part of the product: it
- * reads GELU's input (2) and writes the gradient (2), which a cast reads (2) and writes (2). Without a bias a kernel of
- * its own would move as much: the product writes its result (2), the kernel reads it and GELU's input (4) and writes
- * codes (2). With a bias it would also have to write the 16-bit elements that the bias's gradient sums. */
+ * the product writes its result (2), GELU reads it (2) and writes codes (2), while a product with GELU writes its
+ * result and GELU's output (4), which a cast reads (2) and writes (2). Backward, GELU's gradient stays part of the
+ * product: it reads GELU's input (2) and writes the gradient (2), which a cast reads (2) and writes (2). Without a
+ * bias a kernel of its own would move as much: the product writes its result (2), the kernel reads it and GELU's input
+ * (4) and writes codes (2). With a bias it would also have to write the 16-bit elements that the gradient of the bias
+ * sums. */
 #include "plan/lower.h"
 
 /* Returns 1 if the value exists whole, in this model chunk alone. */

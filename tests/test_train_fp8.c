@@ -181,8 +181,9 @@ START_TEST(kernels_that_cast_recompute_the_same) {
                       "\"num_attention_heads\":4}");
   }
   for (int k = 0; k < 3; k++) {
-    char result[96];
-    snprintf(result, sizeof result, "%s", in_folder(kinds[k]));
+    char name[32], result[96];
+    snprintf(name, sizeof name, "%s%d", kinds[k], _i);
+    snprintf(result, sizeof result, "%s", in_folder(name));
     command_result r =
         twinspeed(TRAIN8
                   "-n 1 -m %s --recompute %s --set twinspeed.fp8_recipe=delayed --data %s --steps 4 --learning-rate "
