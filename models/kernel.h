@@ -54,10 +54,13 @@ enum {
   TWS_Z_LOSS = 4194304,     /* ROUTER, ROUTER_GRAD: an operand has the log-sum-exp of the logits */
   TWS_PAGED = TWS_Z_LOSS,   /* CACHE_WRITE, CACHED_ATTENTION: an operand says in which blocks a sequence's rows are */
   TWS_COUNTED = TWS_Z_LOSS, /* losses: an operand has the number of ignored targets */
-  TWS_FP8 = 16777216,       /* LINEAR and its gradients: operands have 8 bits and a scale each */
-  /* Flags of QUANTIZE, which reuse the bits of flags of ATTENTION: */
-  TWS_ROWS = TWS_Q_KV,     /* an output has the input's layout */
-  TWS_COLUMNS = TWS_Q_K_V, /* an output that is transposed */
+  /* LINEAR and its gradients: operands have 8 bits and a scale each; NORM, SWIGLU, GEGLU, GELU, GELU_EXACT, RELU,
+   * SQUARED_RELU, and gradients of these except NORM's and GELU's: the kernel writes its result as 8-bit codes */
+  TWS_FP8 = 16777216,
+  /* The layouts of 8-bit codes that QUANTIZE writes, and with TWS_FP8 activations and their gradients (NORM writes
+   * row-major codes, without a flag). These flags reuse bits of flags of ATTENTION: */
+  TWS_ROWS = TWS_Q_KV,     /* row-major codes, in the layout of the tensor that is cast */
+  TWS_COLUMNS = TWS_Q_K_V, /* codes of the transposed tensor */
   TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the kernel also sums dx over the tokens (a bias gradient) */
   TWS_DOCUMENTS =
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end

@@ -3,15 +3,24 @@
  * absolute value, in place of 16-bit elements that a cast would read again. This holds if 8-bit products alone read the
  * tensor, in all passes of a micro-batch:
  *
- *   the output of a norm, of SwiGLU or of GeGLU, if all modules that read it are 8-bit products. A value that is kept
- *   for a product that is recomputed has 16-bit elements, too, since that product casts the value again.
- *   the gradient of the input of SwiGLU or GeGLU, if it is the output of an 8-bit product without a bias (whose
- *   gradient is the sum of 16-bit elements), and no other module reads that output.
+ *   the output of a norm, of SwiGLU or GeGLU, or of GELU, exact GELU, ReLU or squared ReLU, if all modules that read it
+ *   are 8-bit products. A value that is kept for a product that is recomputed has 16-bit elements, too, since that
+ *   product casts the value again.
+ *   the gradient of the input of an activation, if it is the output of an 8-bit product without a bias (whose gradient
+ *   is the sum of 16-bit elements), and no other module reads that output.
  *
- * Gated activations write both layouts, from tiles. A norm processes rows, from which no tile can be transposed: it
- * writes row-major codes, of which another kernel makes the transposed ones. A norm then moves 3 bytes an element in
- * place of 6 (1 to write, 1 to read and 1 to write, in place of 2, 2 and 2). The results are those of separate kernels
- * bit for bit, since the output is rounded to 16 bits before it is cast. */
+ * Activations write both layouts, from tiles. A norm processes rows, from which no tile can be transposed: it writes
+ * row-major codes, of which another kernel makes the transposed ones. A norm then moves 3 bytes an element in place of
+ * 6 (1 to write, 1 to read and 1 to write, in place of 2, 2 and 2). The results are those of separate kernels bit for
+ * bit, since the output is rounded to 16 bits before it is cast.
+ *
+ * GELU is otherwise part of the kernel of the product before it. Forward, GELU's own kernel saves 2 bytes an element:
+ * the product writes its result (2), GELU reads it (2) and writes codes (2), while a product with GELU writes its
+ * result and GELU's output (4), which a cast reads (2) and writes (2). Backward, GELU's gradient stays part of the
+ * product: it reads GELU's input (2) and writes the gradient (2), which a cast reads (2) and writes (2). Without a
+ * bias a kernel of its own would move as much: the product writes its result (2), the kernel reads it and GELU's input
+ * (4) and writes codes (2). With a bias it would also have to write the 16-bit elements that the gradient of the bias
+ * sums. */
 #include "plan/lower.h"
 
 /* Returns 1 if the value exists whole, in this model chunk alone. */
@@ -57,11 +66,15 @@ static tws_codes make_codes(tws_lower *l, uint32_t value, uint32_t tensor, tws_d
   return made;
 }
 
-int tws_float8_casts_output(tws_lower *l, uint32_t value, int rows_only, tws_float8_cast *cast) {
+int tws_float8_can_cast(const tws_lower *l, uint32_t value) {
   const tws_lower_float8 *f = &l->float8;
-  if (!is_whole(l, value) || l->b.failed != TWS_OK || f->readers[value] == 0 || f->others[value] > 0) return 0;
+  return is_whole(l, value) && l->b.failed == TWS_OK && f->readers[value] > 0 && f->others[value] == 0 &&
+         layouts_read(l, value) != 0;
+}
+
+int tws_float8_casts_output(tws_lower *l, uint32_t value, int rows_only, tws_float8_cast *cast) {
+  if (!tws_float8_can_cast(l, value)) return 0;
   *cast = (tws_float8_cast){.layouts = layouts_read(l, value)};
-  if (cast->layouts == 0) return 0;
   if (rows_only) cast->layouts = TWS_ROWS;
   tws_value_place(l, value, TWS_NONE);
   l->pipeline.context->codes[value] = make_codes(l, value, value, TWS_E4M3, TWS_CATEGORY_ACTIVATION, cast);

@@ -66,6 +66,8 @@ typedef struct tws_float8_cast {
   uint32_t layouts;
   tws_operand amax, scale, codes[2], largest; /* codes: row-major, transposed */
 } tws_float8_cast;
+/* Returns 1 if 8-bit products alone read the value in this pass, so that the kernel that computes it can cast it. */
+int tws_float8_can_cast(const struct tws_lower *l, uint32_t value);
 /* Return 1 if the kernel of the current visit is to cast its output `value`, or the gradient of its input `value`,
  * which then has no 16-bit elements; write the operands of the cast. rows_only: the kernel cannot write transposed
  * codes, which another kernel makes of the row-major ones. */

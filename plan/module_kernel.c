@@ -25,7 +25,7 @@ typedef struct emission {
   tws_work work;
   tws_operand operand[TWS_BINDINGS];
   int count;
-  int casts;      /* 1: the kernel writes 8-bit codes in place of its output */
+  int casts;      /* 1: the kernel writes 8-bit codes in place of its result */
   int unwanted;   /* 1: no operation reads the gradient that the kernel writes */
   uint32_t fresh; /* flags of gradients that the kernel writes instead of adding to them */
   /* index of the value whose new gradient, in a separate buffer, is added to its existing one; or TWS_NONE */
@@ -130,6 +130,7 @@ static void bind(tws_lower *l, emission *e, const tws_module *m, tws_binding b, 
       break;
     case TWS_BIND_D_IN_PLACE:
     case TWS_BIND_D_IN_UPDATE:
+      if (e->casts) break;
       bind_taken_gradient(l, e, m, in, b.source == TWS_BIND_D_IN_PLACE ? TWS_WRITE : TWS_READ_WRITE);
       break;
     case TWS_BIND_D_PARAM:
@@ -177,12 +178,32 @@ static int is_idle(const tws_lower *l, const tws_module *m, const tws_module_ker
   return finds;
 }
 
-/* Returns 1 if the kernel of a gated activation is to cast its output, or the gradient of its input, to 8 bits. */
-static int casts_result(tws_lower *l, const tws_module *m, tws_kernel kernel, tws_float8_cast *cast) {
-  if (kernel == TWS_KERNEL_SWIGLU || kernel == TWS_KERNEL_GEGLU) return tws_float8_casts_output(l, m->out[0], 0, cast);
-  if (kernel == TWS_KERNEL_SWIGLU_GRAD || kernel == TWS_KERNEL_GEGLU_GRAD)
-    return tws_float8_casts_gradient(l, m->in[0], cast);
-  return 0;
+/* Returns 1 if the kernel of an activation is to cast its output, or the gradient of its input, to 8 bits. */
+static int casts_result(tws_lower *l, const tws_module *m, tws_work *work, tws_float8_cast *cast) {
+  switch ((tws_kernel)work->code) {
+    case TWS_KERNEL_SWIGLU:
+    case TWS_KERNEL_GEGLU:
+      return tws_float8_casts_output(l, m->out[0], 0, cast);
+    case TWS_KERNEL_SWIGLU_GRAD:
+    case TWS_KERNEL_GEGLU_GRAD:
+      return tws_float8_casts_gradient(l, m->in[0], cast);
+    case TWS_KERNEL_GELU:
+    case TWS_KERNEL_GELU_EXACT:
+    case TWS_KERNEL_RELU:
+    case TWS_KERNEL_SQUARED_RELU:
+      if (!tws_float8_casts_output(l, m->out[0], 0, cast)) return 0;
+      break;
+    case TWS_KERNEL_GELU_EXACT_GRAD:
+    case TWS_KERNEL_RELU_GRAD:
+    case TWS_KERNEL_SQUARED_RELU_GRAD:
+      if (!tws_float8_casts_gradient(l, m->in[0], cast)) return 0;
+      break;
+    default:
+      return 0;
+  }
+  /* These works have a number of elements as their only size: the width of a row is a parameter. */
+  tws_work_set_parameter(work, "width", (double)(work->d[0] / tws_module_rows(l, m)));
+  return 1;
 }
 
 void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
@@ -194,7 +215,7 @@ void tws_lower_kernel(tws_lower *l, const tws_module *m, const tws_module_kernel
   const int without_bias = kernel->kernel == TWS_KERNEL_EXPERT_LINEAR && tws_local_of(l, m)->skips_vector;
   if (without_bias) e.work.flags &= ~(uint32_t)TWS_BIAS;
   e.count = e.unwanted = 0;
-  e.casts = casts_result(l, m, (tws_kernel)kernel->kernel, &cast);
+  e.casts = casts_result(l, m, &e.work, &cast);
   e.fresh = 0;
   e.add_to = TWS_NONE;
   const tws_operator *row = tws_operator_of((tws_kernel)kernel->kernel);

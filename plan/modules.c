@@ -177,10 +177,7 @@ static int forward_coded(tws_lower *l, const tws_module *m) {
   return 1;
 }
 
-/* Lowers a matrix product, in slices of tokens, so that operations that read one slice overlap with the product of the
- * next; or for one tile of the weight. */
-static void forward_linear(tws_lower *l, const tws_module *m) {
-  if (forward_coded(l, m)) return;
+static void forward_product(tws_lower *l, const tws_module *m) {
   tws_work work = tws_module_work(l, m, TWS_KERNEL_LINEAR, 0);
   const tws_outputs outputs = tws_visit_outputs(l, m);
   tws_operand operands[8];
@@ -222,6 +219,25 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
     for (int k = first_out; k <= last; k++) operands[k] = tws_operand_slice(l, whole[k], i);
     tws_lower_compute(l, &work, operands, n);
   }
+}
+
+/* Lowers a matrix product, in slices of tokens, so that operations that read one slice overlap with the product of the
+ * next; or for one tile of the weight. The activation after the product is part of its kernel, unless the activation's
+ * own kernel can write 8-bit codes. */
+static void forward_linear(tws_lower *l, const tws_module *m) {
+  const tws_module *activation = l->at.fused_with;
+  if (forward_coded(l, m)) return;
+  if (!activation || tws_lower_sliced(l, m) || !tws_float8_can_cast(l, activation->out[0])) {
+    forward_product(l, m);
+    return;
+  }
+  const uint32_t module = l->b.module;
+  l->at.fused_with = NULL;
+  forward_product(l, m);
+  l->b.module = l->local.modules[activation - l->network->modules].origin;
+  for (const tws_module_kernel *k = tws_module_row_of(activation->type)->forward; k->binding[0].source; k++)
+    tws_lower_kernel(l, activation, k);
+  l->b.module = module;
 }
 
 static void forward_norm(tws_lower *l, const tws_module *m) {

@@ -62,6 +62,17 @@ static test_case random_case(int number) {
       c.flags = (uint32_t[]){0, TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 20, 0, 3)];
       if (c.flags) c.flags |= TWS_FP8;
       break;
+    case TWS_KERNEL_GELU:
+    case TWS_KERNEL_GELU_EXACT:
+    case TWS_KERNEL_GELU_EXACT_GRAD:
+    case TWS_KERNEL_RELU:
+    case TWS_KERNEL_RELU_GRAD:
+    case TWS_KERNEL_SQUARED_RELU:
+    case TWS_KERNEL_SQUARED_RELU_GRAD:
+      c.flags = (uint32_t[]){0, TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 20, 0, 3)];
+      c.f[0] = 0;
+      if (c.flags) c.flags |= TWS_FP8, c.f[0] = (double)c.d[1], c.d[0] *= c.d[1];
+      break;
     case TWS_KERNEL_NORM:
       c.flags |= (uint32_t)draw(s, 20, 0, 1) * TWS_FP8;
       break;

@@ -87,13 +87,24 @@ static inline void oracle_linear8(const tws_work *w, double **o, int count) {
 static inline void oracle_run(const tws_work *w, const tws_arguments *arguments, double **o, int count);
 static inline double stored(tws_dtype type, double x);
 
+static inline int is_gated(const tws_work *w) {
+  return w->code >= TWS_KERNEL_SWIGLU && w->code <= TWS_KERNEL_GEGLU_GRAD;
+}
+
+/* Returns 1 for gradients of activations, whose kernels cast the gradient of their input. */
+static inline int is_cast_gradient(const tws_work *w) {
+  return w->code == TWS_KERNEL_SWIGLU_GRAD || w->code == TWS_KERNEL_GEGLU_GRAD || w->code == TWS_KERNEL_RELU_GRAD ||
+         w->code == TWS_KERNEL_SQUARED_RELU_GRAD || w->code == TWS_KERNEL_GELU_EXACT_GRAD;
+}
+
 /* Runs a kernel that casts its output: computes the output as without TWS_FP8, rounds it to the storage type, and casts
  * it as QUANTIZE does. A norm writes its row-major codes where its output is otherwise; other kernels have the operands
  * of QUANTIZE after their inputs. */
 static inline void oracle_cast_output(const tws_work *w, const tws_arguments *arguments, double **o, int count) {
-  const int norm = w->code == TWS_KERNEL_NORM;
-  const int gradient = w->code == TWS_KERNEL_SWIGLU_GRAD || w->code == TWS_KERNEL_GEGLU_GRAD;
-  const int64_t rows = w->d[0], width = gradient ? 2 * w->d[1] : w->d[1];
+  const int norm = w->code == TWS_KERNEL_NORM, plane = norm || is_gated(w);
+  const int gradient = is_cast_gradient(w);
+  const int64_t width = !plane ? (int64_t)w->f[0] : gradient ? 2 * w->d[1] : w->d[1];
+  const int64_t rows = plane ? w->d[0] : w->d[0] / width;
   const int biased = w->flags & TWS_BIAS && !(w->flags & TWS_RMS);
   const int at = !norm ? (gradient ? 2 : 1) : w->flags & TWS_PLAIN ? 1 : biased ? 3 : 2;
   double *y = malloc((size_t)(rows * width + 1) * sizeof *y), *operands[12];

@@ -3,8 +3,11 @@
 #ifndef TWS_TESTS_PLAN_CASTS_H
 #define TWS_TESTS_PLAN_CASTS_H
 
+#include "models/operator.h"
+
 typedef struct casting_kernels {
-  int norms, gates, gate_gradients, transpositions, casts; /* casts: the number of kernels QUANTIZE */
+  int norms, gates, gate_gradients, activations, activation_gradients, transpositions;
+  int casts, activated; /* numbers of kernels QUANTIZE, and of products that also compute GELU */
 } casting_kernels;
 
 static casting_kernels count_casting(const tws_network *network, const tws_config *config) {
@@ -17,11 +20,24 @@ static casting_kernels count_casting(const tws_network *network, const tws_confi
     count.norms += eight && work->code == TWS_KERNEL_NORM;
     count.gates += eight && work->code == TWS_KERNEL_SWIGLU;
     count.gate_gradients += eight && work->code == TWS_KERNEL_SWIGLU_GRAD;
+    count.activations += eight && (work->code == TWS_KERNEL_GELU || work->code == TWS_KERNEL_SQUARED_RELU);
+    count.activation_gradients += eight && work->code == TWS_KERNEL_SQUARED_RELU_GRAD;
+    count.activated += work->code == TWS_KERNEL_LINEAR && work->flags & TWS_GELU;
     count.transpositions += work->code == TWS_KERNEL_TRANSPOSE_CODES;
     count.casts += work->code == TWS_KERNEL_QUANTIZE;
   }
   tws_plan_destroy(plan);
   return count;
+}
+
+static tws_config delayed_config(void) {
+  tws_config c = small_config();
+  c.dtype = TWS_BF16;
+  c.sequence_length = 32;
+  c.matmul_dtype = TWS_MATMUL_FP8;
+  c.fp8_recipe = TWS_FP8_DELAYED;
+  c.fp8_amax_history_len = 4;
+  return c;
 }
 
 /* In each layer, two norms, SwiGLU and its gradient cast what they compute. What is left to QUANTIZE: attention's
@@ -30,12 +46,7 @@ static casting_kernels count_casting(const tws_network *network, const tws_confi
 START_TEST(kernels_cast_what_they_compute) {
   enum { LAYERS = 2 };
   tws_network *network = network_of("tiny-llama");
-  tws_config c = small_config();
-  c.dtype = TWS_BF16;
-  c.sequence_length = 32;
-  c.matmul_dtype = TWS_MATMUL_FP8;
-  c.fp8_recipe = TWS_FP8_DELAYED;
-  c.fp8_amax_history_len = 4;
+  tws_config c = delayed_config();
   const casting_kernels kept = count_casting(network, &c);
   ck_assert_int_eq(kept.norms, 2 * LAYERS);
   ck_assert_int_eq(kept.transpositions, 2 * LAYERS);
@@ -59,30 +70,99 @@ START_TEST(kernels_cast_what_they_compute) {
 }
 END_TEST
 
+/* GPT-2's GELU casts what it computes, and is then no part of the product before it; the gradient of its input stays
+ * part of a product, and QUANTIZE casts it, as do those of the three other outputs of products. With recomputation of
+ * GELU alone its kernel casts in both passes. With tiles, and with current scaling, GELU is part of the product. */
+START_TEST(gelu_casts_what_it_computes) {
+  enum { LAYERS = 2 };
+  tws_network *network = network_of("tiny-gpt2");
+  tws_config c = delayed_config();
+  const casting_kernels kept = count_casting(network, &c);
+  ck_assert_int_eq(kept.activations, LAYERS);
+  ck_assert_int_eq(kept.activated, 0);
+  ck_assert_int_eq(kept.casts, LAYERS * (1 + 2 * 4 + 4));
+  for (int mode = TWS_RECOMPUTE_SELECTIVE; mode <= TWS_RECOMPUTE_FULL; mode++) {
+    c.recompute = (tws_recompute)mode;
+    const casting_kernels again = count_casting(network, &c);
+    ck_assert_int_eq(again.activations, 2 * LAYERS);
+    ck_assert_int_eq(again.activated, 0);
+  }
+  c.recompute = TWS_RECOMPUTE_NONE;
+  c.mlp_tiles = 2;
+  const casting_kernels tiled = count_casting(network, &c);
+  ck_assert_int_eq(tiled.activations, 0);
+  ck_assert_int_gt(tiled.activated, 0);
+  c.mlp_tiles = 1;
+  c.fp8_recipe = TWS_FP8_TENSORWISE;
+  const casting_kernels current = count_casting(network, &c);
+  ck_assert_int_eq(current.activations, 0);
+  ck_assert_int_eq(current.activated, LAYERS);
+  tws_network_destroy(network);
+}
+END_TEST
+
+/* An activation after a product without a bias casts its output and the gradient of its input, which no bias sums. With
+ * a bias the gradient has 16 bits. What is left to QUANTIZE as above; with a bias also that gradient. */
+START_TEST(activations_without_a_bias_cast_gradients) {
+  enum { LAYERS = 2 };
+  for (int bias = 0; bias < 2; bias++) {
+    char text[512];
+    tws_error err = {0};
+    tws_json *json = NULL;
+    tws_network *network = NULL;
+    const int length = snprintf(text, sizeof text,
+                                "{\"model_type\":\"arcee\",\"vocab_size\":256,\"max_position_embeddings\":64,"
+                                "\"num_hidden_layers\":%d,\"hidden_size\":64,\"intermediate_size\":96,"
+                                "\"num_attention_heads\":4,\"mlp_bias\":%s}",
+                                LAYERS, bias ? "true" : "false");
+    ck_assert_msg(tws_json_parse(text, (size_t)length, "arcee", &json, &err) == TWS_OK, "%s", err.message);
+    ck_assert_msg(tws_network_from_json(json, 1, &network, &err) == TWS_OK, "%s", err.message);
+    tws_config c = delayed_config();
+    const casting_kernels count = count_casting(network, &c);
+    ck_assert_int_eq(count.activations, LAYERS);
+    ck_assert_int_eq(count.activation_gradients, bias ? 0 : LAYERS);
+    ck_assert_int_eq(count.casts, LAYERS * (1 + 2 * 4 + 3 + bias));
+    tws_network_destroy(network);
+    tws_json_destroy(json);
+  }
+}
+END_TEST
+
 /* Returns the bytes that a kernel and QUANTIZE of its output move, less those of the kernel that casts its output
  * (a norm's row-major codes are transposed by another kernel), for each of the output's elements. */
 static double saved_an_element(tws_kernel kernel, int64_t tokens, int64_t width, int64_t columns) {
-  const int norm = kernel == TWS_KERNEL_NORM;
+  const int norm = kernel == TWS_KERNEL_NORM, plane = tws_operator_of(kernel)->dims == 2;
   tws_work plain = {.code = (uint8_t)kernel, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .flags = norm ? TWS_RMS : 0},
            casts = plain, cast = {.code = TWS_KERNEL_QUANTIZE, .dtype = TWS_BF16, .dtype2 = TWS_E4M3},
            turn = {.code = TWS_KERNEL_TRANSPOSE_CODES, .dtype = TWS_BF16, .dtype2 = TWS_BF16};
-  plain.d[0] = tokens, plain.d[1] = width;
+  plain.d[0] = plane ? tokens : tokens * width, plain.d[1] = plane ? width : 0;
   memcpy(casts.d, plain.d, sizeof casts.d);
   cast.flags = TWS_ROWS | TWS_COLUMNS | TWS_LARGEST;
   casts.flags |= TWS_FP8 | (norm ? 0 : TWS_ROWS | TWS_COLUMNS);
+  tws_work_set_parameter(&casts, "width", (double)width);
   cast.d[0] = turn.d[0] = tokens, cast.d[1] = turn.d[1] = columns;
   const double apart = tws_work_bytes(&plain) + tws_work_bytes(&cast);
   const double together = tws_work_bytes(&casts) + (norm ? tws_work_bytes(&turn) : 0);
   return (apart - together) / (double)(tokens * columns);
 }
 
-/* A norm and its casts write, read and write 1 byte of an element each in place of 2; gated activations write 2 bytes
- * in place of writing, reading and writing 2. */
+/* A norm and its casts write, read and write 1 byte of an element each in place of 2; activations write 2 bytes in
+ * place of writing, reading and writing 2. Where the product before GELU would compute GELU too, GELU's own kernel
+ * saves the writing of GELU's output alone, 2 bytes. */
 START_TEST(casting_kernels_move_fewer_bytes) {
   const int64_t tokens = 4096, width = 8192;
   ck_assert_double_eq_tol(saved_an_element(TWS_KERNEL_NORM, tokens, width, width), 3, 1e-4);
   ck_assert_double_eq_tol(saved_an_element(TWS_KERNEL_SWIGLU, tokens, width, width), 4, 1e-4);
   ck_assert_double_eq_tol(saved_an_element(TWS_KERNEL_SWIGLU_GRAD, tokens, width, 2 * width), 4, 1e-4);
+  ck_assert_double_eq_tol(saved_an_element(TWS_KERNEL_SQUARED_RELU_GRAD, tokens, width, width), 4, 1e-4);
+  tws_work product = {.code = TWS_KERNEL_LINEAR, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .flags = TWS_FP8 | TWS_BIAS};
+  product.d[0] = tokens, product.d[1] = width, product.d[2] = width / 4;
+  tws_work both = product, gelu = {.code = TWS_KERNEL_GELU, .dtype = TWS_BF16, .dtype2 = TWS_BF16};
+  both.flags |= TWS_GELU;
+  gelu.d[0] = tokens * width;
+  const double apart = tws_work_bytes(&product) + tws_work_bytes(&gelu) - tws_work_bytes(&both);
+  const double saved = saved_an_element(TWS_KERNEL_GELU, tokens, width, width) - apart / (double)(tokens * width);
+  ck_assert_double_eq_tol(saved, 2, 1e-4);
 }
 END_TEST
 

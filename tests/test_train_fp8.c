@@ -132,8 +132,9 @@ START_TEST(resumed_is_the_same) {
   snprintf(save, sizeof save, "%s", in_folder(_i ? "save2" : "save"));
   snprintf(first, sizeof first, "%s", in_folder(_i ? "first2.json" : "first.json"));
   snprintf(second, sizeof second, "%s", in_folder(_i ? "second2.json" : "second.json"));
-#define RUN8 \
-  "train -m tiny-llama --seq 32 --dtype bf16 --micro-batch 2 --stage 1 --quiet --set twinspeed.matmul_dtype=fp8 "
+#define TRAIN8 \
+  "train --seq 32 --dtype bf16 --micro-batch 2 --stage 1 --quiet --set twinspeed.matmul_dtype=fp8 "
+#define RUN8 TRAIN8 "-m tiny-llama "
   command_result r = twinspeed(RUN8 "-n 2 %s --data %s --steps 6 --result %s --save %s --save-every 3", recipe,
                                text_path, first, save);
   ck_assert_msg(r.status == 0, "%s", r.err);
@@ -165,19 +166,29 @@ START_TEST(resumed_is_the_same) {
 }
 END_TEST
 
-/* With delayed scaling norms and SwiGLU cast what they compute, in other passes and layouts with each kind of
- * recomputation (the suite `plan` counts these kernels): the losses have the same bits. */
+/* With delayed scaling norms and activations cast what they compute, in other passes and layouts with each kind of
+ * recomputation (the suite `plan` counts these kernels): the losses have the same bits. The networks have SwiGLU, GELU,
+ * and squared ReLU without biases. */
 START_TEST(kernels_that_cast_recompute_the_same) {
   static const char *const kinds[] = {"none", "selective", "full"};
   double losses[3][4];
+  char model[96] = "tiny-gpt2";
+  if (_i == 0) snprintf(model, sizeof model, "tiny-llama");
+  if (_i == 2) {
+    snprintf(model, sizeof model, "%s", in_folder("arcee.json"));
+    write_text(model, "{\"model_type\":\"arcee\",\"vocab_size\":256,\"max_position_embeddings\":64,"
+                      "\"num_hidden_layers\":2,\"hidden_size\":64,\"intermediate_size\":96,"
+                      "\"num_attention_heads\":4}");
+  }
   for (int k = 0; k < 3; k++) {
-    char result[96];
-    snprintf(result, sizeof result, "%s", in_folder(kinds[k]));
+    char name[32], result[96];
+    snprintf(name, sizeof name, "%s%d", kinds[k], _i);
+    snprintf(result, sizeof result, "%s", in_folder(name));
     command_result r =
-        twinspeed(RUN8
-                  "-n 1 --recompute %s --set twinspeed.fp8_recipe=delayed --data %s --steps 4 --learning-rate 0.003 "
-                  "--result %s",
-                  kinds[k], text_path, result);
+        twinspeed(TRAIN8
+                  "-n 1 -m %s --recompute %s --set twinspeed.fp8_recipe=delayed --data %s --steps 4 --learning-rate "
+                  "0.003 --result %s",
+                  model, kinds[k], text_path, result);
     ck_assert_msg(r.status == 0, "%s", r.err);
     command_free(&r);
     tws_json *json;
@@ -186,7 +197,7 @@ START_TEST(kernels_that_cast_recompute_the_same) {
     ck_assert_int_eq(cJSON_GetArraySize(list), 4);
     for (int i = 0; i < 4; i++) losses[k][i] = cJSON_GetArrayItem(list, i)->valuedouble;
     tws_json_destroy(json);
-    ck_assert_msg(memcmp(losses[0], losses[k], sizeof losses[k]) == 0, "recomputation %s", kinds[k]);
+    ck_assert_msg(memcmp(losses[0], losses[k], sizeof losses[k]) == 0, "%s, recomputation %s", model, kinds[k]);
   }
 }
 END_TEST
@@ -241,7 +252,7 @@ int main(void) {
   TCase *tests = tcase_create("train_fp8");
   tcase_add_test(tests, eight_bits_train);
   tcase_add_loop_test(tests, resumed_is_the_same, 0, 2);
-  tcase_add_test(tests, kernels_that_cast_recompute_the_same);
+  tcase_add_loop_test(tests, kernels_that_cast_recompute_the_same, 0, 3);
   tcase_add_test(tests, activations_and_refusals);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);

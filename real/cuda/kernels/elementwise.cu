@@ -192,6 +192,41 @@ tws_code run_map(const tws_cuda_call *call, const A *a, const B *b, O *o, F f, t
 }
 
 template <typename T>
+__device__ inline float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+// The results of map, rounded to T, as a source of the tiles of codes.cuh.
+template <typename T, typename F>
+struct MapSource {
+  static constexpr int PARTS = 1;
+  const T *a, *b;
+  F f;
+  template <bool packs>
+  __device__ void get(int64_t row, int64_t column, int64_t width, float (&v)[PARTS][GROUP]) const {
+    const int64_t from = row * width + column;
+    float x[GROUP], y[GROUP] = {};
+    load_group<packs>(a + from, width - column, x);
+    if constexpr (F::two) load_group<packs>(b + from, width - column, y);
+#pragma unroll
+    for (int k = 0; k < GROUP; ++k) v[0][k] = rounded<T>(f(x[k], F::two ? y[k] : x[k]));
+  }
+};
+
+// Runs an activation, or the gradient of one, whose kernel can write 8-bit codes (TWS_FP8) in place of its result.
+template <typename T, typename F>
+tws_code run_activation(const tws_cuda_call *call, F f, tws_error *err) {
+  constexpr int inputs = F::two ? 2 : 1;
+  const T *a = in<T>(call, 0), *b = F::two ? in<T>(call, 1) : nullptr;
+  if (!(call->work->flags & TWS_FP8)) return run_map(call, a, b, out<T>(call, inputs), f, err);
+  const int64_t width = (int64_t)call->work->f[0], count = call->work->d[0];
+  if (count == 0 || width == 0) return TWS_OK;
+  const Cast c = cast_of(call, inputs, count / width, width, 1, true);
+  return run_cast<F::two>(call, MapSource<T, F>{a, b, f}, c, packable<GROUP>(a, width) && packable<GROUP>(b, width),
+                          err);
+}
+
+template <typename T>
 __global__ void fill(T *x, float value, int64_t packs, int64_t count) {
   constexpr int N = Width<T>::value;
   const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, step = (int64_t)gridDim.x * blockDim.x;
@@ -338,11 +373,6 @@ tws_code start_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
 
 // With TWS_FP8 the tiles of codes.cuh: the output, or the gradients of gate and up, are cast to 8 bits as the storage
 // type rounds them.
-template <typename T>
-__device__ inline float rounded(float x) {
-  return to_float(from_float<T>(x));
-}
-
 template <typename T, typename Gate>
 struct GatedSource {
   static constexpr int PARTS = 1;
@@ -402,32 +432,28 @@ tws_code run_gated(const tws_cuda_call *call, bool backward, tws_error *err) {
 }  // namespace
 
 tws_code tws_cuda_gelu(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), Gelu(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, Gelu(), err));
 }
 tws_code tws_cuda_gelu_grad(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), GeluGrad(), err));
 }
 tws_code tws_cuda_relu(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), Relu(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, Relu(), err));
 }
 tws_code tws_cuda_relu_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T, return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), ReluGrad(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, ReluGrad(), err));
 }
 tws_code tws_cuda_squared_relu(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T,
-           return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), SquaredRelu(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, SquaredRelu(), err));
 }
 tws_code tws_cuda_squared_relu_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T,
-           return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), SquaredReluGrad(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, SquaredReluGrad(), err));
 }
 tws_code tws_cuda_gelu_exact(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T,
-           return run_map(call, in<T>(call, 0), (const T *)nullptr, out<T>(call, 1), GeluExact(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, GeluExact(), err));
 }
 tws_code tws_cuda_gelu_exact_grad(const tws_cuda_call *call, tws_error *err) {
-  FOR_TYPE(call->dtype[0], T,
-           return run_map(call, in<T>(call, 0), in<T>(call, 1), out<T>(call, 2), GeluExactGrad(), err));
+  FOR_TYPE(call->dtype[0], T, return run_activation<T>(call, GeluExactGrad(), err));
 }
 tws_code tws_cuda_sigmoid(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(call->dtype[0], T,

@@ -81,51 +81,97 @@ VECTOR_INLINE vf gelu_exact_slope(vf x) {
   return share + near * density * 0.3989422804F;
 }
 
-/* Defines the kernel of an activation, y = value, and that of its gradient, dx = dy slope. value and slope are
- * expressions of the vector `in` of x, and of the kernel's parameters a and b. bytes, grad_bytes:
- * those of an element, as run_parallel() counts them. */
-#define ACTIVATION(name, bytes, value, grad_bytes, slope)                                                   \
-  static void name##_task(void *arg, int thread, int threads) {                                             \
-    const tws_host_call *call = arg;                                                                        \
-    const host_range r = share(call->work->d[0], 64, thread, threads);                                      \
-    const void *x = call->operand[0];                                                                       \
-    void *y = call->operand[1];                                                                             \
-    const float a = (float)call->work->f[0], b = (float)call->work->f[1];                                   \
-    (void)a, (void)b;                                                                                       \
-    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {                                         \
-               const vf in = v_get(T, x, i, n);                                                             \
-               v_put(T, y, i, value, n);                                                                    \
-             }));                                                                                           \
-  }                                                                                                         \
-  HOST_KERNEL(name) {                                                                                       \
-    (void)err;                                                                                              \
-    run_parallel(call, (bytes) * (double)call->work->d[0], name##_task, (void *)(uintptr_t)call);           \
-    return TWS_OK;                                                                                          \
-  }                                                                                                         \
-  static void name##_grad_task(void *arg, int thread, int threads) {                                        \
-    const tws_host_call *call = arg;                                                                        \
-    const host_range r = share(call->work->d[0], 64, thread, threads);                                      \
-    const void *dy = call->operand[0], *x = call->operand[1];                                               \
-    void *dx = call->operand[2];                                                                            \
-    const float a = (float)call->work->f[0], b = (float)call->work->f[1];                                   \
-    (void)a, (void)b;                                                                                       \
-    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {                                         \
-               const vf in = v_get(T, x, i, n);                                                             \
-               v_put(T, dx, i, v_get(T, dy, i, n) * (slope), n);                                            \
-             }));                                                                                           \
-  }                                                                                                         \
-  HOST_KERNEL(name##_grad) {                                                                                \
-    (void)err;                                                                                              \
-    run_parallel(call, (grad_bytes) * (double)call->work->d[0], name##_grad_task, (void *)(uintptr_t)call); \
-    return TWS_OK;                                                                                          \
+/* Defines the tasks of an activation, y = value, and of its gradient, dx = dy slope. value and slope are expressions of
+ * the vector `in` of x, and of the kernel's parameters a and b. */
+#define ACTIVATION_TASKS(name, value, slope)                              \
+  static void name##_task(void *arg, int thread, int threads) {           \
+    const tws_host_call *call = arg;                                      \
+    const host_range r = share(call->work->d[0], 64, thread, threads);    \
+    const void *x = call->operand[0];                                     \
+    void *y = call->operand[1];                                           \
+    const float a = (float)call->work->f[0], b = (float)call->work->f[1]; \
+    (void)a, (void)b;                                                     \
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {       \
+               const vf in = v_get(T, x, i, n);                           \
+               v_put(T, y, i, value, n);                                  \
+             }));                                                         \
+  }                                                                       \
+  static void name##_grad_task(void *arg, int thread, int threads) {      \
+    const tws_host_call *call = arg;                                      \
+    const host_range r = share(call->work->d[0], 64, thread, threads);    \
+    const void *dy = call->operand[0], *x = call->operand[1];             \
+    void *dx = call->operand[2];                                          \
+    const float a = (float)call->work->f[0], b = (float)call->work->f[1]; \
+    (void)a, (void)b;                                                     \
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR(i, n, r.begin, r.end, {       \
+               const vf in = v_get(T, x, i, n);                           \
+               v_put(T, dx, i, v_get(T, dy, i, n) * (slope), n);          \
+             }));                                                         \
   }
 
-ACTIVATION(gelu, 16.0, gelu_of(in), 24.0, gelu_slope(in))
-ACTIVATION(gelu_exact, 16.0, gelu_exact_of(in), 24.0, gelu_exact_slope(in))
+/* Defines the task of a kernel that writes the 8-bit codes of `result`, a vector of elements [at, at + n), in place of
+ * the elements themselves. x, dy: the kernel's inputs, dy of a gradient alone. */
+#define CODES_TASK(name, type, x_, dy_, result)                                                         \
+  static void name##_codes_task(void *arg, int thread, int threads) {                                   \
+    cast_job *job = arg;                                                                                \
+    const tws_host_call *call = job->found.call;                                                        \
+    const void *x = call->operand[x_], *dy = call->operand[dy_];                                        \
+    vi most = {0};                                                                                      \
+    (void)dy;                                                                                           \
+    FOR_TYPE(call->dtype[0], T, EACH_VECTOR_OF_TILES(r, i, n, job->rows, job->width, thread, threads, { \
+               const int64_t at = r * job->width + i;                                                   \
+               const vf in = v_get(T, x, at, n);                                                        \
+               most = put_codes(type, job, r, i, v_stored(T, result), n, most);                         \
+             }));                                                                                       \
+    job->found.largest[thread] = v_largest_bits(most);                                                  \
+  }
+
+/* Runs the task of an activation or of its gradient, or with TWS_FP8 the task `codes`, which casts the result to
+ * `type`. bytes: those of an element, as run_parallel() counts them; inputs: number of the kernel's inputs. */
+static tws_code run_activation(const tws_host_call *call, double bytes, tws_host_task task, tws_host_task codes,
+                               tws_dtype type, int inputs) {
+  const tws_work *work = call->work;
+  if (!(work->flags & TWS_FP8)) {
+    run_parallel(call, bytes * (double)work->d[0], task, (void *)(uintptr_t)call);
+    return TWS_OK;
+  }
+  const int64_t width = (int64_t)work->f[0];
+  cast_job cast = begin_cast(call, type, inputs, width > 0 ? work->d[0] / width : 0, width, 1);
+  run_parallel(call, bytes * (double)work->d[0], codes, &cast);
+  end_cast(&cast);
+  return TWS_OK;
+}
+
+#define RUN_ACTIVATION(name, bytes, codes, type, inputs)                  \
+  HOST_KERNEL(name) {                                                     \
+    (void)err;                                                            \
+    return run_activation(call, bytes, name##_task, codes, type, inputs); \
+  }
+
+/* Define the kernels of an activation and of its gradient. CASTING_ACTIVATION: they can cast what they compute;
+ * CASTING_FORWARD: the first one alone can. */
+#define ACTIVATION(name, bytes, value, grad_bytes, slope) \
+  ACTIVATION_TASKS(name, value, slope)                    \
+  RUN_ACTIVATION(name, bytes, NULL, TWS_E4M3, 1)          \
+  RUN_ACTIVATION(name##_grad, grad_bytes, NULL, TWS_E5M2, 2)
+#define CASTING_FORWARD(name, bytes, value, grad_bytes, slope) \
+  ACTIVATION_TASKS(name, value, slope)                         \
+  CODES_TASK(name, TWS_E4M3, 0, 0, value)                      \
+  RUN_ACTIVATION(name, bytes, name##_codes_task, TWS_E4M3, 1)  \
+  RUN_ACTIVATION(name##_grad, grad_bytes, NULL, TWS_E5M2, 2)
+#define CASTING_ACTIVATION(name, bytes, value, grad_bytes, slope)        \
+  ACTIVATION_TASKS(name, value, slope)                                   \
+  CODES_TASK(name, TWS_E4M3, 0, 0, value)                                \
+  CODES_TASK(name##_grad, TWS_E5M2, 1, 0, v_get(T, dy, at, n) * (slope)) \
+  RUN_ACTIVATION(name, bytes, name##_codes_task, TWS_E4M3, 1)            \
+  RUN_ACTIVATION(name##_grad, grad_bytes, name##_grad_codes_task, TWS_E5M2, 2)
+
+CASTING_FORWARD(gelu, 16.0, gelu_of(in), 24.0, gelu_slope(in))
+CASTING_ACTIVATION(gelu_exact, 16.0, gelu_exact_of(in), 24.0, gelu_exact_slope(in))
+CASTING_ACTIVATION(relu, 1.0, relu_of(in), 2.0, relu_slope(in))
+CASTING_ACTIVATION(squared_relu, 2.0, relu_of(in) * relu_of(in), 3.0, 2.0F * relu_of(in))
 ACTIVATION(sigmoid, 16.0, sigmoid_of(in), 24.0, sigmoid_slope(in))
 ACTIVATION(silu, 16.0, silu_of(in), 24.0, silu_slope(in))
-ACTIVATION(relu, 1.0, relu_of(in), 2.0, relu_slope(in))
-ACTIVATION(squared_relu, 2.0, relu_of(in) * relu_of(in), 3.0, 2.0F * relu_of(in))
 ACTIVATION(leaky_relu, 2.0, leaky_factor(in, a) * in, 3.0, leaky_factor(in, a))
 ACTIVATION(clamp, 2.0, v_select(in < a, v_set(a), v_select(in > b, v_set(b), in)), 3.0, clamp_slope(in, a, b))
 ACTIVATION(softcap, 16.0, v_tanh((1.0F / a) * in) * a, 24.0, v_tanh_slope((1.0F / a) * in))
