@@ -229,10 +229,26 @@ START_TEST(activations_and_refusals) {
   ck_assert_msg(r.status == 0 && strstr(r.out, "8 of the 9 forward products of rank 0 are in 8 bits"), "%s%s", r.out,
                 r.err);
   command_free(&r);
-  r = twinspeed("check -m llama-2-7b --cluster dgx-h100 --runtime nemo --dtype bf16 --seq 32 --set "
-                "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed");
-  ck_assert_msg(r.status == 0 && strstr(r.out, "note: runtime nemo: casts to 8 bits are part of"), "%s", r.out);
-  command_free(&r);
+}
+END_TEST
+
+/* Every verb that plans a job for the software of others says once that the recipe makes no difference there. */
+START_TEST(the_recipe_of_others_is_ignored) {
+  static const char *const verbs[] = {"check --stage 1", "estimate --stage 1", "simulate --stage 1",
+                                      "tune --no-simulation --micro-batches 1 --stages 1 -n 8 -o"};
+  static const char note[] = "note: runtime nemo: casts to 8 bits are part of";
+  for (int delayed = 0; delayed < 2; delayed++) {
+    char folder_name[512];
+    snprintf(folder_name, sizeof folder_name, "%s%d", in_folder("tuned"), delayed);
+    command_result r = twinspeed(
+        "%s %s -m llama-2-7b --cluster dgx-h100 --runtime nemo --dtype bf16 --seq 32 --set "
+        "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=%s",
+        verbs[_i], _i == 3 ? folder_name : "", delayed ? "delayed" : "tensorwise");
+    const char *said = strstr(_i ? r.err : r.out, note);
+    ck_assert_msg(r.status == 0 && (said != NULL) == delayed, "%s: %s%s", verbs[_i], r.out, r.err);
+    ck_assert(!said || !strstr(said + 1, note));
+    command_free(&r);
+  }
 }
 END_TEST
 
@@ -243,6 +259,7 @@ int main(void) {
   tcase_add_loop_test(tests, resumed_is_the_same, 0, 2);
   tcase_add_test(tests, kernels_that_cast_recompute_the_same);
   tcase_add_test(tests, activations_and_refusals);
+  tcase_add_loop_test(tests, the_recipe_of_others_is_ignored, 0, 4);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);
