@@ -301,6 +301,16 @@ tws_code tws_saved_read(tws_saved_reader *r, uint32_t entry, uint32_t param, int
   return damaged(r, err, what);
 }
 
+int tws_saved_has_slice(const tws_saved_index *x, uint32_t entry, uint32_t param, int copy,
+                        const tws_param_slice *slice) {
+  for (uint32_t i = first_piece(x, entry, param, copy); i < x->piece_count; i++) {
+    const tws_piece *p = &x->pieces[i].piece;
+    if (p->entry != entry || p->param != param || p->copy != copy) return 0;
+    if (memcmp(&p->slice, slice, sizeof *slice) == 0) return 1;
+  }
+  return 0;
+}
+
 uint64_t tws_saved_own_elements(const tws_saved_index *x, uint32_t entry, int copy) {
   const uint32_t i = first_piece(x, entry, TWS_NONE, copy);
   const tws_piece *p = i < x->piece_count ? &x->pieces[i].piece : NULL;

@@ -31,6 +31,9 @@ tws_code tws_saved_read(tws_saved_reader *reader, uint32_t entry, uint32_t param
                         const tws_param_slice *slice, uint64_t first, uint64_t count, tws_dtype dtype, void *out,
                         tws_error *err);
 
+/* Returns 1 if the parameter was saved in this slice, 0 if it was saved in others or not at all. */
+int tws_saved_has_slice(const tws_saved_index *index, uint32_t entry, uint32_t param, int copy,
+                        const tws_param_slice *slice);
 /* Returns the number of elements of a rank's copy of an entry that belongs to no parameter; 0: it is not there. */
 uint64_t tws_saved_own_elements(const tws_saved_index *index, uint32_t entry, int copy);
 /* Reads all data of the checkpoint; returns TWS_OK if every checksum agrees. */

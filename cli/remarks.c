@@ -5,6 +5,7 @@
 #include "config/autotuning.h"
 #include "job/assumed.h"
 #include "job/measured.h"
+#include "job/notes.h"
 
 /* Prints a note that "-m gpt2" names a built-in model, if the working folder has a file or folder "gpt2", too. */
 static void remark_name(const tws_cli *cli, const char *model) {
@@ -43,13 +44,26 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
   remark_measured(cli, job);
 }
 
+/* Prints each line of the text as a note, and frees the text. */
+static void say_notes(const tws_cli *cli, tws_text *text) {
+  for (char *rest = text->data, *line; (line = strsep(&rest, "\n"));)
+    if (*line) tws_say(cli, "note: %s", line);
+  tws_text_free(text);
+}
+
 void tws_config_remark(const tws_cli *cli, const tws_config *config) {
   tws_text text = {0};
   int count = 0;
-  if (tws_config_notes(config, &text, &count, NULL) == TWS_OK && text.data)
-    for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
-      if (*line) tws_say(cli, "note: %s", line);
-  tws_text_free(&text);
+  if (tws_config_notes(config, &text, &count, NULL) == TWS_OK)
+    say_notes(cli, &text);
+  else
+    tws_text_free(&text);
+}
+
+static void remark_ignored(const tws_cli *cli, const tws_job *job) {
+  tws_text text = {0};
+  tws_job_ignored(job, &text);
+  say_notes(cli, &text);
 }
 
 static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int tunes) {
@@ -64,6 +78,7 @@ static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int t
 
 static void remark(const tws_cli *cli, const char *model, const tws_job *job, int tunes) {
   remark_idle_keys(cli, job->config, tunes);
+  remark_ignored(cli, job);
   tws_model_remark(cli, model, job);
   for (const char *line = job->network->notes; line && *line;) {
     size_t length = strcspn(line, "\n");

@@ -5,8 +5,8 @@
 #include "cli/cli.h"
 #include "job/job.h"
 
-/* Prints warnings for keys without effect, and notes for parts of the model that are not modelled and for an ambiguous
- * model name. model: the name as given. */
+/* Prints warnings for keys without effect, and notes for keys that the job's runtime ignores, for parts of the model
+ * that are not modelled and for an ambiguous model name. model: the name as given. */
 void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);
 /* Prints the same warnings and notes for a subcommand that reads the configuration's section "autotuning". */
 void tws_tune_remarks(const tws_cli *cli, const char *model, const tws_job *job);

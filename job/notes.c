@@ -5,15 +5,19 @@
 #include "models/hardware/runtime.h"
 #include "plan/float8.h"
 
-/* Adds a note on how many matrix products run in 8 bits if twinspeed.matmul_dtype is fp8, or on delayed scaling if the
- * runtime's costs of products contain the casts. */
-static void note_float8(const tws_job *job, tws_text *out) {
-  tws_plan *plan;
-  if (job->config->matmul_dtype != TWS_MATMUL_FP8) return;
-  if (job->config->casts_assumed && job->config->fp8_recipe == TWS_FP8_DELAYED)
+void tws_job_ignored(const tws_job *job, tws_text *out) {
+  const tws_config *c = job->config;
+  /* the profile is asked, since casts_assumed is not known before the number of ranks is */
+  const int assumed = !tws_profile_plans_casts(job->profile);
+  if (c->matmul_dtype == TWS_MATMUL_FP8 && assumed && c->fp8_recipe == TWS_FP8_DELAYED)
     tws_text_add(out, "runtime %s: casts to 8 bits are part of the products' time; twinspeed.fp8_recipe is ignored\n",
                  tws_profile_runtime(job->profile)->name);
-  if (job->config->casts_assumed) return;
+}
+
+/* Adds a note on how many matrix products run in 8 bits if twinspeed.matmul_dtype is fp8. */
+static void note_float8(const tws_job *job, tws_text *out) {
+  tws_plan *plan;
+  if (job->config->matmul_dtype != TWS_MATMUL_FP8 || job->config->casts_assumed) return;
   if (tws_job_part_plan(job, 0, 1, &plan, NULL) != TWS_OK) return;
   const tws_float8_products count = tws_plan_float8_products(plan);
   tws_plan_destroy(plan);
@@ -51,6 +55,7 @@ tws_code tws_job_notes(const tws_job *job, tws_text *out, tws_error *err) {
   if (job->config->sequence_length > n->positions && n->positions > 0)
     tws_text_add(out, "sequence length %lld is beyond the model's %lld positions\n",
                  (long long)job->config->sequence_length, (long long)n->positions);
+  tws_job_ignored(job, out);
   note_float8(job, out);
   return out->failed ? tws_fail(err, TWS_MEMORY, NULL, "out of memory") : TWS_OK;
 }

@@ -81,8 +81,8 @@ typedef struct tws_operator {
   const char *dim[TWS_WORK_DIMS], *parameter[TWS_WORK_PARAMETERS]; /* names of tws_work.d[] and f[] */
   const char *argument[TWS_ARGUMENTS];
   tws_calibrated calibrated;
-  /* flags without a name (tws_kernel_flag_name()) that all measured samples have: calibration sets them, and profiles do
-   * not state them */
+  /* flags without a name (tws_kernel_flag_name()) that all measured samples have: calibration sets them, and profiles
+   * do not state them */
   uint32_t measured_flags;
   tws_operand_text operand[TWS_OPERATOR_OPERANDS + 1]; /* ends with an operand whose name is NULL */
 } tws_operator;

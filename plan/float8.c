@@ -81,6 +81,7 @@ tws_code tws_float8_histories(tws_lower *l) {
                            .role = TWS_ELEMENTS_NONE,
                            .initial = TWS_INITIAL_ZERO,
                            .optional = 1,
+                           .magnitudes = 1,
                            .elements = f->slots};
   f->largest = tws_builder_state(&l->b, &entry);
   entry.checkpointed = 1;

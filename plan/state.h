@@ -67,6 +67,9 @@ typedef struct tws_state_entry {
   uint8_t initial;
   uint8_t optional;     /* 1: if a checkpoint does not contain it, it gets its initial values */
   uint8_t everywhere;   /* 1 (only with TWS_ELEMENTS_NONE): the entry is equal on all ranks */
+  /* 1 (only with TWS_ELEMENTS_NONE): the elements are largest magnitudes of what the rank has of tensors, in float32;
+   * of ranks with shards of the same tensors the largest one is that of the whole tensor */
+  uint8_t magnitudes;
   uint8_t checkpointed; /* 1: checkpoints contain it; 0: it can be recomputed from the other entries */
   /* 1 + index of the entry of another tier that this entry continues (a checkpoint joins both); 0: none */
   uint32_t continues;

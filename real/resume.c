@@ -221,7 +221,9 @@ enum { CHUNK = 1 << 20 };
 typedef struct loader {
   tws_training *t;
   tws_saved_reader reader;
-  void *values; /* memory for a chunk of elements of the widest type */
+  void *values;  /* memory for a chunk of elements of the widest type, or for two chunks of float32 */
+  int redivided; /* 1: the saved slices of this rank's parameters are others than this job's */
+  int told;      /* 1: the user has been told what follows from that */
   uint32_t buffer, source;
   const tws_state_entry *entry;
 } loader;
@@ -243,13 +245,58 @@ static int has_other_size(const loader *l, const tws_piece *piece) {
   return l->entry->optional && tws_saved_own_elements(l->t->resumed, l->source, piece->copy) != piece->count;
 }
 
+/* Returns 1 if a slice of a parameter that this rank holds was saved by no rank: the job divides tensors in another way
+ * than the one that saved the checkpoint. */
+static int is_redivided(loader *l, const tws_piece *held, uint32_t count) {
+  const tws_saved_index *x = l->t->resumed;
+  const tws_plan *plan = l->t->plan;
+  for (uint32_t i = 0; i < count; i++) {
+    const tws_state_entry *entry = &plan->state->entries[held[i].entry];
+    if (held[i].param == TWS_NONE || plan->network->params[held[i].param].frozen || !is_wanted(l->t, entry)) continue;
+    const uint32_t source = source_of(x, entry);
+    const uint32_t param = tws_saved_param_of(x, plan->network->params[held[i].param].name);
+    if (source != TWS_NONE && !tws_saved_has_slice(x, source, param, held[i].copy, &held[i].slice)) return 1;
+  }
+  return 0;
+}
+
+/* Returns 1 if the values are largest magnitudes of shards that no rank of this job has. */
+static int is_of_other_shards(const loader *l) {
+  return l->entry->magnitudes && l->redivided;
+}
+
+/* Returns 1 if the ranks of the checkpoint do not have magnitudes of the same tensors, so that their largest ones have
+ * no meaning: stages of a pipeline. */
+static int has_other_tensors(const loader *l, const tws_piece *piece) {
+  if (!is_of_other_shards(l)) return 0;
+  for (int r = 0; r < (int)l->t->resumed->ranks; r++)
+    if (tws_saved_own_elements(l->t->resumed, l->source, r) != piece->count) return 1;
+  return l->t->plan->stages > 1;
+}
+
+/* Reads `n` elements from element `done` on of state that belongs to no parameter: this rank's own, or of magnitudes of
+ * other shards the largest ones of all ranks. */
+static tws_code read_own(loader *l, const tws_piece *piece, uint64_t done, uint64_t n, tws_error *err) {
+  const tws_dtype dtype = (tws_dtype)l->entry->dtype;
+  if (!is_of_other_shards(l))
+    return tws_saved_read(&l->reader, l->source, TWS_NONE, piece->copy, NULL, done, n, dtype, l->values, err);
+  float *most = l->values, *other = most + CHUNK;
+  memset(most, 0, n * sizeof *most);
+  for (int r = 0; r < (int)l->t->resumed->ranks; r++) {
+    TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, r, NULL, done, n, dtype, other, err));
+    for (uint64_t i = 0; i < n; i++) most[i] = other[i] > most[i] ? other[i] : most[i];
+  }
+  return TWS_OK;
+}
+
 /* Loads state that belongs to no parameter. It is only valid on the same number of ranks, unless all ranks have equal
  * values; otherwise it is initialized. */
 static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
   tws_training *t = l->t;
   const int everywhere = tws_state_everywhere(l->entry, t->plan->stages);
-  if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere) || has_other_size(l, piece)) {
-    if (t->rank == 0 && t->resumed->ranks == t->world && l->source != TWS_NONE)
+  if (l->source == TWS_NONE || (t->resumed->ranks != t->world && !everywhere) || has_other_size(l, piece) ||
+      has_other_tensors(l, piece)) {
+    if (t->rank == 0 && t->resumed->ranks == t->world && l->source != TWS_NONE && has_other_size(l, piece))
       tws_log_write(t->options->log, TWS_LOG_WARNING,
                     "%s begins anew: the checkpoint has %" PRIu64 " elements of it for this rank, this job %" PRIu64,
                     l->entry->name, tws_saved_own_elements(t->resumed, l->source, piece->copy), piece->count);
@@ -258,11 +305,15 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
                     l->entry->name);
     return TWS_OK;
   }
+  if (t->rank == 0 && is_of_other_shards(l) && !l->told)
+    tws_log_write(
+        t->options->log, TWS_LOG_INFO,
+        "amax histories: tensors were divided in another way, and the largest numbers of all ranks are taken");
+  l->told |= is_of_other_shards(l);
   for (uint64_t done = 0; done < piece->count; done += CHUNK) {
     const uint64_t n = piece->count - done < CHUNK ? piece->count - done : CHUNK;
     tws_watchdog_count_progress(t->watchdog);
-    TWS_TRY(tws_saved_read(&l->reader, l->source, TWS_NONE, piece->copy, NULL, done, n, (tws_dtype)l->entry->dtype,
-                           l->values, err));
+    TWS_TRY(read_own(l, piece, done, n, err));
     TWS_TRY(tws_executor_put(t->executor, TWS_PROGRAM_TRAIN, l->buffer, piece->at + done, l->values, n, err));
   }
   return TWS_OK;
@@ -270,6 +321,7 @@ static tws_code load_own(loader *l, const tws_piece *piece, tws_error *err) {
 
 static tws_code load_pieces(loader *l, const tws_piece *held, uint32_t count, tws_error *err) {
   const tws_plan *plan = l->t->plan;
+  l->redivided = is_redivided(l, held, count);
   for (uint32_t i = 0; i < count; i++) {
     l->entry = &plan->state->entries[held[i].entry];
     if (!is_wanted(l->t, l->entry)) continue;

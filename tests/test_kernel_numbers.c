@@ -290,6 +290,37 @@ START_TEST(float8_histories) {
 }
 END_TEST
 
+/* Delayed scaling: numbers whose product with amax's multiplier is infinity become the largest code; an infinity and a
+ * NaN among the numbers themselves become NaN. */
+START_TEST(float8_far_above_amax) {
+  enum { WIDTH = 40 };
+  for (int device = 0; device <= 3; ++device)
+    for (int type = TWS_E4M3; type <= TWS_E5M2; ++type) {
+      tws_backend *backend = use_backend(device, 2);
+      if (!backend) continue;
+      const int most = type == TWS_E4M3 ? 0x7e : 0x7b;
+      float x[WIDTH] = {1, -1, 1e30F, -FLT_MAX, INFINITY, -INFINITY, NAN, 0}, amax = 1e-35F, largest = 0, scale;
+      for (int i = 8; i < WIDTH; ++i) x[i] = i % 2 ? 1e5F : -1e5F;
+      uint8_t y[WIDTH], y_t[WIDTH];
+      const tws_work cast = {.code = TWS_KERNEL_QUANTIZE,
+                             .dtype = TWS_F32,
+                             .dtype2 = (uint8_t)type,
+                             .flags = TWS_ROWS | TWS_COLUMNS | TWS_LARGEST,
+                             .d = {1, WIDTH}};
+      void *data[] = {x, &amax, &scale, y, y_t, &largest};
+      const tws_dtype types[] = {TWS_F32, TWS_F32, TWS_F32, (tws_dtype)type, (tws_dtype)type, TWS_F32};
+      ck_assert_int_eq(run_kernel(backend, &cast, NULL, data, types, 6, NULL), TWS_OK);
+      for (int i = 0; i < WIDTH; ++i) {
+        const int magnitude = isfinite(x[i]) ? x[i] != 0 ? most : 0 : 0x7f, code = y[i];
+        ck_assert_msg((code & 0x7f) == magnitude && y_t[i] == code, "device %d: code %d of %g", device, code,
+                      (double)x[i]);
+        if (isfinite(x[i])) ck_assert_int_eq(code >> 7, x[i] < 0);
+      }
+      ck_assert(isnan(largest) && scale > 0 && scale <= 1e-35F);
+    }
+}
+END_TEST
+
 int main(void) {
   host = load_backend("host");
   if (!host) {
@@ -308,6 +339,7 @@ int main(void) {
   tcase_add_test(numbers, float8_codes);
   tcase_add_test(numbers, float8_scales);
   tcase_add_test(numbers, float8_histories);
+  tcase_add_test(numbers, float8_far_above_amax);
   suite_add_tcase(suite, numbers);
   return run_kernel_suite(suite);
 }

@@ -17,8 +17,8 @@
 
 #define MODEL "{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":4,\"n_embd\":64,\"n_positions\":64,\"vocab_size\":256}"
 #define TRAIN "train -m %s/model.json --seq 32 --micro-batch 2 --threads 1 --quiet --data %s"
-/* A deadline for jobs whose nodes answer: a node counts as lost after half of it without an answer, and a loaded machine
- * that stands still for some seconds answers nothing. Only jobs whose link is cut have a shorter one. */
+/* A deadline for jobs whose nodes answer: a node counts as lost after half of it without an answer, and a loaded
+ * machine that stands still for some seconds answers nothing. Only jobs whose link is cut have a shorter one. */
 #define PATIENT "--deadline 20"
 static char why_not[256];
 

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 
 #include "base/json.h"
+#include "checkpoint/read.h"
 #include "train_combinations.h"
 
 /* Limits of mean relative differences of losses: from 16-bit training, between divisions with one scale per tensor, and
@@ -240,10 +241,79 @@ START_TEST(activations_and_refusals) {
   ck_assert_msg(r.status == 0 && strstr(r.out, "8 of the 9 forward products of rank 0 are in 8 bits"), "%s%s", r.out,
                 r.err);
   command_free(&r);
-  r = twinspeed("check -m llama-2-7b --cluster dgx-h100 --runtime nemo --dtype bf16 --seq 32 --set "
-                "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed");
-  ck_assert_msg(r.status == 0 && strstr(r.out, "note: runtime nemo: casts to 8 bits are part of"), "%s", r.out);
+}
+END_TEST
+
+/* Returns a rank's amax history in a checkpoint, which the caller frees. */
+static float *saved_history(const char *path, int rank, uint64_t *count) {
+  tws_saved_index *index = NULL;
+  tws_saved_reader reader;
+  tws_error err = {0};
+  ck_assert_msg(tws_saved_open(path, &index, &err) == TWS_OK, "%s", err.message);
+  ck_assert(tws_saved_reader_open(index, &reader, &err) == TWS_OK);
+  const uint32_t entry = tws_saved_entry_of(index, "amax history");
+  *count = tws_saved_own_elements(index, entry, rank);
+  float *history = malloc(*count * sizeof *history);
+  ck_assert_msg(tws_saved_read(&reader, entry, TWS_NONE, rank, NULL, 0, *count, TWS_F32, history, &err) == TWS_OK, "%s",
+                err.message);
+  tws_saved_reader_close(&reader);
+  tws_saved_close(index);
+  return history;
+}
+
+/* Where two tensor ranks become two data ranks, or the reverse, each number of the history becomes the larger one of
+ * both ranks: that of the whole tensor. One more step moves them on by one place. */
+START_TEST(histories_of_shards) {
+  enum { LENGTH = 3 };
+#define SHARDS                                                                                       \
+  "train -m tiny-llama --seq 32 --dtype bf16 --stage 1 -n 2 --set twinspeed.matmul_dtype=fp8 --set " \
+  "twinspeed.fp8_recipe=delayed --set twinspeed.fp8_amax_history_len=3 --data %s %s "
+  static const char *const divided[] = {"--tp 2 --micro-batch 4", "--micro-batch 2"};
+  char before[128], after[128], path[160];
+  snprintf(before, sizeof before, "%s%d", in_folder("before"), _i);
+  snprintf(after, sizeof after, "%s%d", in_folder("after"), _i);
+  command_result r = twinspeed(SHARDS "--steps 3 --save %s", text_path, divided[_i], before);
+  ck_assert_msg(r.status == 0, "%s", r.err);
   command_free(&r);
+  r = twinspeed(SHARDS "--steps 4 --resume %s --save %s", text_path, divided[1 - _i], before, after);
+  ck_assert_msg(r.status == 0 && count_lines_with(r.err, "amax histories: tensors were divided") == 1, "%s", r.err);
+  command_free(&r);
+  float *old[2], *new[2];
+  uint64_t count[4], apart = 0;
+  for (int rank = 0; rank < 2; rank++) {
+    snprintf(path, sizeof path, "%s/global_step3", before);
+    old[rank] = saved_history(path, rank, &count[rank]);
+    snprintf(path, sizeof path, "%s/global_step4", after);
+    new[rank] = saved_history(path, rank, &count[2 + rank]);
+    ck_assert(count[rank] > LENGTH && count[rank] == count[0] && count[2 + rank] == count[0]);
+  }
+  for (uint64_t i = 0; i < count[0]; i++) {
+    if (i % LENGTH == LENGTH - 1) continue;
+    apart += old[0][i] != old[1][i];
+    for (int rank = 0; rank < 2; rank++) ck_assert(new[rank][i + 1] == fmaxf(old[0][i], old[1][i]));
+  }
+  ck_assert_msg(apart > 0, "both ranks had the same history");
+  for (int rank = 0; rank < 2; rank++) free(old[rank]), free(new[rank]);
+}
+END_TEST
+
+/* Every verb that plans a job for the software of others says once that the recipe makes no difference there. */
+START_TEST(the_recipe_of_others_is_ignored) {
+  static const char *const verbs[] = {"check --stage 1", "estimate --stage 1", "simulate --stage 1",
+                                      "tune --no-simulation --micro-batches 1 --stages 1 -n 8 -o"};
+  static const char note[] = "note: runtime nemo: casts to 8 bits are part of";
+  for (int delayed = 0; delayed < 2; delayed++) {
+    char folder_name[512];
+    snprintf(folder_name, sizeof folder_name, "%s%d", in_folder("tuned"), delayed);
+    command_result r = twinspeed(
+        "%s %s -m llama-2-7b --cluster dgx-h100 --runtime nemo --dtype bf16 --seq 32 --set "
+        "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=%s",
+        verbs[_i], _i == 3 ? folder_name : "", delayed ? "delayed" : "tensorwise");
+    const char *said = strstr(_i ? r.err : r.out, note);
+    ck_assert_msg(r.status == 0 && (said != NULL) == delayed, "%s: %s%s", verbs[_i], r.out, r.err);
+    ck_assert(!said || !strstr(said + 1, note));
+    command_free(&r);
+  }
 }
 END_TEST
 
@@ -254,6 +324,8 @@ int main(void) {
   tcase_add_loop_test(tests, resumed_is_the_same, 0, 2);
   tcase_add_loop_test(tests, kernels_that_cast_recompute_the_same, 0, 3);
   tcase_add_test(tests, activations_and_refusals);
+  tcase_add_loop_test(tests, histories_of_shards, 0, 2);
+  tcase_add_loop_test(tests, the_recipe_of_others_is_ignored, 0, 4);
   tcase_set_timeout(tests, 300);
   suite_add_tcase(suite, tests);
   return run_training(suite);
