@@ -30,6 +30,9 @@ static const struct {
     {"checkpoint", "weights are those of --init-from FILE or --resume DIR"},
     {"checkpoint_config", "weights are those of --init-from FILE or --resume DIR"},
     {"base_dir", "weights are those of --init-from FILE or --resume DIR"},
+    {"checkpoints", "weights are those of --init-from FILE or --resume DIR"},
+    {"type", "it belongs to a list of checkpoints, and files of weights name their tensors themselves"},
+    {"version", "it belongs to a list of checkpoints, and files of weights name their tensors themselves"},
     {"save_mp_checkpoint_path", "checkpoints are read by any number of ranks, so that none is saved for some"},
     {"set_empty_params", "weights are never made before they are read"},
     {"training_mp_size", "checkpoints say themselves how they are divided"},
@@ -58,7 +61,8 @@ static int is_effective(const char *key) {
 }
 
 /* Returns 1 if the file configures DeepSpeed's inference engine: it has one of the keys that only such files have, and
- * no section of a training configuration. */
+ * no section of a training configuration. Such keys are also tensor_parallel.tp_size, as a training has autotp_size,
+ * and the "checkpoints" of a list of checkpoints. */
 static int is_inference(const cJSON *root) {
   static const char *const own[] = {"kernel_inject",
                                     "replace_with_kernel_inject",
@@ -74,11 +78,12 @@ static int is_inference(const cJSON *root) {
                                     "max_tokens",
                                     "training_mp_size",
                                     "quant",
-                                    "set_empty_params"};
+                                    "set_empty_params",
+                                    "checkpoints"};
   static const char *const training[] = {
       "zero_optimization", "optimizer", "fp16", "bf16", "train_batch_size", "train_micro_batch_size_per_gpu",
       "twinspeed",         "scheduler"};
-  int found = 0;
+  int found = cJSON_HasObjectItem(cJSON_GetObjectItemCaseSensitive(root, "tensor_parallel"), "tp_size");
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) found |= cJSON_HasObjectItem(root, own[i]);
   for (size_t i = 0; i < sizeof training / sizeof *training; i++) found &= !cJSON_HasObjectItem(root, training[i]);
   return found;
@@ -198,7 +203,8 @@ tws_code tws_inference_read(tws_job_spec *spec, tws_inference *out, tws_error *e
   tws_json *json = NULL;
   *out = (tws_inference){.given = 0};
   if (!spec->config || stat(spec->config, &status) != 0 || !S_ISREG(status.st_mode)) return TWS_OK;
-  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK) return TWS_OK; /* the file is not JSON: the reader of
+  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK)
+    return TWS_OK; /* the file is not JSON: the reader of
                                                                                 * training configurations reports
                                                                                 * that */
   tws_code code = TWS_OK;

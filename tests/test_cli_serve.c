@@ -69,8 +69,8 @@ static cJSON *serve_on_host(const char *passes, int texts) {
 /* A host's pass takes its own seconds, those of choosing a token for each text, and those of starting each operation,
  * as many as the plan has; profiles of earlier versions have none of them. */
 START_TEST(seconds_around_kernels) {
-  static const char *const passes[] = {
-      "", ",\"passes\":{\"pass_s\":1,\"choice_s\":[[50,0.5],[100000,0.5]]}", ",\"passes\":{\"start_s\":1}"};
+  static const char *const passes[] = {"", ",\"passes\":{\"pass_s\":1,\"choice_s\":[[50,0.5],[100000,0.5]]}",
+                                       ",\"passes\":{\"start_s\":1}"};
   double token[2][3], first[2][3];
   for (int many = 0; many < 2; many++)
     for (int i = 0; i < 3; i++) {
@@ -225,6 +225,63 @@ START_TEST(inference_configuration) {
 }
 END_TEST
 
+/* The configurations of DeepSpeed's manual: tensor ranks alone, and lists of checkpoints, whose keys are explained. */
+START_TEST(configurations_of_the_manual) {
+  static const struct {
+    const char *text, *options, *note;
+  } cases[] = {{"{\"tensor_parallel\": {\"tp_size\": 4}}", "--tp 4 -n 4", ""},
+               {"{\"type\": \"ds_model\", \"version\": 0.0, \"checkpoints\": \"path_to_checkpoints\"}", "",
+                "checkpoints has no effect: weights are those of --init-from"},
+               {"{\"type\": \"Megatron\", \"version\": 0.0, \"checkpoints\": [\"mp_rank_00/model_optim_rng.pt\"]}", "",
+                "type has no effect"}};
+  char path[] = "/tmp/twinspeed-inference-XXXXXX", line[256];
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    write_text(path, cases[i].text);
+    snprintf(line, sizeof line, "-m llama-2-7b --cluster dgx-a100 --micro-batch 1 -c %s", path);
+    command_result r = twinspeed("estimate --serve %s", line);
+    ck_assert_msg(r.status == 0 && strstr(r.err, cases[i].note) != NULL, "%s", r.err);
+    command_free(&r);
+    cJSON *by_file = serve(line);
+    snprintf(line, sizeof line, "-m llama-2-7b --cluster dgx-a100 --micro-batch 1 %s", cases[i].options);
+    cJSON *by_options = serve(line);
+    ck_assert_double_eq(number(by_file, "token_s"), number(by_options, "token_s"));
+    cJSON_Delete(by_options), cJSON_Delete(by_file);
+  }
+  unlink(path);
+}
+END_TEST
+
+/* The published runs as a whole: the median error of the half that nothing was fitted to, the order of runs in each
+ * large group, and whether runs fit in memory. */
+START_TEST(all_published_runs) {
+  command_result r =
+      twinspeed("validate --cases %s/../scenarios/published/inference_runs.json --json --quiet", TWS_TEST_DIR);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
+  const cJSON *half, *group;
+  double right = 0, wrong = 0;
+  int large = 0;
+  cJSON_ArrayForEach(half, member(json, "halves")) {
+    ck_assert_double_ge(number(half, "timed"), 60);
+    ck_assert_double_le(number(half, "median_ape"), 15);
+    right += number(half, "verdicts_right");
+    wrong += number(half, "verdicts_wrong");
+  }
+  ck_assert_double_ge(right, 0.95 * (right + wrong));
+  cJSON_ArrayForEach(group, member(json, "groups")) {
+    if (number(group, "timed") < 10) continue;
+    large++;
+    ck_assert_msg(number(group, "concordance") >= 0.9, "%s", member(group, "group")->valuestring);
+  }
+  ck_assert_int_ge(large, 4);
+  cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
 /* Published runs of inference are predicted and compared group by group; runs that cannot be predicted are skipped with
  * the reason. */
 START_TEST(published_runs) {
@@ -251,7 +308,9 @@ int main(void) {
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, tuning_within_limits);
   tcase_add_test(tests, inference_configuration);
+  tcase_add_test(tests, configurations_of_the_manual);
   tcase_add_test(tests, published_runs);
+  tcase_add_test(tests, all_published_runs);
   tcase_set_timeout(tests, 60);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
