@@ -61,8 +61,8 @@ static int is_effective(const char *key) {
 }
 
 /* Returns 1 if the file configures DeepSpeed's inference engine: it has one of the keys that only such files have, and
- * no section of a training configuration. Such keys are also tensor_parallel.tp_size, as a training has autotp_size, and
- * the "checkpoints" of a list of checkpoints. */
+ * no section of a training configuration. Such keys are also tensor_parallel.tp_size, as a training has autotp_size,
+ * and the "checkpoints" of a list of checkpoints. */
 static int is_inference(const cJSON *root) {
   static const char *const own[] = {"kernel_inject",
                                     "replace_with_kernel_inject",
