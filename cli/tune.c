@@ -375,11 +375,38 @@ static tws_code compare_optimizers(const tws_cli *cli, const options *o, tws_err
   return code;
 }
 
+/* Returns 1 if the option's member differs from its default. */
+static int is_given(const tws_option *row, const options *o, const options *without) {
+  static const size_t size[] = {[TWS_OPTION_FLAG] = sizeof(int),      [TWS_OPTION_INTEGER] = sizeof(int64_t),
+                                [TWS_OPTION_NUMBER] = sizeof(double), [TWS_OPTION_BYTES] = sizeof(double),
+                                [TWS_OPTION_STRING] = sizeof(char *), [TWS_OPTION_LIST] = sizeof(tws_strings)};
+  return memcmp((const char *)o + row->offset, (const char *)without + row->offset, size[row->type]) != 0;
+}
+
+/* Refuses options of the search of a training with --serve, which has other choices: every option but those of the job
+ * and of inference, and the length of a training's sequences. */
+static tws_code refuse_of_training(const options *o, tws_error *err) {
+  for (const tws_option *row = tws_verb_tune.options; row->name; row++) {
+    const size_t in_job = row->offset - offsetof(options, job), in_serving = row->offset - offsetof(options, serving);
+    const int of_job = in_job < sizeof o->job && strcmp(row->name, "seq") != 0;
+    const int of_serving = in_serving < sizeof o->serving; /* smaller offsets are huge differences */
+    if (!of_job && !of_serving && is_given(row, o, tws_verb_tune.defaults))
+      return tws_fail(err, TWS_USAGE,
+                      "the devices are those of --cluster NAME:NODESxDEVICES, the lengths --prompt-tokens and "
+                      "--output-tokens, and all divisions are tried",
+                      "--%s concerns the search of a training, not --serve", row->name);
+  }
+  return TWS_OK;
+}
+
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
   options *o = raw;
   const tws_tune_serve_options *serving = &o->serving;
-  if (serving->serve) return tws_tune_serve(cli, &o->job, serving, err);
+  if (serving->serve) {
+    TWS_TRY(refuse_of_training(o, err));
+    return tws_tune_serve(cli, &o->job, serving, err);
+  }
   if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights || serving->cache ||
       serving->cache_block)
     return tws_fail(err, TWS_USAGE, "add --serve",

@@ -169,6 +169,15 @@ START_TEST(tuning_within_limits) {
   ck_assert_int_eq(r.status, 1);
   ck_assert_msg(strstr(r.err, "no division fits within the limits") != NULL, "%s", r.err);
   command_free(&r);
+  static const char *const others[] = {"--tp 2",     "--ranks 3",  "--trials 5",      "--seq 128",
+                                       "--stages 1", "--no-tight", "--csv points.csv"};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* nothing of a training's search is ignored */
+    r = twinspeed("tune --serve -m llama-2-13b --cluster dgx-a100:1x4 %s", others[i]);
+    ck_assert_int_eq(r.status, 2);
+    ck_assert_msg(strstr(r.err, "concerns the search of a training") != NULL, "%s", r.err);
+    ck_assert_msg(strncmp(strstr(r.err, "--"), others[i], strcspn(others[i], " ")) == 0, "%s", r.err);
+    command_free(&r);
+  }
 }
 END_TEST
 
