@@ -203,10 +203,8 @@ tws_code tws_inference_read(tws_job_spec *spec, tws_inference *out, tws_error *e
   tws_json *json = NULL;
   *out = (tws_inference){.given = 0};
   if (!spec->config || stat(spec->config, &status) != 0 || !S_ISREG(status.st_mode)) return TWS_OK;
-  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK)
-    return TWS_OK; /* the file is not JSON: the reader of
-                                                                                * training configurations reports
-                                                                                * that */
+  /* a file that is not JSON is reported by the reader of training configurations */
+  if (tws_json_read_hjson(spec->config, &json, NULL) != TWS_OK) return TWS_OK;
   tws_code code = TWS_OK;
   if (cJSON_IsObject(json->root) && is_inference(json->root)) {
     out->given = 1;

@@ -221,6 +221,24 @@ static void forward_product(tws_lower *l, const tws_module *m) {
   }
 }
 
+/* Lowers a module whose kernel this program omits: the input that the kernel would update in place becomes the
+ * output. */
+static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
+  for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
+    if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_reuse(l, m->in[b->index], m->out[0], TWS_READ);
+}
+
+/* Lowers the forward kernels of a module's row in modules.def. */
+static void forward_kernels(tws_lower *l, const tws_module *m) {
+  const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
+  const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
+  for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)
+    if (k->programs & program)
+      tws_lower_kernel(l, m, k);
+    else
+      pass_on(l, m, k);
+}
+
 /* Lowers a matrix product, in slices of tokens, so that operations that read one slice overlap with the product of the
  * next; or for one tile of the weight. The activation after the product is part of its kernel, unless the activation's
  * own kernel can write 8-bit codes. */
@@ -235,8 +253,7 @@ static void forward_linear(tws_lower *l, const tws_module *m) {
   l->at.fused_with = NULL;
   forward_product(l, m);
   l->b.module = l->local.modules[activation - l->network->modules].origin;
-  for (const tws_module_kernel *k = tws_module_row_of(activation->type)->forward; k->binding[0].source; k++)
-    tws_lower_kernel(l, activation, k);
+  forward_kernels(l, activation);
   l->b.module = module;
 }
 
@@ -299,16 +316,7 @@ static void (*const own_forward[TWS_MODULE_TYPE_COUNT])(tws_lower *l, const tws_
     [TWS_MODULE_DROPPED] = forward_dropped,     [TWS_MODULE_TABLE] = forward_table,
     [TWS_MODULE_DETACH] = forward_detach};
 
-/* Lowers a module whose kernel this program omits: the input that the kernel would update in place becomes the
- * output. */
-static void pass_on(tws_lower *l, const tws_module *m, const tws_module_kernel *kernel) {
-  for (const tws_binding *b = kernel->binding; b->source != TWS_BIND_END; b++)
-    if (b->source == TWS_BIND_UPDATE && l->b.failed == TWS_OK) tws_value_reuse(l, m->in[b->index], m->out[0], TWS_READ);
-}
-
 static void forward(tws_lower *l, const tws_module *m) {
-  const int drops_none = m->type == TWS_MODULE_DROPOUT && !l->config->dropout;
-  const int program = l->extent.evaluates || drops_none ? TWS_IN_EVALUATION : TWS_IN_TRAINING;
   if (tws_cache_skips(l, m)) return;
   if (tws_cache_has(l, m))
     tws_cache_attention(l, m);
@@ -321,11 +329,7 @@ static void forward(tws_lower *l, const tws_module *m) {
   else if (own_forward[m->type])
     own_forward[m->type](l, m);
   else
-    for (const tws_module_kernel *k = tws_module_row_of(m->type)->forward; k->binding[0].source; k++)
-      if (k->programs & program)
-        tws_lower_kernel(l, m, k);
-      else
-        pass_on(l, m, k);
+    forward_kernels(l, m);
 }
 
 void tws_lower_visit(tws_lower *l, const tws_visit *visit) {

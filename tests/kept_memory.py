@@ -31,13 +31,14 @@ def memory(run):
     """Runs a function. Returns the bytes that are allocated at its end and at its peak, in addition to those before."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        result = run()
+        result = run()  # its graph lives until the profile ends
     events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     now = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         now += event.nbytes()
         peak = max(peak, now)
-    return now, peak, result
+    del result
+    return now, peak
 
 
 def llama(layers, dtype, attention, vocabulary=256):
@@ -62,8 +63,7 @@ def kept(layers, autocast, dtype, attention, adapters=None):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             return model(input_ids=ids, labels=ids).loss
 
-    bytes_kept, _, _ = memory(forward)
-    return bytes_kept - (2 * weights if autocast and dtype == torch.float32 else 0)
+    return memory(forward)[0] - (2 * weights if autocast and dtype == torch.float32 else 0)
 
 
 def layer(name, *variant):
