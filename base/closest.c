@@ -68,6 +68,9 @@ const char *tws_closest(const char *word, const char *const *words, size_t n) {
     size_t other = words[i] ? strlen(words[i]) : 0;
     if (!other || other > LONGEST || differ_in_digits(word, words[i])) continue;
     int d = distance(word, length, words[i], other);
+    /* A known word that continues the given one after a hyphen counts as one edit away, as rtx-4060-ti-16gb does for
+     * rtx-4060-ti. */
+    if (length >= 4 && strncasecmp(words[i], word, length) == 0 && words[i][length] == '-') d = least(d, 1);
     /* Words are close if at most a third of the letters differ, or if one of them contains the other. */
     int contained = length >= 4 && other >= 4 && (strstr(word, words[i]) || strstr(words[i], word));
     if (d > (int)(length > other ? length : other) / 3 && !contained) continue;

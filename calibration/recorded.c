@@ -17,11 +17,18 @@ enum { MOST_LOG_BYTES = 16 << 20, UNIFORM_PASSES = 6 };
 
 /* ---- the device ---- */
 
+static int both_digits(char a, char b) {
+  return isdigit((unsigned char)a) && isdigit((unsigned char)b);
+}
+
+/* Returns 1 if the name contains the word, ignoring case. A number in the word must be a whole number in the name: the
+ * name "RTX A2000" does not contain the word "a2". */
 static int has_word(const char *name, const char *word, size_t length) {
-  for (; *name; name++) {
+  for (const char *at = name; *at; at++) {
     size_t i = 0;
-    while (i < length && tolower((unsigned char)name[i]) == word[i]) i++;
-    if (i == length) return 1;
+    while (i < length && tolower((unsigned char)at[i]) == word[i]) i++;
+    const int cut = i == length && ((at > name && both_digits(at[-1], *at)) || both_digits(at[length - 1], at[length]));
+    if (i == length && !cut) return 1;
   }
   return 0;
 }

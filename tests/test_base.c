@@ -382,6 +382,9 @@ START_TEST(closest_word) {
   memset(huge, 'a', sizeof huge - 1);
   huge[sizeof huge - 1] = 0;
   ck_assert_ptr_null(tws_closest(huge, words, 5));
+  /* names of devices: a further part after a hyphen is nearer than other letters, another number is another device */
+  static const char *const cards[] = {"rtx-4000-ada", "rtx-4070-ti", "rtx-4060-ti-16gb"};
+  ck_assert_str_eq(tws_closest("RTX-4060-Ti", cards, 3), "rtx-4060-ti-16gb");
 }
 END_TEST
 

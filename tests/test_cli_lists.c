@@ -1,5 +1,6 @@
 /* Lists of options, whose combinations are rows; the CSV of a search; built-in profiles and clusters as files. */
 #include <check.h>
+#include <math.h>
 
 #include "tests/answers.h"
 #include "tests/folder.h"
@@ -194,6 +195,34 @@ START_TEST(lists_of_names) {
 }
 END_TEST
 
+/* Training adapters of Llama 3 8B takes 18.0 GB with frozen weights in 16 bits (16.06 GB) and 8.2 GB with those in 4
+ * bits. A card has the memory that CUDA reports or, where that is not published, 0.99 of what nvidia-smi prints. */
+START_TEST(cards_by_their_memory) {
+  static const struct {
+    const char *card, *base;
+    double have_bytes;
+    int fits;
+  } cases[] = {{"rtx-4080", "none", 16049 * 1048576.0, 0},
+               {"rtx-4080", "nf4", 16049 * 1048576.0, 1},
+               {"rtx-3060", "none", 11938 * 1048576.0, 0},
+               {"rtx-4000-ada", "none", 20475 * 1048576.0 * 0.99, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    command_result r = twinspeed(
+        "estimate -m llama-3-8b --cluster %s --dtype fp16 --micro-batch 1 --seq 1024 --recompute full --json --quiet "
+        "--set twinspeed.lora.r=8 --set twinspeed.lora.target_modules=all-linear "
+        "--set twinspeed.frozen_quantization.type=%s",
+        cases[i].card, cases[i].base);
+    ck_assert_msg(r.status == !cases[i].fits, "%s: exit %d: %s", cases[i].card, r.status, r.err);
+    cJSON *json = cJSON_Parse(r.out);
+    const cJSON *verdict = member(json, "verdict");
+    ck_assert_int_eq(cJSON_IsTrue(member(verdict, "fits")), cases[i].fits);
+    ck_assert_double_eq(number(verdict, "device_have_bytes"), floor(cases[i].have_bytes));
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+}
+END_TEST
+
 START_TEST(cluster_as_a_file) {
   command_result r = twinspeed("convert cluster azure-standard-nd96isr-mi300x-v5:4 %s", in_folder("cluster.json"));
   ck_assert_msg(r.status == 0, "%s", r.err);
@@ -280,6 +309,7 @@ int main(void) {
   tcase_add_test(c, profile_as_a_file);
   tcase_add_test(c, cluster_as_a_file);
   tcase_add_test(c, lists_of_names);
+  tcase_add_test(c, cards_by_their_memory);
   tcase_add_test(c, schemas_are_printed);
   tcase_add_test(c, others_are_planned_alone);
   suite_add_tcase(s, c);

@@ -270,7 +270,7 @@ START_TEST(all_published_runs) {
       twinspeed("validate --cases %s/../scenarios/published/inference_runs.json --json --quiet", TWS_TEST_DIR);
   ck_assert_msg(r.status == 0, "%s", r.err);
   cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
-  const cJSON *half, *group;
+  const cJSON *half, *group, *run;
   double right = 0, wrong = 0;
   int large = 0;
   cJSON_ArrayForEach(half, member(json, "halves")) {
@@ -280,6 +280,11 @@ START_TEST(all_published_runs) {
     wrong += number(half, "verdicts_wrong");
   }
   ck_assert_double_ge(right, 0.95 * (right + wrong));
+  cJSON_ArrayForEach(run, member(json, "cases")) {
+    const cJSON *why = cJSON_GetObjectItem(run, "skipped_because");
+    ck_assert_msg(!cJSON_IsString(why) || !strstr(why->valuestring, "no cluster of the device: RTX"), "%s",
+                  why->valuestring);
+  }
   cJSON_ArrayForEach(group, member(json, "groups")) {
     if (number(group, "timed") < 10) continue;
     large++;

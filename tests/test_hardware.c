@@ -1,6 +1,7 @@
 /* Published devices and boxes: their figures, the costs computed from them, their page of the documentation, estimates
  * on each, and schemas. */
 #include <check.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ START_TEST(figures_are_those_published) {
     ck_assert_str_eq(member(golden, "title")->valuestring, d->name);
     assert_figures(d->profile, d->figures, member(golden, "figures"));
   }
-  ck_assert_int_eq(count, 54);
+  ck_assert_int_eq(count, 78);
   ck_assert_int_eq(count, cJSON_GetArraySize(devices));
   count = 0;
   for (const tws_box *b; (b = tws_box_nth(count)) != NULL; count++) {
@@ -62,6 +63,65 @@ START_TEST(figures_are_those_published) {
   ck_assert_int_eq(count, 78);
   ck_assert_int_eq(count, cJSON_GetArraySize(boxes));
   tws_json_destroy(json);
+}
+END_TEST
+
+static void assert_ratio(const tws_device *d, const char *key, double to, double expected, double tolerance) {
+  const double figure = tws_figure_value(d->figures, key);
+  if (!isnan(figure))
+    ck_assert_msg(fabs(figure / to - expected) <= tolerance * expected, "%s: %s is %g, %.4g of %g and not %g",
+                  d->profile, key, figure, figure / to, to, expected);
+}
+
+/* Returns 1 for the chips GA10x, AD10x and GB20x, whose SMs have 128 lanes of float32 and four tensor cores. */
+static int has_sms_of_graphics(const tws_device *d) {
+  return (strstr(d->architecture, "(GA10") && !strstr(d->architecture, "(GA100")) ||
+         strstr(d->architecture, "(AD10") || strstr(d->architecture, "(GB20");
+}
+
+/* Returns 1 for a GeForce card ("RTX-3090"), whose products with float32 accumulation have half the rate. */
+static int is_geforce(const tws_device *d) {
+  return strncmp(d->name, "RTX-", 4) == 0 && isdigit((unsigned char)d->name[4]) && !strstr(d->name, "Ada");
+}
+
+/* Figures of a device agree with each other: a lane of PCIe has the rate of its generation; peaks are SMs times clock
+ * times the operations of an SM in a cycle; each narrower type doubles the rate; the driver reports at most the
+ * memory on the box, less what it keeps for error correction. */
+START_TEST(figures_agree_with_each_other) {
+  int buses = 0, chips = 0, geforce = 0;
+  for (int i = 0; tws_device_nth(i); i++) {
+    const tws_device *d = tws_device_nth(i);
+    int generation, lanes;
+    if (sscanf(d->pcie, "Gen%d x%d", &generation, &lanes) == 2) {
+      assert_ratio(d, "pcie_uni_GBps", ldexp(15.75, generation - 3) * lanes / 16, 1, 1e-9);
+      buses++;
+    }
+    const double reported = tws_figure_value(d->figures, "reported_mib") / 1024;
+    if (!isnan(reported) && strcmp(d->vendor, "nvidia") == 0) {
+      ck_assert_msg(reported <= tws_figure_value(d->figures, "hbm_gb"), "%s: %g GiB", d->profile, reported);
+      ck_assert_msg(reported >= 0.93 * tws_figure_value(d->figures, "hbm_gb"), "%s: %g GiB", d->profile, reported);
+    }
+    if (strncmp(d->architecture, "ada", 3) == 0)
+      ck_assert_double_eq(tws_figure_value(d->figures, "nvlink_uni_GBps"), 0);
+    if (!has_sms_of_graphics(d)) continue;
+    const double bf16 = tws_figure_value(d->figures, "peak.bf16"), sms = tws_figure_value(d->figures, "sms");
+    const double cycles = sms * tws_figure_value(d->figures, "clock_mhz") * 1e-6; /* 10^12 a second, of all SMs */
+    const int card = is_geforce(d), half = card || bf16 < 750 * cycles;
+    assert_ratio(d, "peak.fp32", cycles, 256, 0.03);
+    assert_ratio(d, "peak.bf16", cycles, half ? 512 : 1024, card ? 0.002 : 0.03);
+    assert_ratio(d, "peak.fp16", bf16, 1, 0);
+    assert_ratio(d, "peak.tf32", bf16, 0.5, 0.015);
+    assert_ratio(d, "peak.fp8", bf16, 2, 0.015);
+    assert_ratio(d, "peak.fp4", bf16, card ? 8 : 4, 0.001);
+    assert_ratio(d, "peak.int8", bf16, card ? 4 : 2, 0.015);
+    assert_ratio(d, "peak.fp16_fp16acc", bf16, 2, 0.002);
+    assert_ratio(d, "peak.fp8_fp16acc", bf16, 4, 0.002);
+    chips++;
+    geforce += card;
+  }
+  ck_assert_int_ge(buses, 60);
+  ck_assert_int_eq(chips, 35);
+  ck_assert_int_eq(geforce, 18);
 }
 END_TEST
 
@@ -112,8 +172,8 @@ START_TEST(profiles_have_the_figures) {
     }
     tws_profile_destroy(p);
   }
-  ck_assert_int_eq(made, 49);
-  ck_assert_int_eq(measured, 22);
+  ck_assert_int_eq(made, 73);
+  ck_assert_int_eq(measured, 25);
   ck_assert_int_eq(other, 19);
 }
 END_TEST
@@ -314,7 +374,7 @@ START_TEST(profiles_keep_to_the_schema) {
     tws_json_destroy(json);
     tws_text_free(&text);
   }
-  ck_assert_int_eq(published, 54);
+  ck_assert_int_eq(published, 78);
   cJSON *wrong = cJSON_Parse(
       "{\"schema\":\"twinspeed-profile-1\",\"provenance\":\"\",\"backend\":\"tpu\",\"memory_bytes\":1,"
       "\"peak_flops\":{\"fp32\":1},\"bandwidth\":1}");
@@ -423,6 +483,29 @@ START_TEST(a_device_is_a_cluster) {
   ck_assert_msg(strstr(err.message, "rtx-4090 names one device") != NULL, "%s", err.message);
   ck_assert_int_eq(tws_cluster_named("rtx-4009", &c, &err), TWS_INVALID);
   ck_assert_msg(strstr(err.hint, "did you mean rtx-4090?") == err.hint && commas(err.hint) == 10, "%s", err.hint);
+}
+END_TEST
+
+/* Each spelling of a card leads to its name, and not to a card of another number. */
+START_TEST(spellings_of_a_card) {
+  static const char *const spellings[][2] = {{"4080", "rtx-4080"},
+                                             {"RTX 4080", "rtx-4080"},
+                                             {"rtx4080", "rtx-4080"},
+                                             {"RTX-3070", "rtx-3070"},
+                                             {"rtx 4070 ti super", "rtx-4070-ti-super"},
+                                             {"rtx-4060-ti", "rtx-4060-ti-16gb"},
+                                             {"rtx-3060-12gb", "rtx-3060"}};
+  for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+    tws_cluster c;
+    char start[64];
+    snprintf(start, sizeof start, "did you mean %s?", spellings[i][1]);
+    ck_assert_int_eq(tws_cluster_named(spellings[i][0], &c, &err), TWS_INVALID);
+    ck_assert_msg(strstr(err.hint, start) == err.hint, "%s: %s", spellings[i][0], err.hint);
+    ck_assert_int_eq(tws_cluster_named(spellings[i][1], &c, &err), TWS_OK);
+  }
+  tws_cluster narrow;
+  ck_assert_int_eq(tws_cluster_named("rtx-4060-ti-16gb:1x1", &narrow, &err), TWS_OK);
+  ck_assert_double_eq(narrow.host_link.bandwidth, 15.75e9);
 }
 END_TEST
 
@@ -535,7 +618,9 @@ static char *page(void) {
       "sources of each figure. How times follow from them is in [profiles](profiles.md).\n\n"
       "A figure without a mark was read in the sources that are listed by device, \\* is from memory, ' is computed "
       "from "
-      "others. Backend *other*: the engines of this program do not run on it, so that it is planned (`estimate`, "
+      "others. Computed peaks are SMs times clock times the operations of an SM in a cycle, which "
+      "`models/hardware/devices.def` "
+      "states. Backend *other*: the engines of this program do not run on it, so that it is planned (`estimate`, "
       "`check`, "
       "`simulate`, `tune`, `emulate`) and not trained on.\n\n"
       "*Products* is the share of the 16-bit peak that large products reach: fitted to published training runs; "
@@ -576,6 +661,7 @@ int main(void) {
   Suite *s = suite_create("hardware");
   TCase *c = tcase_create("hardware");
   tcase_add_test(c, figures_are_those_published);
+  tcase_add_test(c, figures_agree_with_each_other);
   tcase_add_test(c, profiles_have_the_figures);
   tcase_add_test(c, products_as_measured);
   tcase_add_test(c, clusters_have_the_figures);
@@ -587,6 +673,7 @@ int main(void) {
   tcase_add_test(c, classes_of_links);
   tcase_add_test(c, hints_have_the_nearest_names);
   tcase_add_test(c, a_device_is_a_cluster);
+  tcase_add_test(c, spellings_of_a_card);
   tcase_add_test(c, page_is_that_of_the_data);
   suite_add_tcase(s, c);
   return run_suite(s);

@@ -91,6 +91,14 @@ START_TEST(devices_of_nvidia_smi) {
   ck_assert_str_eq(tws_profile_of_device("NVIDIA H100 80GB HBM3"), "h100-sxm");
   ck_assert_str_eq(tws_profile_of_device("NVIDIA H200"), "h200");
   ck_assert_ptr_null(tws_profile_of_device("Voodoo 2"));
+  /* the longest name that fits, and whole numbers only */
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA GeForce RTX 4070 Ti SUPER"), "rtx-4070-ti-super");
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA GeForce RTX 3080 Ti"), "rtx-3080-ti");
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA TITAN RTX"), "titan-rtx");
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA RTX 4000 Ada Generation"), "rtx-4000-ada");
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA RTX A4000"), "rtx-a4000");
+  ck_assert_str_eq(tws_profile_of_device("NVIDIA A2"), "a2");
+  ck_assert_ptr_null(tws_profile_of_device("NVIDIA RTX A2000"));
 }
 END_TEST
 
