@@ -13,6 +13,7 @@ typedef struct tws_serve_request {
   int cache_bits;           /* 8: keys and values are cached in 8 bits; 0: in the job's type */
   int64_t cache_block;      /* positions of a block of the cache; 0: the cache has no blocks */
   const tws_server *server; /* the software; its figures are in the job's profile already */
+  int assumed_server;       /* 1: the software is the default, which nothing named */
   int finds_batch;          /* 1: also search the largest batch */
 } tws_serve_request;
 

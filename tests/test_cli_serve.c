@@ -129,7 +129,25 @@ START_TEST(refusals) {
   refused(2, "no software for inference is called \"vlm\"", "--serve -m gpt2 --software vlm");
   refused(2, "--weights: no type is \"fp3\"", "--serve -m gpt2 --weights fp3");
   refused(2, "concern inference", "-m gpt2 --software vllm");
-  refused(2, "--serve predicts both programs", "--serve -m gpt2 --program evaluate");
+  static const char *const of_training[] = {"--program evaluate",
+                                            "--runtime megatron",
+                                            "--recompute full",
+                                            "--seq 64",
+                                            "--seq 64,128",
+                                            "--steps 5",
+                                            "--fit",
+                                            "--no-tight",
+                                            "--measured step=1",
+                                            "--learning-rate 1",
+                                            "--zero3",
+                                            "--allocator fixed"};
+  for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++) { /* none of them is ignored */
+    char line[96], words[64];
+    snprintf(line, sizeof line, "--serve -m gpt2 --cluster a100 %s", of_training[i]);
+    snprintf(words, sizeof words, "%.*s concerns a training, not --serve", (int)strcspn(of_training[i], " "),
+             of_training[i]);
+    refused(2, words, line);
+  }
   refused(2, "it needs the lengths of prompts and texts", "-m gpt2 --program decode");
   refused(3, "vllm runs on GPUs", "--serve -m gpt2 --cluster host --software vllm");
   command_result r = twinspeed("estimate --serve --json --quiet -m llama-2-70b --cluster dgx-a100:1x1 --dtype fp16");
@@ -138,6 +156,69 @@ START_TEST(refusals) {
   cJSON *json = cJSON_Parse(r.out);
   ck_assert_double_eq(number(json, "largest_batch"), 0);
   cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* Lists give a row for each combination, with the figures that it has alone; one that does not fit or cannot be divided
+ * is a row with the reason. */
+START_TEST(rows_of_lists) {
+  command_result r =
+      twinspeed("estimate --serve --json --quiet " LLAMA "--cluster dgx-a100:1x4 --tp 1,3,4 --micro-batch 8,1024");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *rows = cJSON_Parse(r.out);
+  ck_assert_int_eq(cJSON_GetArraySize(rows), 6);
+  cJSON *alone = serve(LLAMA "--cluster dgx-a100:1x4 --tp 4 --micro-batch 8");
+  const cJSON *row = cJSON_GetArrayItem(rows, 4);
+  ck_assert_str_eq(member(row, "schema")->valuestring, "twinspeed-serve-sweep-1");
+  ck_assert(number(row, "tp") == 4 && number(row, "micro_batch") == 8 && number(row, "texts") == 8);
+  ck_assert_double_eq(number(row, "text_tokens"), 1024);
+  static const char *const figures[] = {
+      "first_token_s", "token_s", "text_s", "tokens_per_s", "decoded_tokens_per_s", "prompt_tokens_per_s"};
+  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    ck_assert_msg(number(row, figures[i]) == number(alone, figures[i]), "%s", figures[i]);
+  static const char *const status[] = {"fits", "does not fit", "refused", "refused", "fits", "does not fit"};
+  for (int i = 0; i < 6; i++) ck_assert_str_eq(member(cJSON_GetArrayItem(rows, i), "status")->valuestring, status[i]);
+  ck_assert_double_eq(number(cJSON_GetArrayItem(rows, 0), "texts"), 32); /* of four replicas */
+  cJSON_Delete(alone);
+  cJSON_Delete(rows);
+  command_free(&r);
+  r = twinspeed("estimate --serve --quiet " LLAMA "--micro-batch 1,2 --csv -");
+  static const char head[] =
+      "ranks,pp,tp,sp,ep,stage,text_tokens,micro_batch,accumulation,texts,status,first_token_s,token_s,text_s,"
+      "tokens_per_s,decoded_tokens_per_s,prompt_tokens_per_s,device_bytes,device_limit_bytes,node_bytes,reason\n"
+      "1,1,1,1,1,0,1024,1,1,1,fits,";
+  ck_assert_msg(strncmp(r.out, head, sizeof head - 1) == 0, "%s%s", r.out, r.err);
+  command_free(&r);
+}
+END_TEST
+
+/* The software determines the costs around kernels: a training configuration, whose runtime is DeepSpeed, has no effect
+ * on them, nor has its batch on the number of texts. The answer names the software. */
+START_TEST(software_is_not_a_training_runtime) {
+  char path[] = "/tmp/twinspeed-serve-XXXXXX";
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+  write_text(path, "{\"train_batch_size\": 64, \"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2}}");
+  for (int i = 0; i < 2; i++) {
+    char line[160];
+    snprintf(line, sizeof line, "-m gpt2-xl --cluster dgx-a100 --software %s", i ? "vllm" : "twinspeed --dtype fp16");
+    cJSON *without = serve(line);
+    snprintf(line, sizeof line, "-m gpt2-xl --cluster dgx-a100 --software %s -c %s", i ? "vllm" : "twinspeed", path);
+    cJSON *with = serve(line);
+    static const char *const figures[] = {"texts", "first_token_s", "token_s", "largest_batch"};
+    for (int f = 0; f < 4 && !i; f++) ck_assert_double_eq(number(with, figures[f]), number(without, figures[f]));
+    ck_assert_str_eq(member(with, "software")->valuestring, i ? "vllm" : "twinspeed");
+    ck_assert_ptr_null(cJSON_GetObjectItem(with, "runtime"));
+    cJSON_Delete(with), cJSON_Delete(without);
+  }
+  unlink(path);
+  command_result r = twinspeed("estimate --serve -m gpt2 --cluster a100 --software vllm");
+  ck_assert_msg(strncmp(r.out, "Software vllm: vLLM", 19) == 0 && !strstr(r.out, "train batch"), "%s", r.out);
+  command_free(&r);
+  r = twinspeed("estimate --serve -m gpt2 --cluster a100");
+  ck_assert_ptr_nonnull(strstr(r.out, "Assumed  software twinspeed (--software NAME)"));
   command_free(&r);
 }
 END_TEST
@@ -315,6 +396,8 @@ int main(void) {
   tcase_add_test(tests, seconds_around_kernels);
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
+  tcase_add_test(tests, rows_of_lists);
+  tcase_add_test(tests, software_is_not_a_training_runtime);
   tcase_add_test(tests, tuning_within_limits);
   tcase_add_test(tests, inference_configuration);
   tcase_add_test(tests, configurations_of_the_manual);
