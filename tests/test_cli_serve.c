@@ -193,6 +193,27 @@ START_TEST(rows_of_lists) {
 }
 END_TEST
 
+/* A training is told that a file configures DeepSpeed's inference engine, by any of its keys. */
+START_TEST(not_for_trainings) {
+  static const char *const keys[] = {"\"tensor_parallel\": {\"tp_size\": 2}", "\"mp_size\": 2",
+                                     "\"kernel_inject\": true", "\"max_out_tokens\": 64"};
+  char path[] = "/tmp/twinspeed-serve-XXXXXX";
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    char text[96];
+    snprintf(text, sizeof text, "{\"dtype\": \"fp16\", %s}", keys[i]);
+    write_text(path, text);
+    command_result r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s", path);
+    assert_one_error(&r, 3, keys[i]);
+    ck_assert_msg(strstr(r.err, "inference engine (init_inference)") && strstr(r.err, "estimate --serve"), "%s", r.err);
+    command_free(&r);
+  }
+  unlink(path);
+}
+END_TEST
+
 /* The software determines the costs around kernels: a training configuration, whose runtime is DeepSpeed, has no effect
  * on them, nor has its batch on the number of texts. The answer names the software. */
 START_TEST(software_is_not_a_training_runtime) {
@@ -397,6 +418,7 @@ int main(void) {
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
   tcase_add_test(tests, rows_of_lists);
+  tcase_add_test(tests, not_for_trainings);
   tcase_add_test(tests, software_is_not_a_training_runtime);
   tcase_add_test(tests, tuning_within_limits);
   tcase_add_test(tests, inference_configuration);
