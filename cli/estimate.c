@@ -423,6 +423,7 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
                                         "prompt-tokens",
                                         "output-tokens",
                                         "software",
+                                        "device-share",
                                         "weights",
                                         "cache",
                                         "cache-block",

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "cli/job_view.h"
 #include "cli/serve_options.h"
+#include "cli/serve_view.h"
 #include "job/assumed.h"
 #include "job/fit.h"
 #include "job/measured.h"
@@ -140,10 +141,9 @@ static tws_code simulate(const tws_lists_request *request, const tws_job *job, p
   return code;
 }
 
-static void note_assumptions(const tws_job *job, point *p) {
-  tws_assumption list[TWS_ASSUMPTIONS];
+static void note_assumptions(const tws_assumption *list, int count, point *p) {
   tws_text text = {0};
-  tws_assumptions_text(list, tws_job_assumed(job, list), &text);
+  tws_assumptions_text(list, count, &text);
   snprintf(p->assumed, sizeof p->assumed, "%s", text.data ? text.data : "");
   tws_text_free(&text);
 }
@@ -162,11 +162,12 @@ static void note_memory(const tws_fit *fit, point *p) {
 static tws_code compute_step(const tws_lists_request *request, tws_job_spec *spec, point *p, tws_error *err) {
   tws_estimate e;
   tws_job *job;
+  tws_assumption assumed[TWS_ASSUMPTIONS];
   TWS_TRY(tws_measured_load(spec, &job, err));
   tws_code code = tws_job_choose_program(job, request->program, err);
   if (code == TWS_OK) {
     settled(job, p->axes);
-    note_assumptions(job, p);
+    note_assumptions(assumed, tws_job_assumed(job, assumed), p);
     code = tws_job_estimate(job, &e, NULL, err);
   }
   if (code == TWS_OK) {
@@ -186,11 +187,12 @@ static tws_code compute_inference(const tws_lists_request *request, tws_job_spec
   tws_serve_request serving = *request->serving;
   tws_serve_answer a;
   tws_job *job;
+  tws_assumption assumed[TWS_SERVE_ASSUMPTIONS];
   TWS_TRY(tws_serve_spec(spec, &serving, NULL, err));
   TWS_TRY(tws_job_load(spec, &job, err));
   settled(job, p->axes);
-  note_assumptions(job, p);
   tws_code code = tws_job_set_server(job, serving.server, err);
+  note_assumptions(assumed, tws_serve_assumed(job, &serving, assumed), p);
   if (code == TWS_OK) code = tws_job_serve(job, &serving, &a, err);
   tws_job_destroy(job);
   TWS_TRY(code);
@@ -254,20 +256,20 @@ static int is_said(const point *p, int axis) {
                                                                                 : p->axes[axis] > 0;
 }
 
-static void add_csv(const question *question, tws_text *out, const point *points, int count) {
-  tws_text_add(out, "%s,status", question->axes);
-  for (int c = 0; c < question->count; c++) tws_text_add(out, ",%s", question->columns[c].name);
+static void add_csv(const question *asked, tws_text *out, const point *points, int count) {
+  tws_text_add(out, "%s,status", asked->axes);
+  for (int c = 0; c < asked->count; c++) tws_text_add(out, ",%s", asked->columns[c].name);
   tws_text_add(out, ",device_bytes,device_limit_bytes,node_bytes,reason\n");
   for (int i = 0; i < count; i++) {
     const point *p = &points[i];
     for (int a = 0; a < AXIS_VALUES; a++)
       tws_text_add(out, is_said(p, a) ? "%s%lld" : "%s", a ? "," : "", (long long)p->axes[a]);
     tws_text_add(out, ",%s", status_words[p->status]);
-    for (int c = 0; c < question->count; c++)
+    for (int c = 0; c < asked->count; c++)
       tws_text_add(out,
-                   p->status == REFUSED                 ? ","
-                   : question->columns[c].unit == SHARE ? ",%.6g"
-                                                        : ",%.9g",
+                   p->status == REFUSED              ? ","
+                   : asked->columns[c].unit == SHARE ? ",%.6g"
+                                                     : ",%.9g",
                    p->results[c]);
     tws_text_add(out, p->status == REFUSED ? ",,,," : ",%.0f,%.0f,%.0f,", p->device_need, p->device_limit,
                  p->node_need);
@@ -276,8 +278,8 @@ static void add_csv(const question *question, tws_text *out, const point *points
   }
 }
 
-static void add_axes_json(const question *question, const point *p, cJSON *one) {
-  const char *at = question->axes;
+static void add_axes_json(const question *asked, const point *p, cJSON *one) {
+  const char *at = asked->axes;
   for (int a = 0; a < AXIS_VALUES; a++) {
     char name[32];
     const size_t length = strcspn(at, ",");
@@ -288,18 +290,18 @@ static void add_axes_json(const question *question, const point *p, cJSON *one) 
 }
 
 static cJSON *points_json(const tws_lists_request *request, const point *points, int count) {
-  const question *question = question_of(request);
+  const question *asked = question_of(request);
   cJSON *array = cJSON_CreateArray();
   for (int i = 0; i < count; i++) {
     const point *p = &points[i];
     cJSON *one = cJSON_CreateObject();
-    cJSON_AddStringToObject(one, "schema", question->schema);
-    add_axes_json(question, p, one);
+    cJSON_AddStringToObject(one, "schema", asked->schema);
+    add_axes_json(asked, p, one);
     cJSON_AddStringToObject(one, "status", status_words[p->status]);
     if (p->status != REFUSED) {
-      for (int c = 0; c < question->count; c++)
-        if (!question->columns[c].simulated || request->sim)
-          cJSON_AddNumberToObject(one, question->columns[c].name, p->results[c]);
+      for (int c = 0; c < asked->count; c++)
+        if (!asked->columns[c].simulated || request->sim)
+          cJSON_AddNumberToObject(one, asked->columns[c].name, p->results[c]);
       cJSON_AddNumberToObject(one, "device_bytes", p->device_need);
       cJSON_AddNumberToObject(one, "device_limit_bytes", p->device_limit);
       cJSON_AddNumberToObject(one, "node_bytes", p->node_need);
@@ -312,15 +314,15 @@ static cJSON *points_json(const tws_lists_request *request, const point *points,
   return array;
 }
 
-static const char *result_cell(unit unit, double value) {
+static const char *result_cell(unit of, double value) {
   char text[32];
-  if (unit == SECONDS) return tws_cell("%s", tws_format_seconds(value, text, sizeof text));
-  if (unit == SHARE) return tws_cell("%.1f %%", 100 * value);
+  if (of == SECONDS) return tws_cell("%s", tws_format_seconds(value, text, sizeof text));
+  if (of == SHARE) return tws_cell("%.1f %%", 100 * value);
   return tws_thousands((int64_t)(value + 0.5));
 }
 
 static void add_row(const tws_lists_request *request, const point *p, tws_table *table) {
-  const question *question = question_of(request);
+  const question *asked = question_of(request);
   const char *cells[TWS_LISTS + MOST_RESULTS + 2];
   char text[32];
   int n = 0;
@@ -328,8 +330,8 @@ static void add_row(const tws_lists_request *request, const point *p, tws_table 
     if (request->sweep->axis[a].count > 0) cells[n++] = tws_cell("%lld", (long long)p->axes[a]);
   const int computed = p->status != REFUSED;
   const double need = p->device_limit > 0 ? p->device_need : p->node_need;
-  for (int c = 0; c < question->count; c++)
-    if (question->columns[c].head) cells[n++] = computed ? result_cell(question->columns[c].unit, p->results[c]) : "-";
+  for (int c = 0; c < asked->count; c++)
+    if (asked->columns[c].head) cells[n++] = computed ? result_cell(asked->columns[c].unit, p->results[c]) : "-";
   cells[n++] = computed ? tws_cell("%s", tws_format_bytes(need, text, sizeof text)) : "-";
   cells[n++] = status_words[p->status];
   tws_table_row(table, cells);
@@ -337,15 +339,15 @@ static void add_row(const tws_lists_request *request, const point *p, tws_table 
 
 static tws_code print_points(const tws_cli *cli, const runner *r, tws_error *err) {
   const tws_option_lists *sweep = r->request->sweep;
-  const question *question = question_of(r->request);
+  const question *asked = question_of(r->request);
   const char *heads[TWS_LISTS + MOST_RESULTS + 2];
   const char *assumed = "", *reason = "";
   int n = 0;
   tws_table table;
   for (int a = 0; a < TWS_LISTS; a++)
     if (sweep->axis[a].count > 0) heads[n++] = tws_listed_options[a];
-  for (int c = 0; c < question->count; c++)
-    if (question->columns[c].head) heads[n++] = question->columns[c].head;
+  for (int c = 0; c < asked->count; c++)
+    if (asked->columns[c].head) heads[n++] = asked->columns[c].head;
   heads[n++] = "memory";
   heads[n++] = "";
   tws_table_init(&table, n);

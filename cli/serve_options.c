@@ -14,17 +14,19 @@ tws_code tws_serve_options_read(const tws_serve_options *o, tws_serve_request *r
   request->weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
   request->cache_bits = o->cache ? 8 : 0;
   request->cache_block = o->cache_block;
+  request->device_share = o->device_share;
   request->assumed_server = !o->software;
   return tws_server_parse(o->software, &request->server, err);
 }
 
 tws_code tws_serve_options_refuse(const tws_serve_options *o, tws_error *err) {
-  if (!o->software && !o->weights && !o->cache && !o->cache_block && o->prompt == TWS_SERVE_TOKENS &&
-      o->output == TWS_SERVE_TOKENS)
+  if (!o->software && !o->weights && !o->cache && !o->cache_block && !(o->device_share > 0) &&
+      o->prompt == TWS_SERVE_TOKENS && o->output == TWS_SERVE_TOKENS)
     return TWS_OK;
-  return tws_fail(err, TWS_USAGE, "add --serve",
-                  "--software, --weights, --cache, --cache-block, --prompt-tokens and --output-tokens concern "
-                  "inference");
+  return tws_fail(
+      err, TWS_USAGE, "add --serve",
+      "--software, --device-share, --weights, --cache, --cache-block, --prompt-tokens and --output-tokens concern "
+      "inference");
 }
 
 tws_code tws_serve_spec(tws_job_spec *spec, tws_serve_request *request, tws_text *notes, tws_error *err) {

@@ -10,6 +10,7 @@
 typedef struct tws_serve_options {
   int serve;
   int64_t prompt, output, cache_block;
+  double device_share;
   const char *software, *weights, *cache;
 } tws_serve_options;
 enum { TWS_SERVE_TOKENS = 512 }; /* default number of tokens of a prompt and of an output */
@@ -26,9 +27,11 @@ enum { TWS_SERVE_TOKENS = 512 }; /* default number of tokens of a prompt and of 
                   "--serve: generated tokens of a text (default 512)"),                                               \
       TWS_STRING("software", 0, "NAME", type, field.software,                                                         \
                  "--serve: twinspeed (default), deepspeed-inference, vllm, tensorrt-llm, llama.cpp and others"),      \
+      TWS_NUMBER("device-share", 0, "SHARE", type, field.device_share, 0.01, 1,                                       \
+                 "--serve: share of a device's memory that the software uses, as vLLM's gpu_memory_utilization "      \
+                 "(default: the software's)"),                                                                        \
       TWS_STRING("weights", 0, "TYPE", type, field.weights,                                                           \
-                 "--serve: " TWS_CODE_TYPES                                                                           \
-                 ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),                            \
+                 "--serve: " TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"), \
       TWS_STRING("cache", 0, "TYPE", type, field.cache, "--serve: fp8: keys and values in 8 bits"),                   \
       TWS_INTEGER("cache-block", 0, "N", type, field.cache_block, 1, 16777216,                                        \
                   "--serve: keys and values in blocks of N positions")

@@ -1,5 +1,6 @@
 #include "cli/serve_view.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "base/units.h"
@@ -7,9 +8,8 @@
 #include "cli/verdict.h"
 #include "models/quantized.h"
 
-enum { ASSUMPTIONS = TWS_ASSUMPTIONS + 1 };
-/* Writes the assumptions of the job and of the request to `list`, and returns their number. */
-static int find_assumptions(const tws_job *job, const tws_serve_request *request, tws_assumption list[ASSUMPTIONS]) {
+int tws_serve_assumed(const tws_job *job, const tws_serve_request *request,
+                      tws_assumption list[TWS_SERVE_ASSUMPTIONS]) {
   int count = 0;
   if (request->assumed_server && job->backend != TWS_BACKEND_HOST) {
     tws_assumption *one = &list[count++];
@@ -39,13 +39,13 @@ static void print_ranks(const tws_cli *cli, const tws_job *job, const tws_serve_
 }
 
 void tws_serve_job_print(const tws_cli *cli, const tws_job *job, const tws_serve_request *request, int with_ranks) {
-  tws_assumption assumed[ASSUMPTIONS];
+  tws_assumption assumed[TWS_SERVE_ASSUMPTIONS];
   tws_job_remark(cli, job);
   print_software(cli, job, request);
   tws_model_print(cli, job);
   tws_cluster_print(cli, job);
   if (with_ranks) print_ranks(cli, job, request);
-  tws_assumptions_print(cli, assumed, find_assumptions(job, request, assumed));
+  tws_assumptions_print(cli, assumed, tws_serve_assumed(job, request, assumed));
 }
 
 static void print_times(const tws_cli *cli, const tws_serve_request *request, const tws_serve_answer *a) {
@@ -85,6 +85,9 @@ static void print_memory(const tws_serve_answer *a) {
                 tws_format_bytes((double)tier->category[c], bytes, sizeof bytes));
   }
   if (a->largest >= 0) tws_out("  at most %s texts at a time fit\n", tws_thousands(a->largest));
+  if (a->cached_tokens > 0)
+    tws_out("  keys and values of %s tokens fill what the software has left\n",
+            tws_thousands((int64_t)a->cached_tokens));
 }
 
 static cJSON *memory_json(const tws_ledger *ledger) {
@@ -105,11 +108,11 @@ static cJSON *memory_json(const tws_ledger *ledger) {
 static cJSON *answer_json(const tws_job *job, const tws_serve_request *request, const tws_serve_answer *a) {
   static const char *const of_training[] = {"runtime",         "runtime_reason", "runtime_bytes", "recompute",
                                             "sequence_length", "train_batch",    "assumptions"};
-  tws_assumption assumed[ASSUMPTIONS];
+  tws_assumption assumed[TWS_SERVE_ASSUMPTIONS];
   cJSON *root = tws_job_json(job);
   for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++)
     cJSON_DeleteItemFromObjectCaseSensitive(root, of_training[i]);
-  cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, find_assumptions(job, request, assumed)));
+  cJSON_AddItemToObject(root, "assumptions", tws_assumptions_json(assumed, tws_serve_assumed(job, request, assumed)));
   cJSON_AddStringToObject(root, "schema", "twinspeed-serve-1");
   cJSON_AddStringToObject(root, "software", request->server->name);
   cJSON_AddNumberToObject(root, "prompt_tokens", (double)request->prompt);
@@ -128,6 +131,7 @@ static cJSON *answer_json(const tws_job *job, const tws_serve_request *request, 
   cJSON_AddNumberToObject(root, "cache_bytes", a->cache_bytes);
   cJSON_AddNumberToObject(root, "flops", a->flops);
   if (a->largest >= 0) cJSON_AddNumberToObject(root, "largest_batch", (double)a->largest);
+  if (a->cached_tokens > 0) cJSON_AddNumberToObject(root, "cached_tokens", floor(a->cached_tokens));
   cJSON_AddItemToObject(root, "memory", memory_json(&a->ledger));
   cJSON_AddItemToObject(root, "verdict", tws_fit_json(&a->fit));
   return root;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "cli/job_view.h"
 #include "cli/serve_view.h"
 
 /* Prints software, model, cluster and assumptions, which all divisions share. */
@@ -10,10 +11,11 @@ static tws_code print_shared(const tws_cli *cli, const tws_job_spec *spec, const
                              tws_error *err) {
   tws_job *job;
   TWS_TRY(tws_job_load(spec, &job, err));
-  tws_serve_job_print(cli, job, request, 0);
+  const tws_code code = tws_job_set_server(job, request->server, err);
+  if (code == TWS_OK) tws_serve_job_print(cli, job, request, 0);
   tws_job_destroy(job);
   tws_out("\n");
-  return TWS_OK;
+  return code;
 }
 
 static tws_code print_points(const tws_cli *cli, const tws_serve_point *points, int count, tws_error *err) {
@@ -31,7 +33,7 @@ static tws_code print_points(const tws_cli *cli, const tws_serve_point *points, 
                                  some ? tws_cell("%lld", (long long)a->texts) : "",
                                  some ? tws_cell("%s", tws_format_seconds(a->first_token_s, first, sizeof first)) : "",
                                  some ? tws_cell("%s", tws_format_seconds(a->token_s, token, sizeof token)) : "",
-                                 some ? tws_cell("%.0f", a->tokens_per_s) : "",
+                                 some ? tws_thousands((int64_t)(a->tokens_per_s + 0.5)) : "",
                                  some          ? ""
                                  : *p->refused ? tws_cell("%.100s", p->refused)
                                                : "does not fit, or is slower than the limits"});
