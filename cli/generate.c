@@ -545,7 +545,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 }
 
 static const tws_option table[] = {
-    TWS_JOB_OPTIONS(options, job),
+    TWS_FORWARD_OPTIONS(options, job),
     TWS_WEIGHTS_OPTIONS(options, weights),
     TWS_STRING("prompt", 'p', "TEXT", options, prompt,
                "text to continue; without --tokenizer its bytes are the tokens"),

@@ -101,7 +101,7 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
   const double texts_of_all = (double)(each * replicas);
   const double software_s = request->server->pass_s + request->server->text_s * (double)each +
                             tws_profile_pass_s(job->profile, texts_of_all, (double)job->network->vocabulary);
-  const int divided = tws_serve_divides_prompts(request, each);
+  const int divided = tws_serve_divides_prompts(request, micro);
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_SERVING_PROGRAMS && code == TWS_OK; i++) {
     const tws_job one = job_of(job, &serving, i);
@@ -172,6 +172,9 @@ static tws_code find_largest(const tws_job *job, const tws_serve_request *reques
 tws_code tws_job_serve(const tws_job *job, const tws_serve_request *request, tws_serve_answer *out, tws_error *err) {
   int64_t largest = 0;
   *out = (tws_serve_answer){.largest = -1};
+  if (request->device_share > 0 && job->backend == TWS_BACKEND_HOST)
+    return tws_fail(err, TWS_INVALID, "leave out --device-share, or give a cluster of GPUs",
+                    "the share of a device's memory is given, and the job runs on a host");
   TWS_TRY(predict(job, request, job->config->micro_batch_size, 1, out, err));
   if (request->server->fills_device && out->fit.tier == TWS_TIER_DEVICE)
     out->cached_tokens = cached_tokens(request, out, tws_topology_size(&job->topology, TWS_AXES_DATA));

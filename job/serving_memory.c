@@ -70,8 +70,7 @@ tws_code tws_serve_add_memory(const tws_job *job, const tws_serve_request *reque
   const double ranks = tws_job_ranks_along(job, TWS_AXIS_MODEL), tokens = (double)(micro * request->prompt);
   const double vocabulary = (double)n->padded_vocabulary;
   double passing = 0;
-  if (tws_serve_divides_prompts(request, micro * job->config->accumulation_steps))
-    TWS_TRY(part_of_prompts(job, request, &passing, err));
+  if (tws_serve_divides_prompts(request, micro)) TWS_TRY(part_of_prompts(job, request, &passing, err));
   passing = fmax(passing, (m->whole_rows + m->divided_rows / ranks) * tokens * (double)n->hidden * element +
                               m->score_bytes * (double)n->heads / ranks * tokens * (double)request->prompt);
   passing = fmax(passing, m->sampled_texts * TWS_SAMPLING_BYTES * vocabulary);

@@ -5,7 +5,7 @@
 
 #include "job/serving.h"
 
-/* Returns 1 if the software divides the prompts of `texts` texts into several passes, so that the plan of one pass over
+/* Returns 1 if the software divides the prompts of the `texts` texts of a micro batch into several passes, so that the plan of one pass over
  * all of them does not show its memory. */
 int tws_serve_divides_prompts(const tws_serve_request *request, int64_t texts);
 /* Returns how many weights of a row share a scale in the software of the request; 0: as many as in this program. */

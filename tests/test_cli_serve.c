@@ -149,6 +149,8 @@ START_TEST(refusals) {
     refused(2, words, line);
   }
   refused(2, "it needs the lengths of prompts and texts", "-m gpt2 --program decode");
+  refused(3, "the job runs on a host", "--serve -m gpt2 --cluster host --device-share 0.5");
+  refused(2, "--device-share: 1.5", "--serve -m gpt2 --cluster a100 --device-share 1.5");
   refused(3, "vllm runs on GPUs", "--serve -m gpt2 --cluster host --software vllm");
   command_result r = twinspeed("estimate --serve --json --quiet -m llama-2-70b --cluster dgx-a100:1x1 --dtype fp16");
   ck_assert_int_eq(r.status, 1);
