@@ -75,8 +75,7 @@ tws_code tws_serve_add_memory(const tws_job *job, const tws_serve_request *reque
                               m->score_bytes * (double)n->heads / ranks * tokens * (double)request->prompt);
   passing = fmax(passing, m->sampled_texts * TWS_SAMPLING_BYTES * vocabulary);
   add(tier, TWS_CATEGORY_ACTIVATION, passing - (double)passing_bytes(tier));
-  const double own_tables = (n->tied ? 1 : 2) / ranks;
-  if (m->tables > 0)
-    add(tier, TWS_CATEGORY_WORKSPACE, (m->tables - own_tables) * vocabulary * (double)n->hidden * element);
+  const double of_model = n->tied ? 1 : 2, tables = m->whole_tables ? of_model : m->tables;
+  add(tier, TWS_CATEGORY_WORKSPACE, (tables - of_model / ranks) * vocabulary * (double)n->hidden * element);
   return TWS_OK;
 }

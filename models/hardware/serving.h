@@ -8,7 +8,8 @@
 /* How the memory of software differs from that of a plan: what its sources allocate, for models whose inner size is
  * four times the hidden size. A member that is 0 leaves the plan's bytes. */
 typedef struct tws_server_memory {
-  double tables; /* copies of the embedding table that each tensor rank has whole */
+  double tables;    /* copies of the embedding table that each tensor rank has whole */
+  int whole_tables; /* 1: each tensor rank has the embedding table and the head whole, as many as the model has */
   /* buffers of the pass over prompts, none of which shares memory with another: rows of the hidden size for each token,
    * whole on each tensor rank and divided among them; bytes for each head and pair of tokens of a prompt */
   double whole_rows, divided_rows, score_bytes;
