@@ -250,6 +250,10 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
   *out = NULL;
   tws_json *json = NULL;
   const char *text = spec[0] == '{' ? spec : tws_network_builtin(spec);
+  if (!text && access(spec, F_OK) != 0) { /* no file: the name may be that of the Hugging Face hub */
+    const char *name = tws_network_builtin_of_hub(spec);
+    if (name) return tws_network_load(name, vocabulary_multiple, out, err);
+  }
   if (text != NULL) {
     TWS_TRY(tws_json_parse(text, strlen(text), text == spec ? "network" : spec, &json, err));
   } else {
