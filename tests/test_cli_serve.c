@@ -132,6 +132,10 @@ START_TEST(refusals) {
   refused(2, "--serve predicts both programs", "--serve -m gpt2 --program evaluate");
   refused(2, "it needs the lengths of prompts and texts", "-m gpt2 --program decode");
   refused(3, "vllm runs on GPUs", "--serve -m gpt2 --cluster host --software vllm");
+  refused(3,
+          "a rank's rows of model.layers.0.mlp.down_proj.weight have 1376 elements, no multiple of the 64 that share a "
+          "scale\nhint: use --tp 4, or leave out --weights",
+          "--serve -m llama-2-7b --cluster dgx-a100 --tp 8 --weights int4");
   command_result r = twinspeed("estimate --serve --json --quiet -m llama-2-70b --cluster dgx-a100:1x1 --dtype fp16");
   ck_assert_int_eq(r.status, 1);
   ck_assert_msg(strstr(r.err, "does not fit") && strstr(r.err, "use more tensor ranks"), "%s", r.err);
