@@ -416,7 +416,7 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
   tws_job_spec spec = o->job;
   tws_inference inference;
   const tws_code read = tws_inference_read(&spec, &inference, err);
-  if (read == TWS_OK && inference.notes.data) tws_say(cli, "%s", inference.notes.data);
+  if (read == TWS_OK) tws_notes_say(cli, &inference.notes);
   tws_text_free(&inference.notes);
   TWS_TRY(read);
   if (!o->weights && inference.weight_codes) request.weight_codes = inference.weight_codes;

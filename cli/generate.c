@@ -8,6 +8,7 @@
 #include "base/number.h"
 #include "cli/forward.h"
 #include "cli/job_options.h"
+#include "cli/remarks.h"
 #include "job/fit.h"
 #include "job/inference.h"
 #include "launch/launch.h"
@@ -463,7 +464,7 @@ static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
   tws_code code = tws_inference_read(&o->job, &inference, err);
   if (code == TWS_OK && inference.weight_codes && !o->codes) o->codes = tws_code_type_name(inference.weight_codes);
   if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
-  if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
+  if (code == TWS_OK && tws_worker_rank() == 0) tws_notes_say(cli, &inference.notes);
   tws_text_free(&inference.notes);
   return code;
 }

@@ -119,6 +119,12 @@ START_TEST(generation_continues_the_prompt) {
   char *of_elastic = told(GO_ON "-c %s --prompt ab --tokens 4 --temperature 0", folder, elastic);
   char *of_none = told(GO_ON "--prompt ab --tokens 4 --temperature 0", folder);
   ck_assert_str_eq(of_elastic, of_none);
+  write_text(elastic, "{\"kernel_inject\": true, \"dtype\": \"fp32\", \"replace_method\": \"auto\"}");
+  r = twinspeed("generate -m tiny-gpt2 --threads 1 --resume %s/run -c %s --prompt ab --tokens 4 --temperature 0",
+                folder, elastic);
+  ck_assert_msg(r.status == 0 && strcmp(r.out, of_none) == 0, "%s", r.err);
+  ck_assert_msg(strstr(r.err, "\nnote: replace_method has no effect: ") != NULL, "%s", r.err); /* a line of its own */
+  command_free(&r);
   free(of_elastic), free(of_none);
   free(one), free(same), free(other), free(greedy), free(halves), free(ids);
 }
