@@ -126,6 +126,11 @@ START_TEST(generation_continues_the_prompt) {
   ck_assert_msg(strstr(r.err, "\nnote: replace_method has no effect: ") != NULL, "%s", r.err); /* a line of its own */
   command_free(&r);
   free(of_elastic), free(of_none);
+  /* the value of each limit that excludes no token is its default */
+  char *unlimited = told(GO_ON "--prompt ab --tokens 20 --seed 6", folder);
+  char *all = told(GO_ON "--prompt ab --tokens 20 --seed 6 --top-k 0 --top-p 1 --min-p 0 --temperature 1", folder);
+  ck_assert_str_eq(unlimited, all);
+  free(unlimited), free(all);
   free(one), free(same), free(other), free(greedy), free(halves), free(ids);
 }
 END_TEST
@@ -434,6 +439,15 @@ START_TEST(refusals) {
   refused(2, "--cache with --no-cache", "--init-from x --prompt a --cache fp8 --no-cache");
   refused(2, "--cache-block with --no-cache", "--init-from x --prompt a --cache-block 8 --no-cache");
   refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
+  refused(2, "no set of tokens has the probability 0 (--top-p)", "--init-from x --prompt a --top-p 0");
+  static const char *const limits[] = {"--top-p 1.01", "--top-p -1",       "--min-p 1.01", "--min-p -1",
+                                       "--top-k -1",   "--temperature -1", "--top-p nan",  "--repetition-penalty 0"};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    char line[64], name[32];
+    snprintf(line, sizeof line, "--init-from x --prompt a %s", limits[i]);
+    snprintf(name, sizeof name, "%.*s: ", (int)strcspn(limits[i], " "), limits[i]);
+    refused(2, name, line);
+  }
   refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
   refused(4, "No such file", "--init-from x --prompts /no/where");
