@@ -318,6 +318,49 @@ START_TEST(published_runs) {
 }
 END_TEST
 
+/* A row without a batch has as many texts at a time as its concurrency says; a closed loop, whose times include
+ * prefills of other requests, is not compared. */
+START_TEST(concurrency_is_the_batch) {
+  static const struct {
+    const char *texts, *kind, *skipped;
+  } rows[] = {{"\"batch\":4", "decode_rate", NULL},
+              {"\"batch\":null,\"concurrency\":4", "decode_rate", NULL},
+              {"\"batch\":1,\"concurrency\":4", "decode_rate", NULL},
+              {"\"batch\":null", "decode_rate", "neither batch nor concurrency is stated"},
+              {"\"concurrency\":4", "serving_closed_loop", "no rate of a batch: serving_closed_loop"}};
+  enum { ROWS = sizeof rows / sizeof *rows };
+  char path[] = "/tmp/twinspeed-inference-XXXXXX";
+  FILE *file = fdopen(mkstemp(path), "w");
+  ck_assert_ptr_nonnull(file);
+  for (int i = 0; i < ROWS; i++)
+    fprintf(file,
+            "%s{\"id\":\"%d\",\"group\":\"g\",\"core\":true,\"model\":{\"name\":\"Llama-2-7B\"},\"hardware\":"
+            "{\"gpu\":\"A100-SXM4-80GB\"},\"software\":{\"name\":\"vLLM\"},\"config\":{\"weight_dtype\":\"fp16\","
+            "\"tp\":1,\"pp\":1,%s,\"input_tokens\":128,\"output_tokens\":128},\"result\":"
+            "{\"tokens_per_s_total\":200},\"measure\":{\"kind\":\"%s\"}}",
+            i ? "," : "[", i, rows[i].texts, rows[i].kind);
+  fprintf(file, "]");
+  fclose(file);
+  command_result r = twinspeed("validate --cases %s --json --quiet", path);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
+  const cJSON *cases = member(json, "cases");
+  double rate[ROWS] = {0};
+  for (int i = 0; i < ROWS; i++) {
+    const cJSON *one = cJSON_GetArrayItem(cases, i);
+    if (rows[i].skipped)
+      ck_assert_str_eq(member(one, "skipped_because")->valuestring, rows[i].skipped);
+    else
+      rate[i] = number(one, "predicted_tokens_per_s");
+  }
+  ck_assert_double_eq(rate[0], rate[1]);
+  ck_assert_double_lt(rate[2], rate[1] / 2);
+  cJSON_Delete(json);
+  command_free(&r);
+  unlink(path);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_serve");
   TCase *tests = tcase_create("cli_serve");
@@ -330,6 +373,7 @@ int main(void) {
   tcase_add_test(tests, configurations_of_the_manual);
   tcase_add_test(tests, published_runs);
   tcase_add_test(tests, all_published_runs);
+  tcase_add_test(tests, concurrency_is_the_batch);
   tcase_set_timeout(tests, 60);
   suite_add_tcase(suite, tests);
   return run_suite(suite);
