@@ -439,7 +439,7 @@ static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
                         "concerns a training, not --serve", err));
   TWS_TRY(tws_serve_options_read(&o->serving, &request, err));
   const tws_code code = tws_serve_spec(&spec, &request, &notes, err);
-  if (code == TWS_OK && notes.data) tws_say(cli, "%s", notes.data);
+  if (code == TWS_OK) tws_notes_say(cli, &notes);
   tws_text_free(&notes);
   TWS_TRY(code);
   if (o->csv || tws_lists_given(&o->sweep)) return run_lists(cli, o, &request, err);

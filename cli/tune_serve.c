@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "cli/job_view.h"
+#include "cli/remarks.h"
 #include "cli/serve_view.h"
 
 /* Prints software, model, cluster and assumptions, which all divisions share. */
@@ -78,7 +79,7 @@ tws_code tws_tune_serve(tws_cli *cli, const tws_job_spec *spec, const tws_tune_s
   TWS_TRY(tws_serve_options_read(&o->texts, &request, err));
   tws_text notes = {0};
   const tws_code read = tws_serve_spec(&serving, &request, &notes, err);
-  if (read == TWS_OK && notes.data) tws_say(cli, "%s", notes.data);
+  if (read == TWS_OK) tws_notes_say(cli, &notes);
   tws_text_free(&notes);
   TWS_TRY(read);
   /* all divisions are tried, whatever a configuration of DeepSpeed's inference engine says */

@@ -262,7 +262,8 @@ void tws_job_spec_generate(tws_job_spec *spec) {
   if (spec->vocabulary_multiple < 1 && spec->tensor_ranks > 1) spec->vocabulary_multiple = spec->tensor_ranks;
   spec->micro_batch = spec->accumulation = 1;
   spec->pipeline_stages = stages;
-  spec->sequence_ranks = 1;
+  spec->virtual_stages = spec->sequence_ranks = 1;
+  spec->expert_ranks = experts;
   if (!partitions) spec->stage = 0;
   tws_job_spec_infer(spec);
 }

@@ -50,11 +50,18 @@ static tws_code read_software(served_row *r, tws_error *err) {
   return tws_server_parse(server, &r->request.server, err);
 }
 
+/* Returns the texts at a time of a row: its batch, or where it has none, the number of requests that run all the time
+ * (concurrency), each of which is replaced by another when it ends. 0: neither is stated. */
+static int64_t texts_of(const cJSON *row) {
+  const int64_t batch = tws_case_int(row, "config", "batch");
+  return batch > 0 ? batch : tws_case_int(row, "config", "concurrency");
+}
+
 static tws_code read_row(served_row *r, tws_error *err) {
   const cJSON *row = r->row;
   const char *gpu = tws_case_text(row, "hardware", "gpu"), *type = tws_case_text(row, "config", "weight_dtype");
   const cJSON *weights = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(r->rules, "weights"), type);
-  r->batch = tws_case_int(row, "config", "batch");
+  r->batch = texts_of(row);
   r->request.prompt = tws_case_int(row, "config", "input_tokens");
   r->request.output = tws_case_int(row, "config", "output_tokens");
   /* rates of decoding after a short prompt, and whether weights fit, hardly depend on the lengths */
@@ -68,7 +75,7 @@ static tws_code read_row(served_row *r, tws_error *err) {
   }
   if (short_texts && r->request.prompt < 1) r->request.prompt = 16;
   if (short_texts && r->request.output < 1) r->request.output = 128;
-  if (r->batch < 1) return lacks(err, "the batch is not stated", "");
+  if (r->batch < 1) return lacks(err, "neither batch nor concurrency is stated", "");
   if (r->request.prompt < 1 || r->request.output < 1) return lacks(err, "the lengths of texts are not stated", "");
   if (*tws_case_text(row, "config", "offload")) return lacks(err, "weights or caches are offloaded", "");
   r->cluster = text_of(cJSON_GetObjectItemCaseSensitive(r->rules, "gpus"), gpu);

@@ -39,8 +39,8 @@ typedef struct tws_served_comparison {
 
 /* Returns 1 if the rows of a file are runs of inference. */
 int tws_served_is_list(const tws_json *json);
-/* Predicts the core rows of the named groups, or of all if group_count is 0. Rows without a batch, of other kinds or of
- * unknown texts are skipped with the reason. Fails with TWS_INVALID for a bad file. The caller calls
+/* Predicts the core rows of the named groups, or of all if group_count is 0. Rows without a batch or concurrency, of
+ * other kinds or of unknown texts are skipped with the reason. Fails with TWS_INVALID for a bad file. The caller calls
  * tws_served_free(), after an error too. */
 tws_code tws_served_compare(const char *path, const char *const *groups, int group_count, tws_progress *progress,
                             tws_served_comparison *out, tws_error *err);

@@ -165,7 +165,8 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   if (b->unknown != NULL && is_nf4(b->unknown)) {
     tws_json_fail(b->json, b->unknown, err,
                   "take quantization_config out of the file, and plan it with --set "
-                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora)",
+                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora), or for inference with "
+                  "--weights nf4",
                   "the file is of a checkpoint whose weights are quantized to nf4");
     if (err != NULL) err->code = TWS_UNSUPPORTED;
     return TWS_UNSUPPORTED;
