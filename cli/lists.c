@@ -16,7 +16,7 @@ const char *const tws_listed_options[] = {"ranks", "pp",  "tp",          "sp",  
                                           "stage", "seq", "micro-batch", "accumulation", NULL};
 enum { POINTS = 4096, AXIS_VALUES = TWS_LISTS + 1, MOST_RESULTS = 6 };
 
-/* A column of results, besides memory: its name in the CSV and in JSON, its head in the table (NULL: it is not in the
+/* A column of results other than memory: its name in the CSV and in JSON, its head in the table (NULL: it is not in the
  * table), and how the table prints it. */
 typedef enum unit { SECONDS, TOKENS_PER_S, SHARE } unit;
 typedef struct column {

@@ -1,12 +1,12 @@
-/* Memory of inference by other software: what its sources allocate beside a plan's buffers
+/* Memory of inference by other software: what its sources allocate in addition to a plan's buffers
  * (models/hardware/serving.h). */
 #ifndef TWS_JOB_SERVING_MEMORY_H
 #define TWS_JOB_SERVING_MEMORY_H
 
 #include "job/serving.h"
 
-/* Returns 1 if the software divides the prompts of the `texts` texts of a micro batch into several passes, so that the plan of one pass over
- * all of them does not show its memory. */
+/* Returns 1 if the software divides the prompts of the `texts` texts of a micro batch into several passes, so that the
+ * plan of one pass over all of them does not show its memory. */
 int tws_serve_divides_prompts(const tws_serve_request *request, int64_t texts);
 /* Returns how many weights of a row share a scale in the software of the request; 0: as many as in this program. */
 int64_t tws_serve_code_block(const tws_job *job, const tws_serve_request *request);

@@ -199,7 +199,7 @@ START_TEST(rows_of_lists) {
 }
 END_TEST
 
-/* A training is told that a file configures DeepSpeed's inference engine, by any of its keys. */
+/* A training refuses a file that configures DeepSpeed's inference engine, by any of its keys. */
 START_TEST(not_for_trainings) {
   static const char *const keys[] = {"\"tensor_parallel\": {\"tp_size\": 2}", "\"mp_size\": 2",
                                      "\"kernel_inject\": true", "\"max_out_tokens\": 64"};

@@ -5,8 +5,8 @@
 
 #include "models/hardware/profile.h"
 
-/* How the memory of software differs from that of a plan: what its sources allocate, for models whose inner size is
- * four times the hidden size. A member that is 0 leaves the plan's bytes. */
+/* Differences between the memory of software and that of a plan, which are what its sources allocate, for models whose
+ * inner size is four times the hidden size. A member that is 0 leaves the plan's bytes. */
 typedef struct tws_server_memory {
   double tables;    /* copies of the embedding table that each tensor rank has whole */
   int whole_tables; /* 1: each tensor rank has the embedding table and the head whole, as many as the model has */
