@@ -142,8 +142,8 @@ static tws_code fits_with(const tws_job *job, const tws_serve_request *request, 
   return TWS_OK;
 }
 
-/* Returns the tokens of a replica whose keys and values fill the rest of its devices: those of the batch, whose bytes the
- * ledger of the rank with the most has, and as many more as fit there. */
+/* Returns the tokens of a replica whose keys and values fill the rest of its devices: those of the batch, whose bytes
+ * the ledger of the rank with the most has, and as many more as fit there. */
 static double cached_tokens(const tws_serve_request *request, const tws_serve_answer *a, int replicas) {
   const double used = (double)a->ledger.tier[TWS_TIER_DEVICE].category[TWS_CATEGORY_CACHE];
   const double free_bytes = a->fit.rank_have - a->fit.rank_need;
