@@ -164,8 +164,8 @@ static double measured_rate(const cJSON *row, int64_t batch, int64_t output, int
   return rate > 0 ? rate : token_s > 0 ? (double)batch / token_s : 0;
 }
 
-/* Returns the meaning of the memory of a row: "device", of all that a device holds, "allocated", without context and libraries, or
- * "": it is not of this run's texts. Figures of keys and values need no rule. */
+/* Returns the meaning of the memory of a row: "device", of all that a device holds, "allocated", without context and
+ * libraries, or "": it is not of this run's texts. Figures of keys and values need no rule. */
 static const char *memory_kind(const served_row *r) {
   const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(r->rules, "memory");
   return tws_case_number(r->row, "result", "memory_gb") > 0 ? text_of(kinds, tws_case_text(r->row, NULL, "group")) : "";
