@@ -199,6 +199,32 @@ tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int a
   return TWS_OK;
 }
 
+/* Returns 1 if the option's member differs from its default. */
+static int is_given(const tws_option *row, const void *options, const void *without) {
+  static const size_t size[] = {[TWS_OPTION_FLAG] = sizeof(int),      [TWS_OPTION_INTEGER] = sizeof(int64_t),
+                                [TWS_OPTION_NUMBER] = sizeof(double), [TWS_OPTION_BYTES] = sizeof(double),
+                                [TWS_OPTION_STRING] = sizeof(char *), [TWS_OPTION_LIST] = sizeof(tws_strings)};
+  return memcmp((const char *)options + row->offset, (const char *)without + row->offset, size[row->type]) != 0;
+}
+
+static int is_among(const char *name, const char *const *names) {
+  while (*names && strcmp(*names, name) != 0) names++;
+  return *names != NULL;
+}
+
+tws_code tws_args_only(const tws_verb *verb, const void *options, const char *const *allowed, const char *hint,
+                       const char *why, tws_error *err) {
+  for (const tws_option *row = verb->options; row->name; row++)
+    if (!is_among(row->name, allowed) && is_given(row, options, verb->defaults))
+      return tws_fail(err, TWS_USAGE, hint, "--%s %s", row->name, why);
+  const tws_option_lists *lists =
+      verb->swept ? (const tws_option_lists *)(const void *)((const char *)options + verb->sweep_offset) : NULL;
+  for (int i = 0; lists && i < TWS_LISTS; i++)
+    if (lists->axis[i].count > 0 && !is_among(verb->swept[i], allowed))
+      return tws_fail(err, TWS_USAGE, hint, "--%s %s", verb->swept[i], why);
+  return TWS_OK;
+}
+
 static void print_rows(const tws_option *row) {
   for (; row && row->name; row++) {
     char left[64];

@@ -115,6 +115,10 @@ const tws_option *tws_global_options(void); /* options that every subcommand acc
 enum { TWS_HELP_VERB = 1, TWS_HELP_RUNTIMES };
 tws_code tws_args_parse(const tws_verb *verb, tws_cli *cli, void *options, int argc, char **argv, int *count, int *help,
                         tws_error *err);
+/* Fails with TWS_USAGE and the message "--OPTION why" if an option has been given that is not among the
+ * NULL-terminated names `allowed`: its value differs from that of verb->defaults, or it has a list of values. */
+tws_code tws_args_only(const tws_verb *verb, const void *options, const char *const *allowed, const char *hint,
+                       const char *why, tws_error *err);
 void tws_print_help(const tws_verb *verb);
 
 /* ---- output ----

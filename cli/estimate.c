@@ -12,16 +12,13 @@
 #include "cli/outputs.h"
 #include "cli/remarks.h"
 #include "cli/runtime_view.h"
+#include "cli/serve_options.h"
 #include "cli/serve_view.h"
 #include "cli/stage_view.h"
 #include "cli/lists.h"
 #include "cli/verdict.h"
 #include "compat/deepspeed_memory.h"
-#include "job/inference.h"
 #include "job/measured.h"
-#include "models/quantized.h"
-
-enum { defaults_of_texts = 512 }; /* default number of tokens of a prompt and of an output */
 
 typedef struct options {
   tws_job_spec job;
@@ -31,9 +28,7 @@ typedef struct options {
   int64_t gpus_per_node, nodes, steps;
   const char *export_as;
   const char *compat, *safetensors, *ledger_csv, *csv;
-  int serve;
-  int64_t prompt_tokens, output_tokens, cache_block;
-  const char *software, *weights, *cache;
+  tws_serve_options serving;
   tws_option_lists sweep;
 } options;
 
@@ -190,8 +185,7 @@ static cJSON *ledger_json(const tws_ledger *ledger, const tws_plan *plan) {
     cJSON_AddNumberToObject(one, "arena_bytes", (double)tier->arena_bytes);
     cJSON_AddNumberToObject(one, "live_bytes", (double)tier->live_bytes);
     cJSON_AddNumberToObject(one, "gap_bytes", (double)tier->gaps);
-    if (tier->allocator.needed > 0)
-      cJSON_AddNumberToObject(one, "allocator_bytes", (double)tier->allocator.needed);
+    if (tier->allocator.needed > 0) cJSON_AddNumberToObject(one, "allocator_bytes", (double)tier->allocator.needed);
     char label[160];
     if (tier->peak_op < plan->op_count)
       cJSON_AddStringToObject(one, "peak_operation", tws_op_label(plan, tier->peak_op, label, sizeof label));
@@ -381,6 +375,18 @@ static tws_code run_fit(tws_cli *cli, const options *o, tws_error *err) {
       err);
 }
 
+/* Answers for each combination of the lists; serving: of inference, NULL: of training steps. */
+static tws_code run_lists(const tws_cli *cli, const options *o, const tws_serve_request *serving, tws_error *err) {
+  const tws_lists_request request = {.sweep = &o->sweep,
+                                     .options = o,
+                                     .options_bytes = sizeof *o,
+                                     .spec_offset = offsetof(options, job),
+                                     .program = o->program,
+                                     .serving = serving,
+                                     .csv = o->csv};
+  return tws_lists_run(cli, &request, err);
+}
+
 static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) {
   if (o->zero2 || o->zero3 || o->safetensors || o->fit || o->within > 0 || o->tokens_per_second > 0 || o->ledger_csv ||
       o->compat || o->export_as)
@@ -388,49 +394,60 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
                     "leave out --fit, --within, --tokens-per-second, --ledger-csv, --safetensors, --compat, "
                     "--zero2, --zero3 and --export",
                     "lists and --csv ask for a row for each job");
-  const tws_lists_request request = {.sweep = &o->sweep,
-                                     .options = o,
-                                     .options_bytes = sizeof *o,
-                                     .spec_offset = offsetof(options, job),
-                                     .program = o->program,
-                                     .csv = o->csv};
-  return tws_lists_run(cli, &request, err);
+  return run_lists(cli, o, NULL, err);
 }
 
-/* Predicts inference. The job's sequence length is not used: texts are as long as prompts and outputs together. */
+/* Predicts inference, without the options of a training. */
 static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
-  tws_serve_request request = {.prompt = o->prompt_tokens, .output = o->output_tokens, .finds_batch = 1};
-  if (o->program || o->ledger_csv || o->compat || o->export_as || o->job.measured.count > 0)
-    return tws_fail(err, TWS_USAGE, "leave out --program, --ledger-csv, --compat, --export and --measured",
-                    "--serve predicts both programs of inference");
-  TWS_TRY(tws_server_parse(o->software, &request.server, err));
-  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
-    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "--weights: no type is \"%.40s\"", o->weights);
-  if (o->cache && strcmp(o->cache, "fp8") != 0)
-    return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
-                    o->cache);
-  request.cache_bits = o->cache ? 8 : 0;
-  request.cache_block = o->cache_block;
-  request.weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
+  static const char *const allowed[] = {"model",
+                                        "config",
+                                        "cluster",
+                                        "profile",
+                                        "dtype",
+                                        "threads",
+                                        "set",
+                                        "strict",
+                                        "seed",
+                                        "collectives",
+                                        "axis-order",
+                                        "ranks",
+                                        "stage",
+                                        "pp",
+                                        "tp",
+                                        "sp",
+                                        "ep",
+                                        "micro-batch",
+                                        "accumulation",
+                                        "vocab-multiple",
+                                        "serve",
+                                        "prompt-tokens",
+                                        "output-tokens",
+                                        "software",
+                                        "device-share",
+                                        "weights",
+                                        "cache",
+                                        "cache-block",
+                                        "csv",
+                                        "force",
+                                        NULL};
+  tws_serve_request request;
+  tws_text notes = {0};
   tws_job *job;
   tws_job_spec spec = o->job;
-  tws_inference inference;
-  const tws_code read = tws_inference_read(&spec, &inference, err);
-  if (read == TWS_OK && inference.notes.data) tws_say(cli, "%s", inference.notes.data);
-  tws_text_free(&inference.notes);
-  TWS_TRY(read);
-  if (!o->weights && inference.weight_codes) request.weight_codes = inference.weight_codes;
-  if (inference.most_tokens && request.prompt + request.output > inference.most_tokens)
-    return tws_fail(err, TWS_INVALID, "use a larger max_out_tokens, or fewer --prompt-tokens and --output-tokens",
-                    "max_out_tokens is %lld, and texts have %lld + %lld tokens", (long long)inference.most_tokens,
-                    (long long)request.prompt, (long long)request.output);
-  if (inference.given && spec.micro_batch < 1) spec.micro_batch = 1;
-  if (spec.ranks < 1 && spec.tensor_ranks > 1 && inference.given) spec.ranks = spec.tensor_ranks;
-  if (!spec.sequence) spec.sequence = o->prompt_tokens + o->output_tokens;
+  TWS_TRY(tws_args_only(&tws_verb_estimate, o, allowed,
+                        "the lengths are --prompt-tokens and --output-tokens, the runtime is --software",
+                        "concerns a training, not --serve", err));
+  TWS_TRY(tws_serve_options_read(&o->serving, &request, err));
+  const tws_code code = tws_serve_spec(&spec, &request, &notes, err);
+  if (code == TWS_OK) tws_notes_say(cli, &notes);
+  tws_text_free(&notes);
+  TWS_TRY(code);
+  if (o->csv || tws_lists_given(&o->sweep)) return run_lists(cli, o, &request, err);
   TWS_TRY(tws_job_load(&spec, &job, err));
-  const tws_code code = tws_serve_print(cli, job, &request, err);
+  request.finds_batch = 1;
+  const tws_code answered = tws_serve_print(cli, job, &request, err);
   tws_job_destroy(job);
-  return code;
+  return answered;
 }
 
 static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
@@ -447,6 +464,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
                                 {"--csv", o->csv && strcmp(o->csv, "-") == 0 ? NULL : o->csv, NULL}};
   const tws_inputs inputs = tws_inputs_of_job(&o->job);
   TWS_TRY(tws_outputs_check(outputs, 2, &inputs, o->force, err));
+  if (o->serving.serve) return run_serve(cli, o, err);
   if (o->steps > 0 && (o->csv || tws_lists_given(&o->sweep) || o->zero2 || o->zero3 || o->safetensors || fits))
     return tws_fail(err, TWS_USAGE, "leave out --csv, lists, --fit, --zero2, --zero3 and --safetensors",
                     "--steps asks about one job");
@@ -457,12 +475,7 @@ static tws_code run_estimate(tws_cli *cli, void *raw, int argc, char **argv, tws
   if (o->zero2 || o->zero3) return run_formulas(cli, o, err);
   if (o->safetensors) return run_safetensors(cli, o, err);
   if (fits) return run_fit(cli, o, err);
-  if (o->serve) return run_serve(cli, o, err);
-  if (o->software || o->weights || o->cache || o->cache_block || o->prompt_tokens != defaults_of_texts ||
-      o->output_tokens != defaults_of_texts)
-    return tws_fail(err, TWS_USAGE, "add --serve",
-                    "--software, --weights, --cache, --cache-block, --prompt-tokens and --output-tokens concern "
-                    "inference");
+  TWS_TRY(tws_serve_options_refuse(&o->serving, err));
   tws_job *job;
   TWS_TRY(tws_measured_load(&o->job, &job, err));
   tws_job_remarks(cli, o->job.model, job);
@@ -490,18 +503,7 @@ static const tws_option table[] = {
              "search the smallest number of GPUs of each kind (--cluster A,B: of these) and its settings"),
     TWS_NUMBER("within", 0, "SECONDS", options, within, 1e-6, 1e9, "--fit: upper limit of a step's time"),
     TWS_NUMBER("tokens-per-second", 0, "N", options, tokens_per_second, 1e-6, 1e15, "--fit: lower limit of the rate"),
-    TWS_FLAG("serve", 0, options, serve, "predict inference: texts at a time are --micro-batch of each replica"),
-    TWS_INTEGER("prompt-tokens", 0, "N", options, prompt_tokens, 1, 16777216,
-                "--serve: tokens of a prompt (default 512)"),
-    TWS_INTEGER("output-tokens", 0, "N", options, output_tokens, 1, 16777216,
-                "--serve: generated tokens of a text (default 512)"),
-    TWS_STRING("software", 0, "NAME", options, software,
-               "--serve: twinspeed, deepspeed-inference, vllm, tensorrt-llm or llama.cpp"),
-    TWS_STRING("weights", 0, "TYPE", options, weights,
-               "--serve: " TWS_CODE_TYPES ": linear layers' weights in 8 or 4 bits, with a scale for 64 of a row"),
-    TWS_STRING("cache", 0, "TYPE", options, cache, "--serve: fp8: keys and values in 8 bits"),
-    TWS_INTEGER("cache-block", 0, "N", options, cache_block, 1, 16777216,
-                "--serve: keys and values in blocks of N positions"),
+    TWS_SERVE_OPTIONS(options, serving, "predict inference: texts at a time are --micro-batch of each replica"),
     TWS_STRING("safetensors", 0, "FILE", options, safetensors, "count parameters from a header, or an index .json"),
     TWS_FLAG("zero2", 0, options, zero2, "DeepSpeed's formulas for stage 2"),
     TWS_FLAG("zero3", 0, options, zero3, "DeepSpeed's formulas for stage 3"),
@@ -520,8 +522,7 @@ static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
                                  .total_params = -1,
                                  .largest_layer_params = -1,
                                  .factor = 1.5,
-                                 .prompt_tokens = defaults_of_texts,
-                                 .output_tokens = defaults_of_texts,
+                                 .serving = TWS_SERVE_DEFAULTS,
                                  .gpus_per_node = 1,
                                  .nodes = 1};
 

@@ -8,6 +8,7 @@
 #include "base/number.h"
 #include "cli/forward.h"
 #include "cli/job_options.h"
+#include "cli/remarks.h"
 #include "job/fit.h"
 #include "job/inference.h"
 #include "launch/launch.h"
@@ -445,6 +446,10 @@ static tws_code check_job(const options *o, tws_error *err) {
   if (o->codes && o->weights.resume)
     return tws_fail(err, TWS_UNSUPPORTED, "twinspeed convert checkpoint DIR FILE, and --init-from FILE",
                     "generate: --weights with --resume: weights are quantized as a file of weights is read");
+  if (o->top_p <= 0)
+    return tws_fail(err, TWS_USAGE,
+                    "give a number above 0 and at most 1; --temperature 0 selects the most probable token",
+                    "generate: no set of tokens has the probability 0 (--top-p)");
   if (o->cache && strcmp(o->cache, "fp8") != 0)
     return tws_fail(err, TWS_USAGE, "--cache fp8, or leave it out", "generate: no type of a cache is \"%.40s\"",
                     o->cache);
@@ -463,7 +468,7 @@ static tws_code read_inference(const tws_cli *cli, options *o, tws_error *err) {
   tws_code code = tws_inference_read(&o->job, &inference, err);
   if (code == TWS_OK && inference.weight_codes && !o->codes) o->codes = tws_code_type_name(inference.weight_codes);
   if (code == TWS_OK && inference.most_tokens && !o->job.sequence) o->job.sequence = inference.most_tokens;
-  if (code == TWS_OK && inference.notes.data && tws_worker_rank() == 0) tws_say(cli, "%s", inference.notes.data);
+  if (code == TWS_OK && tws_worker_rank() == 0) tws_notes_say(cli, &inference.notes);
   tws_text_free(&inference.notes);
   return code;
 }
@@ -545,7 +550,7 @@ static tws_code run(tws_cli *cli, void *raw, int argc, char **argv, tws_error *e
 }
 
 static const tws_option table[] = {
-    TWS_JOB_OPTIONS(options, job),
+    TWS_FORWARD_OPTIONS(options, job),
     TWS_WEIGHTS_OPTIONS(options, weights),
     TWS_STRING("prompt", 'p', "TEXT", options, prompt,
                "text to continue; without --tokenizer its bytes are the tokens"),
@@ -558,10 +563,12 @@ static const tws_option table[] = {
     TWS_INTEGER("tokens", 't', "N", options, tokens, 1, 1000000000, "how many to generate (default 100)"),
     TWS_NUMBER("temperature", 0, "T", options, temperature, 0, 1000,
                "divides the logits (default 1; 0: the most probable token)"),
-    TWS_INTEGER("top-k", 0, "K", options, top_k, 1, 1000000000, "sample from the K most probable tokens"),
-    TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1, "sample from the smallest set of tokens with this probability"),
+    TWS_INTEGER("top-k", 0, "K", options, top_k, 0, 1000000000,
+                "sample from the K most probable tokens (default 0: all)"),
+    TWS_NUMBER("top-p", 0, "P", options, top_p, 0, 1,
+               "sample from the smallest set of tokens with this probability, above 0 (default 1: all)"),
     TWS_NUMBER("min-p", 0, "P", options, min_p, 0, 1,
-               "sample from tokens with at least this share of the most probable one's probability"),
+               "sample from tokens with at least this share of the most probable one's probability (default 0: all)"),
     TWS_NUMBER("repetition-penalty", 0, "X", options, repetition, 0.01, 100,
                "divides positive logits of tokens that the text has, and multiplies negative ones (default 1)"),
     TWS_LIST("stop", 0, "TEXT", options, stop, "ends a text that contains TEXT; may be given several times"),

@@ -104,27 +104,29 @@ static void add_model_text(const tws_network *n, tws_text *line) {
   tws_text_add(line, "%s", n->tied ? ", tied embeddings" : "");
 }
 
-void tws_job_print(const tws_cli *cli, const tws_job *job) {
+void tws_model_print(const tws_cli *cli, const tws_job *job) {
   const tws_network *n = job->network;
-  const tws_cluster *c = &job->cluster;
-  const tws_config *config = job->config;
-  const char *bold = tws_style(cli, TWS_BOLD), *plain = tws_style(cli, TWS_PLAIN_OUTPUT);
-  char count[32], bytes[32];
+  char count[32];
   tws_text line = {0};
-  tws_job_remark(cli, job);
-  tws_runtime_print(cli, job);
   int64_t params = tws_network_params(n, 0);
-  tws_text_add(&line, "%sModel%s    %s: %s parameters (%s", bold, plain, n->name, tws_thousands(params),
-               tws_format_count((double)params, count, sizeof count));
+  tws_text_add(&line, "%sModel%s    %s: %s parameters (%s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT),
+               n->name, tws_thousands(params), tws_format_count((double)params, count, sizeof count));
   if (tws_network_has_experts(n))
     tws_text_add(&line, ", %s active", tws_format_count((double)tws_network_active_params(n, 0), count, sizeof count));
   tws_text_add(&line, ")");
   add_model_text(n, &line);
   print_line_of(&line);
+}
+
+void tws_cluster_print(const tws_cli *cli, const tws_job *job) {
+  const tws_cluster *c = &job->cluster;
+  char bytes[32];
+  tws_text line = {0};
   double memory = job->backend == TWS_BACKEND_HOST ? c->host_memory_bytes
                   : c->device_memory_bytes > 0     ? c->device_memory_bytes
                                                    : tws_profile_memory_bytes(job->profile);
-  tws_text_add(&line, "%sCluster%s  %s: %d node%s", bold, plain, c->name, c->nodes, c->nodes > 1 ? "s" : "");
+  tws_text_add(&line, "%sCluster%s  %s: %d node%s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), c->name,
+               c->nodes, c->nodes > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
     tws_text_add(&line, ", %d cores and %s each, profile %s", c->cores_per_node,
                  tws_format_bytes(memory, bytes, sizeof bytes), tws_profile_name(job->profile));
@@ -132,10 +134,24 @@ void tws_job_print(const tws_cli *cli, const tws_job *job) {
     tws_text_add(&line, " of %d %s with %s each", c->devices_per_node, tws_profile_name(job->profile),
                  tws_format_bytes(memory, bytes, sizeof bytes));
   print_line_of(&line);
-  tws_text_add(&line, "%sJob%s      %d rank%s", bold, plain, job->ranks, job->ranks > 1 ? "s" : "");
+}
+
+void tws_job_ranks_text(const tws_cli *cli, const tws_job *job, tws_text *line) {
+  tws_text_add(line, "%sJob%s      %d rank%s", tws_style(cli, TWS_BOLD), tws_style(cli, TWS_PLAIN_OUTPUT), job->ranks,
+               job->ranks > 1 ? "s" : "");
   if (job->backend == TWS_BACKEND_HOST)
-    tws_text_add(&line, " of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
-  add_axes_text(job, &line);
+    tws_text_add(line, " of %d thread%s", job->threads, job->threads > 1 ? "s" : "");
+  add_axes_text(job, line);
+}
+
+void tws_job_print(const tws_cli *cli, const tws_job *job) {
+  const tws_config *config = job->config;
+  tws_text line = {0};
+  tws_job_remark(cli, job);
+  tws_runtime_print(cli, job);
+  tws_model_print(cli, job);
+  tws_cluster_print(cli, job);
+  tws_job_ranks_text(cli, job, &line);
   tws_text_add(&line,
                ", ZeRO stage %d, %s, micro batch %lld of %lld tokens, %lld accumulation step%s, train batch %lld, "
                "recompute %s",

@@ -17,6 +17,11 @@ void tws_runtime_print(const tws_cli *cli, const tws_job *job);
 /* Prints which of the features `lacked` the job's runtime has not, so that it cannot run `jobs` ("this job"). Prints
  * nothing if none are lacked. */
 void tws_lacks_print(const tws_cli *cli, const tws_job *job, tws_features lacked, const char *jobs);
+/* Print the lines of the model and of the cluster. tws_job_print() includes them. */
+void tws_model_print(const tws_cli *cli, const tws_job *job);
+void tws_cluster_print(const tws_cli *cli, const tws_job *job);
+/* Appends the start of the line of the job: its ranks and parallel axes. */
+void tws_job_ranks_text(const tws_cli *cli, const tws_job *job, tws_text *line);
 /* Prints runtime, model, cluster, job and assumptions. */
 void tws_job_print(const tws_cli *cli, const tws_job *job);
 /* Returns {"model": ..., "ranks": ..., ...}, the settings of the job, for the --json results. */

@@ -6,17 +6,51 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "cli/job_view.h"
+#include "cli/serve_options.h"
+#include "cli/serve_view.h"
 #include "job/assumed.h"
 #include "job/fit.h"
 #include "job/measured.h"
 
 const char *const tws_listed_options[] = {"ranks", "pp",  "tp",          "sp",           "ep",
                                           "stage", "seq", "micro-batch", "accumulation", NULL};
-/* Names of the CSV's columns: those of the varied options, and those of the results. */
-static const char axis_columns[] = "ranks,pp,tp,sp,ep,stage,seq,micro_batch,accumulation,train_batch";
-static const char result_columns[] =
-    "status,step_s,tokens_per_s,mfu,exposed_s,longest_path_s,device_bytes,device_limit_bytes,node_bytes,reason";
-enum { POINTS = 4096, AXIS_VALUES = TWS_LISTS + 1 };
+enum { POINTS = 4096, AXIS_VALUES = TWS_LISTS + 1, MOST_RESULTS = 6 };
+
+/* A column of results other than memory: its name in the CSV and in JSON, its head in the table (NULL: it is not in the
+ * table), and how the table prints it. */
+typedef enum unit { SECONDS, TOKENS_PER_S, SHARE } unit;
+typedef struct column {
+  const char *name, *head;
+  unit unit;
+  int simulated; /* 1: JSON has it only of simulated steps */
+} column;
+
+/* A kind of question: the names of the options' columns, and the columns of results. */
+typedef struct question {
+  const char *schema, *axes;
+  int count;
+  column columns[MOST_RESULTS];
+} question;
+
+enum { STEP, STEP_TOKENS, MFU, EXPOSED, LONGEST }; /* results of a training step, in the order of its columns */
+static const question training = {"twinspeed-sweep-1",
+                                  "ranks,pp,tp,sp,ep,stage,seq,micro_batch,accumulation,train_batch",
+                                  LONGEST + 1,
+                                  {{"step_s", "step", SECONDS, 0},
+                                   {"tokens_per_s", "tokens/s", TOKENS_PER_S, 0},
+                                   {"mfu", "MFU", SHARE, 0},
+                                   {"exposed_s", NULL, SECONDS, 0},
+                                   {"longest_path_s", NULL, SECONDS, 1}}};
+enum { FIRST_TOKEN, TOKEN, TEXT, TEXT_TOKENS, DECODED_TOKENS, PROMPT_TOKENS }; /* results of an inference */
+static const question inference = {"twinspeed-serve-sweep-1",
+                                   "ranks,pp,tp,sp,ep,stage,text_tokens,micro_batch,accumulation,texts",
+                                   PROMPT_TOKENS + 1,
+                                   {{"first_token_s", "first token", SECONDS, 0},
+                                    {"token_s", "a token", SECONDS, 0},
+                                    {"text_s", "a text", SECONDS, 0},
+                                    {"tokens_per_s", "tokens/s", TOKENS_PER_S, 0},
+                                    {"decoded_tokens_per_s", NULL, TOKENS_PER_S, 0},
+                                    {"prompt_tokens_per_s", NULL, TOKENS_PER_S, 0}}};
 
 typedef enum status { FITS, TOO_LARGE, REFUSED } status;
 static const char *const status_words[] = {"fits", "does not fit", "refused"};
@@ -25,7 +59,8 @@ typedef struct point {
   status status;
   /* the job's values of the options; 0 (stage: -1): the job was refused and the option is not given */
   int64_t axes[AXIS_VALUES];
-  double step_s, tokens_per_s, mfu, exposed_s, longest_s, device_need, device_limit, node_need;
+  double results[MOST_RESULTS]; /* of the question's columns */
+  double device_need, device_limit, node_need;
   char reason[512], hint[256], assumed[1024];
 } point;
 
@@ -35,6 +70,10 @@ typedef struct runner {
   point *points;
   int count;
 } runner;
+
+static const question *question_of(const tws_lists_request *request) {
+  return request->serving ? &inference : &training;
+}
 
 int tws_lists_given(const tws_option_lists *sweep) {
   for (int i = 0; i < TWS_LISTS; i++)
@@ -93,38 +132,78 @@ static tws_code simulate(const tws_lists_request *request, const tws_job *job, p
   const tws_code code = tws_job_simulate(job, &how, &simulated, err);
   const double step = simulated.result.step_s;
   if (code == TWS_OK && step > 0) {
-    p->tokens_per_s = p->tokens_per_s * p->step_s / step;
-    p->mfu = p->mfu * p->step_s / step;
-    p->step_s = step;
-    p->exposed_s = simulated.result.exposed_s;
+    p->results[STEP_TOKENS] = p->results[STEP_TOKENS] * p->results[STEP] / step;
+    p->results[MFU] = p->results[MFU] * p->results[STEP] / step;
+    p->results[STEP] = step;
+    p->results[EXPOSED] = simulated.result.exposed_s;
   }
   tws_simulation_free(&simulated);
   return code;
 }
 
-static tws_code compute(const tws_lists_request *request, const tws_job *job, point *p, tws_error *err) {
-  tws_estimate e;
-  tws_assumption list[TWS_ASSUMPTIONS];
+static void note_assumptions(const tws_assumption *list, int count, point *p) {
   tws_text text = {0};
-  settled(job, p->axes);
-  tws_assumptions_text(list, tws_job_assumed(job, list), &text);
+  tws_assumptions_text(list, count, &text);
   snprintf(p->assumed, sizeof p->assumed, "%s", text.data ? text.data : "");
   tws_text_free(&text);
-  TWS_TRY(tws_job_estimate(job, &e, NULL, err));
-  const tws_fit fit = tws_job_fit(job, &e.ledger);
-  p->step_s = p->longest_s = e.step_s;
-  p->tokens_per_s = e.tokens_per_s;
-  p->mfu = e.mfu;
-  p->exposed_s = e.path.exposed_s;
-  p->device_need = fit.device_need;
-  p->device_limit = fit.capacity.device;
-  p->node_need = fit.node_need;
-  if (request->sim) TWS_TRY(simulate(request, job, p, err));
-  if (fit.fits) return TWS_OK;
+}
+
+static void note_memory(const tws_fit *fit, point *p) {
   tws_error why = {0};
-  tws_fit_refuse(&fit, NULL, &why);
+  p->device_need = fit->device_need;
+  p->device_limit = fit->capacity.device;
+  p->node_need = fit->node_need;
+  if (fit->fits) return;
+  tws_fit_refuse(fit, NULL, &why);
   p->status = TOO_LARGE;
   snprintf(p->reason, sizeof p->reason, "%.500s", why.message);
+}
+
+static tws_code compute_step(const tws_lists_request *request, tws_job_spec *spec, point *p, tws_error *err) {
+  tws_estimate e;
+  tws_job *job;
+  tws_assumption assumed[TWS_ASSUMPTIONS];
+  TWS_TRY(tws_measured_load(spec, &job, err));
+  tws_code code = tws_job_choose_program(job, request->program, err);
+  if (code == TWS_OK) {
+    settled(job, p->axes);
+    note_assumptions(assumed, tws_job_assumed(job, assumed), p);
+    code = tws_job_estimate(job, &e, NULL, err);
+  }
+  if (code == TWS_OK) {
+    const tws_fit fit = tws_job_fit(job, &e.ledger);
+    p->results[STEP] = p->results[LONGEST] = e.step_s;
+    p->results[STEP_TOKENS] = e.tokens_per_s;
+    p->results[MFU] = e.mfu;
+    p->results[EXPOSED] = e.path.exposed_s;
+    if (request->sim) code = simulate(request, job, p, err);
+    if (code == TWS_OK) note_memory(&fit, p);
+  }
+  tws_job_destroy(job);
+  return code;
+}
+
+static tws_code compute_inference(const tws_lists_request *request, tws_job_spec *spec, point *p, tws_error *err) {
+  tws_serve_request serving = *request->serving;
+  tws_serve_answer a;
+  tws_job *job;
+  tws_assumption assumed[TWS_SERVE_ASSUMPTIONS];
+  TWS_TRY(tws_serve_spec(spec, &serving, NULL, err));
+  TWS_TRY(tws_job_load(spec, &job, err));
+  settled(job, p->axes);
+  tws_code code = tws_job_set_server(job, serving.server, err);
+  note_assumptions(assumed, tws_serve_assumed(job, &serving, assumed), p);
+  if (code == TWS_OK) code = tws_job_serve(job, &serving, &a, err);
+  tws_job_destroy(job);
+  TWS_TRY(code);
+  p->axes[TWS_LISTS] = a.texts;
+  p->results[FIRST_TOKEN] = a.first_token_s;
+  p->results[TOKEN] = a.token_s;
+  p->results[TEXT] = a.text_s;
+  p->results[TEXT_TOKENS] = a.tokens_per_s;
+  p->results[DECODED_TOKENS] = a.decoded_per_s;
+  p->results[PROMPT_TOKENS] = a.prompt_tokens_per_s;
+  note_memory(&a.fit, p);
   return TWS_OK;
 }
 
@@ -134,22 +213,18 @@ static tws_code work(void *user, int item, void *answer, tws_error *err) {
   const tws_lists_request *request = ((const runner *)user)->request;
   point *p = answer;
   tws_error why = {0};
-  tws_job *job = NULL;
   char *options = tws_calloc(1, request->options_bytes);
   if (!options) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   memcpy(options, request->options, request->options_bytes);
   choose_point(request->sweep, item, options);
-  const tws_job_spec *spec = (const tws_job_spec *)(const void *)(options + request->spec_offset);
+  tws_job_spec *spec = (tws_job_spec *)(void *)(options + request->spec_offset);
   asked_for(spec, p->axes);
-  tws_code code = tws_measured_load(spec, &job, &why);
-  if (code == TWS_OK) code = tws_job_choose_program(job, request->program, &why);
-  if (code == TWS_OK) code = compute(request, job, p, &why);
+  const tws_code code = (request->serving ? compute_inference : compute_step)(request, spec, p, &why);
   if (code != TWS_OK) {
     p->status = REFUSED;
     snprintf(p->reason, sizeof p->reason, "%.500s", why.message);
     snprintf(p->hint, sizeof p->hint, "%.250s", why.hint);
   }
-  tws_job_destroy(job);
   tws_free(options);
   if (code == TWS_OK || (code != TWS_MEMORY && code != TWS_INTERNAL && code != TWS_ENVIRONMENT && code != TWS_IO))
     return TWS_OK;
@@ -181,25 +256,30 @@ static int is_said(const point *p, int axis) {
                                                                                 : p->axes[axis] > 0;
 }
 
-static void add_csv(tws_text *out, const point *points, int count) {
-  tws_text_add(out, "%s,%s\n", axis_columns, result_columns);
+static void add_csv(const question *asked, tws_text *out, const point *points, int count) {
+  tws_text_add(out, "%s,status", asked->axes);
+  for (int c = 0; c < asked->count; c++) tws_text_add(out, ",%s", asked->columns[c].name);
+  tws_text_add(out, ",device_bytes,device_limit_bytes,node_bytes,reason\n");
   for (int i = 0; i < count; i++) {
     const point *p = &points[i];
     for (int a = 0; a < AXIS_VALUES; a++)
       tws_text_add(out, is_said(p, a) ? "%s%lld" : "%s", a ? "," : "", (long long)p->axes[a]);
     tws_text_add(out, ",%s", status_words[p->status]);
-    if (p->status == REFUSED)
-      tws_text_add(out, ",,,,,,,,,");
-    else
-      tws_text_add(out, ",%.9g,%.9g,%.6g,%.9g,%.9g,%.0f,%.0f,%.0f,", p->step_s, p->tokens_per_s, p->mfu, p->exposed_s,
-                   p->longest_s, p->device_need, p->device_limit, p->node_need);
+    for (int c = 0; c < asked->count; c++)
+      tws_text_add(out,
+                   p->status == REFUSED              ? ","
+                   : asked->columns[c].unit == SHARE ? ",%.6g"
+                                                     : ",%.9g",
+                   p->results[c]);
+    tws_text_add(out, p->status == REFUSED ? ",,,," : ",%.0f,%.0f,%.0f,", p->device_need, p->device_limit,
+                 p->node_need);
     tws_csv_field(out, p->reason);
     tws_text_add(out, "\n");
   }
 }
 
-static void add_axes_json(const point *p, cJSON *one) {
-  const char *at = axis_columns;
+static void add_axes_json(const question *asked, const point *p, cJSON *one) {
+  const char *at = asked->axes;
   for (int a = 0; a < AXIS_VALUES; a++) {
     char name[32];
     const size_t length = strcspn(at, ",");
@@ -210,19 +290,18 @@ static void add_axes_json(const point *p, cJSON *one) {
 }
 
 static cJSON *points_json(const tws_lists_request *request, const point *points, int count) {
+  const question *asked = question_of(request);
   cJSON *array = cJSON_CreateArray();
   for (int i = 0; i < count; i++) {
     const point *p = &points[i];
     cJSON *one = cJSON_CreateObject();
-    cJSON_AddStringToObject(one, "schema", "twinspeed-sweep-1");
-    add_axes_json(p, one);
+    cJSON_AddStringToObject(one, "schema", asked->schema);
+    add_axes_json(asked, p, one);
     cJSON_AddStringToObject(one, "status", status_words[p->status]);
     if (p->status != REFUSED) {
-      cJSON_AddNumberToObject(one, "step_s", p->step_s);
-      if (request->sim) cJSON_AddNumberToObject(one, "longest_path_s", p->longest_s);
-      cJSON_AddNumberToObject(one, "tokens_per_s", p->tokens_per_s);
-      cJSON_AddNumberToObject(one, "mfu", p->mfu);
-      cJSON_AddNumberToObject(one, "exposed_s", p->exposed_s);
+      for (int c = 0; c < asked->count; c++)
+        if (!asked->columns[c].simulated || request->sim)
+          cJSON_AddNumberToObject(one, asked->columns[c].name, p->results[c]);
       cJSON_AddNumberToObject(one, "device_bytes", p->device_need);
       cJSON_AddNumberToObject(one, "device_limit_bytes", p->device_limit);
       cJSON_AddNumberToObject(one, "node_bytes", p->node_need);
@@ -235,17 +314,24 @@ static cJSON *points_json(const tws_lists_request *request, const point *points,
   return array;
 }
 
-static void add_row(const tws_option_lists *sweep, const point *p, tws_table *table) {
-  const char *cells[TWS_LISTS + 6];
+static const char *result_cell(unit of, double value) {
+  char text[32];
+  if (of == SECONDS) return tws_cell("%s", tws_format_seconds(value, text, sizeof text));
+  if (of == SHARE) return tws_cell("%.1f %%", 100 * value);
+  return tws_thousands((int64_t)(value + 0.5));
+}
+
+static void add_row(const tws_lists_request *request, const point *p, tws_table *table) {
+  const question *asked = question_of(request);
+  const char *cells[TWS_LISTS + MOST_RESULTS + 2];
   char text[32];
   int n = 0;
   for (int a = 0; a < TWS_LISTS; a++)
-    if (sweep->axis[a].count > 0) cells[n++] = tws_cell("%lld", (long long)p->axes[a]);
+    if (request->sweep->axis[a].count > 0) cells[n++] = tws_cell("%lld", (long long)p->axes[a]);
   const int computed = p->status != REFUSED;
   const double need = p->device_limit > 0 ? p->device_need : p->node_need;
-  cells[n++] = computed ? tws_cell("%s", tws_format_seconds(p->step_s, text, sizeof text)) : "-";
-  cells[n++] = computed ? tws_thousands((int64_t)(p->tokens_per_s + 0.5)) : "-";
-  cells[n++] = computed ? tws_cell("%.1f %%", 100 * p->mfu) : "-";
+  for (int c = 0; c < asked->count; c++)
+    if (asked->columns[c].head) cells[n++] = computed ? result_cell(asked->columns[c].unit, p->results[c]) : "-";
   cells[n++] = computed ? tws_cell("%s", tws_format_bytes(need, text, sizeof text)) : "-";
   cells[n++] = status_words[p->status];
   tws_table_row(table, cells);
@@ -253,21 +339,21 @@ static void add_row(const tws_option_lists *sweep, const point *p, tws_table *ta
 
 static tws_code print_points(const tws_cli *cli, const runner *r, tws_error *err) {
   const tws_option_lists *sweep = r->request->sweep;
-  const char *heads[TWS_LISTS + 6];
+  const question *asked = question_of(r->request);
+  const char *heads[TWS_LISTS + MOST_RESULTS + 2];
   const char *assumed = "", *reason = "";
   int n = 0;
   tws_table table;
   for (int a = 0; a < TWS_LISTS; a++)
     if (sweep->axis[a].count > 0) heads[n++] = tws_listed_options[a];
-  heads[n++] = "step";
-  heads[n++] = "tokens/s";
-  heads[n++] = "MFU";
+  for (int c = 0; c < asked->count; c++)
+    if (asked->columns[c].head) heads[n++] = asked->columns[c].head;
   heads[n++] = "memory";
   heads[n++] = "";
   tws_table_init(&table, n);
   tws_table_row(&table, heads);
   for (int i = 0; i < r->count; i++) {
-    add_row(sweep, &r->points[i], &table);
+    add_row(r->request, &r->points[i], &table);
     if (!*assumed) assumed = r->points[i].assumed;
   }
   TWS_TRY(tws_table_print(cli, &table, err));
@@ -287,7 +373,7 @@ static tws_code tell(const tws_cli *cli, const runner *r, tws_error *err) {
   tws_text text = {0};
   tws_code code = TWS_OK;
   if (csv) {
-    add_csv(&text, r->points, r->count);
+    add_csv(question_of(r->request), &text, r->points, r->count);
     if (text.failed)
       code = tws_fail(err, TWS_MEMORY, NULL, "out of memory for a table");
     else if (prints_csv)
@@ -316,8 +402,13 @@ tws_code tws_lists_run(const tws_cli *cli, const tws_lists_request *request, tws
   if (cli->json && request->csv && strcmp(request->csv, "-") == 0)
     return tws_fail(err, TWS_USAGE, "give one of them a file", "--json and --csv - both go to standard output");
   TWS_TRY(tws_job_spec_check_shared(spec, err));
-  tws_job *job; /* an error of the shared inputs is reported once */
-  TWS_TRY(tws_measured_open(spec, &job, err));
+  tws_job_spec shared = *spec; /* an error of the shared inputs is reported once */
+  if (request->serving) {
+    tws_serve_request serving = *request->serving;
+    TWS_TRY(tws_serve_spec(&shared, &serving, NULL, err));
+  }
+  tws_job *job;
+  TWS_TRY(tws_measured_open(&shared, &job, err));
   tws_job_destroy(job);
   runner r = {.cli = cli, .request = request, .count = (int)count};
   r.points = tws_calloc((size_t)count, sizeof *r.points);

@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/job_options.h"
+#include "job/serving.h"
 #include "job/simulate.h"
 
 #define TWS_LISTS_NOTES                                                                                               \
@@ -20,6 +21,8 @@ typedef struct tws_lists_request {
   const void *options; /* the subcommand's options, whose tws_job_spec is at spec_offset */
   size_t options_bytes, spec_offset;
   const char *program;    /* value of --program */
+  /* the question about inference, whose texts at a time are the job's micro batch; NULL: training steps */
+  const tws_serve_request *serving;
   const char *csv;        /* file of the CSV; NULL: none; "-": standard output, in place of the table */
   const tws_sim_api *sim; /* the simulator; NULL: steps are estimated by their longest paths */
   tws_fidelity fidelity;

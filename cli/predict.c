@@ -217,7 +217,7 @@ static tws_code run_predict(tws_cli *cli, void *raw, int argc, char **argv, tws_
 }
 
 static const tws_option table[] = {
-    TWS_JOB_OPTIONS(options, job),
+    TWS_FORWARD_OPTIONS(options, job),
     TWS_WEIGHTS_OPTIONS(options, weights),
     TWS_STRING("data", 0, "FILE", options, data, "samples: lines with labels (.jsonl), or pictures"),
     TWS_STRING("out", 'o', "FILE", options, out, "write the predictions there (default: standard output)"),

@@ -44,8 +44,7 @@ void tws_model_remark(const tws_cli *cli, const char *model, const tws_job *job)
   remark_measured(cli, job);
 }
 
-/* Prints each line of the text as a note, and frees the text. */
-static void say_notes(const tws_cli *cli, tws_text *text) {
+void tws_notes_say(const tws_cli *cli, tws_text *text) {
   for (char *rest = text->data, *line; (line = strsep(&rest, "\n"));)
     if (*line) tws_say(cli, "note: %s", line);
   tws_text_free(text);
@@ -55,7 +54,7 @@ void tws_config_remark(const tws_cli *cli, const tws_config *config) {
   tws_text text = {0};
   int count = 0;
   if (tws_config_notes(config, &text, &count, NULL) == TWS_OK)
-    say_notes(cli, &text);
+    tws_notes_say(cli, &text);
   else
     tws_text_free(&text);
 }
@@ -63,7 +62,7 @@ void tws_config_remark(const tws_cli *cli, const tws_config *config) {
 static void remark_ignored(const tws_cli *cli, const tws_job *job) {
   tws_text text = {0};
   tws_job_ignored(job, &text);
-  say_notes(cli, &text);
+  tws_notes_say(cli, &text);
 }
 
 static void remark_idle_keys(const tws_cli *cli, const tws_config *config, int tunes) {

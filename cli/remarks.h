@@ -5,6 +5,8 @@
 #include "cli/cli.h"
 #include "job/job.h"
 
+/* Prints each line of the text as a note on a line of its own, and frees the text. */
+void tws_notes_say(const tws_cli *cli, tws_text *text);
 /* Prints warnings for keys without effect, and notes for keys that the job's runtime ignores, for parts of the model
  * that are not modelled and for an ambiguous model name. model: the name as given. */
 void tws_job_remarks(const tws_cli *cli, const char *model, const tws_job *job);

@@ -375,43 +375,28 @@ static tws_code compare_optimizers(const tws_cli *cli, const options *o, tws_err
   return code;
 }
 
-/* Returns 1 if the option's member differs from its default. */
-static int is_given(const tws_option *row, const options *o, const options *without) {
-  static const size_t size[] = {[TWS_OPTION_FLAG] = sizeof(int),      [TWS_OPTION_INTEGER] = sizeof(int64_t),
-                                [TWS_OPTION_NUMBER] = sizeof(double), [TWS_OPTION_BYTES] = sizeof(double),
-                                [TWS_OPTION_STRING] = sizeof(char *), [TWS_OPTION_LIST] = sizeof(tws_strings)};
-  return memcmp((const char *)o + row->offset, (const char *)without + row->offset, size[row->type]) != 0;
-}
-
-/* Refuses options of the search of a training with --serve, which has other choices: every option but those of the job
- * and of inference, and the length of a training's sequences. */
-static tws_code refuse_of_training(const options *o, tws_error *err) {
-  for (const tws_option *row = tws_verb_tune.options; row->name; row++) {
-    const size_t in_job = row->offset - offsetof(options, job), in_serving = row->offset - offsetof(options, serving);
-    const int of_job = in_job < sizeof o->job && strcmp(row->name, "seq") != 0;
-    const int of_serving = in_serving < sizeof o->serving; /* smaller offsets are huge differences */
-    if (!of_job && !of_serving && is_given(row, o, tws_verb_tune.defaults))
-      return tws_fail(err, TWS_USAGE,
-                      "the devices are those of --cluster NAME:NODESxDEVICES, the lengths --prompt-tokens and "
-                      "--output-tokens, and all divisions are tried",
-                      "--%s concerns the search of a training, not --serve", row->name);
-  }
-  return TWS_OK;
+/* Runs tune --serve, without the options of the search of a training. */
+static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
+  static const char *const allowed[] = {
+      "model",    "config",       "cluster",     "profile",    "dtype",       "threads",       "set",
+      "strict",   "seed",         "collectives", "axis-order", "serve",       "prompt-tokens", "output-tokens",
+      "software", "device-share", "weights",     "cache",      "cache-block", "token-within",  "first-token-within",
+      NULL};
+  TWS_TRY(tws_args_only(&tws_verb_tune, o, allowed,
+                        "the devices are those of --cluster NAME:NODESxDEVICES, the lengths --prompt-tokens and "
+                        "--output-tokens, and all divisions are tried",
+                        "concerns the search of a training, not --serve", err));
+  return tws_tune_serve(cli, &o->job, &o->serving, err);
 }
 
 static tws_code run_tune(tws_cli *cli, void *raw, int argc, char **argv, tws_error *err) {
   static const char *const none[] = {NULL}; /* the tuner itself checks for results of an earlier search */
   options *o = raw;
   const tws_tune_serve_options *serving = &o->serving;
-  if (serving->serve) {
-    TWS_TRY(refuse_of_training(o, err));
-    return tws_tune_serve(cli, &o->job, serving, err);
-  }
-  if (serving->first_token_s > 0 || serving->token_s > 0 || serving->software || serving->weights || serving->cache ||
-      serving->cache_block)
-    return tws_fail(err, TWS_USAGE, "add --serve",
-                    "--first-token-within, --token-within, --software, --weights, --cache and --cache-block concern "
-                    "inference");
+  if (serving->texts.serve) return run_serve(cli, o, err);
+  if (serving->first_token_s > 0 || serving->token_s > 0)
+    return tws_fail(err, TWS_USAGE, "add --serve", "--first-token-within and --token-within concern inference");
+  TWS_TRY(tws_serve_options_refuse(&serving->texts, err));
   TWS_TRY(tws_export_file(o->export_as, argc, argv, o->force, &o->exported, err));
   TWS_TRY(tws_outputs_check_name("--experiments", o->experiments, err));
   const int prints = o->csv && strcmp(o->csv, "-") == 0;
@@ -553,7 +538,7 @@ static const tws_option table[] = {
     TWS_OPTIONS_END};
 
 static const options defaults = {.job = TWS_JOB_SPEC_PLANNED,
-                                 .serving = {.prompt = 512, .output = 512},
+                                 .serving = TWS_TUNE_SERVE_DEFAULTS,
                                  .results = TWS_TUNING_RESULTS,
                                  .memory = -1,
                                  .rounds = 2,

@@ -3,18 +3,20 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "cli/job_view.h"
+#include "cli/remarks.h"
+#include "cli/serve_view.h"
 
-static tws_code read_request(const tws_tune_serve_options *o, tws_serve_request *request, tws_error *err) {
-  *request = (tws_serve_request){.prompt = o->prompt, .output = o->output};
-  if (o->weights && tws_code_type_named(o->weights) == TWS_CODES_NONE)
-    return tws_fail(err, TWS_USAGE, "--weights " TWS_CODE_TYPES, "--weights: no type is \"%.40s\"", o->weights);
-  if (o->cache && strcmp(o->cache, "fp8") != 0)
-    return tws_fail(err, TWS_USAGE, "--cache fp8, or none for the type of activations", "--cache: no type is \"%.40s\"",
-                    o->cache);
-  request->weight_codes = o->weights ? tws_code_type_named(o->weights) : TWS_CODES_NONE;
-  request->cache_bits = o->cache ? 8 : 0;
-  request->cache_block = o->cache_block;
-  return tws_server_parse(o->software, &request->server, err);
+/* Prints software, model, cluster and assumptions, which all divisions share. */
+static tws_code print_shared(const tws_cli *cli, const tws_job_spec *spec, const tws_serve_request *request,
+                             tws_error *err) {
+  tws_job *job;
+  TWS_TRY(tws_job_load(spec, &job, err));
+  const tws_code code = tws_job_set_server(job, request->server, err);
+  if (code == TWS_OK) tws_serve_job_print(cli, job, request, 0);
+  tws_job_destroy(job);
+  tws_out("\n");
+  return code;
 }
 
 static tws_code print_points(const tws_cli *cli, const tws_serve_point *points, int count, tws_error *err) {
@@ -32,12 +34,19 @@ static tws_code print_points(const tws_cli *cli, const tws_serve_point *points, 
                                  some ? tws_cell("%lld", (long long)a->texts) : "",
                                  some ? tws_cell("%s", tws_format_seconds(a->first_token_s, first, sizeof first)) : "",
                                  some ? tws_cell("%s", tws_format_seconds(a->token_s, token, sizeof token)) : "",
-                                 some ? tws_cell("%.0f", a->tokens_per_s) : "",
+                                 some ? tws_thousands((int64_t)(a->tokens_per_s + 0.5)) : "",
                                  some          ? ""
                                  : *p->refused ? tws_cell("%.100s", p->refused)
                                                : "does not fit, or is slower than the limits"});
   }
-  return tws_table_print(cli, &table, err);
+  TWS_TRY(tws_table_print(cli, &table, err));
+  const tws_serve_point *best = &points[0];
+  if (best->answer.texts > 0)
+    tws_out_wrapped(2,
+                    "the first in detail: twinspeed estimate --serve, with the same options and --tp %d --pp %d "
+                    "--micro-batch %lld --accumulation %d",
+                    best->tensor, best->stages, (long long)best->micro, best->stages);
+  return TWS_OK;
 }
 
 static cJSON *points_json(const tws_serve_point *points, int count) {
@@ -64,13 +73,24 @@ static cJSON *points_json(const tws_serve_point *points, int count) {
 
 tws_code tws_tune_serve(tws_cli *cli, const tws_job_spec *spec, const tws_tune_serve_options *o, tws_error *err) {
   tws_serve_request request;
+  tws_job_spec serving = *spec;
   tws_serve_point points[TWS_SERVE_POINTS];
   int count = 0;
-  TWS_TRY(read_request(o, &request, err));
+  TWS_TRY(tws_serve_options_read(&o->texts, &request, err));
+  tws_text notes = {0};
+  const tws_code read = tws_serve_spec(&serving, &request, &notes, err);
+  if (read == TWS_OK) tws_notes_say(cli, &notes);
+  tws_text_free(&notes);
+  TWS_TRY(read);
+  /* all divisions are tried, whatever a configuration of DeepSpeed's inference engine says */
+  serving.ranks = spec->ranks;
+  serving.tensor_ranks = spec->tensor_ranks;
+  serving.expert_ranks = spec->expert_ranks;
   tws_arena *arena = tws_arena_create();
   if (!arena) return tws_fail(err, TWS_MEMORY, NULL, "out of memory");
   const tws_serve_limits limits = {o->first_token_s, o->token_s};
-  tws_code code = tws_serve_tune(spec, &request, limits, arena, points, &count, err);
+  tws_code code = tws_serve_tune(&serving, &request, limits, arena, points, &count, err);
+  if (code == TWS_OK && !cli->json) code = print_shared(cli, &serving, &request, err);
   if (code == TWS_OK)
     code = cli->json ? tws_out_json(points_json(points, count), err) : print_points(cli, points, count, err);
   tws_arena_destroy(arena);

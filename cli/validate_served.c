@@ -24,7 +24,8 @@ static void add_row(tws_table *table, const tws_served_group *g, const char *nam
   tws_table_row(table,
                 (const char *[]){name, tws_cell("%d", g->n), tws_cell("%d", g->skipped), tws_cell("%d", g->timed),
                                  isfinite(g->median) ? tws_cell("%.1f", g->median) : "", number_text("signed", g->bias),
-                                 number_text("share", g->concordance),
+                                 number_text("share", g->concordance), g->weighed ? tws_cell("%d", g->weighed) : "",
+                                 isfinite(g->memory) ? tws_cell("%.1f", g->memory) : "",
                                  verdicts ? tws_cell("%d/%d", g->verdicts_right, g->verdicts_wrong) : ""});
 }
 
@@ -68,9 +69,10 @@ static void print_skipped(const tws_served_comparison *c) {
 
 static tws_code print_text(const tws_cli *cli, const tws_served_comparison *c, int64_t worst, tws_error *err) {
   tws_table table;
-  tws_out("Generated tokens/s, against what was measured; errors in percent:\n");
-  tws_table_init(&table, 8);
-  tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "median", "bias", "concord", "OOM +/-"});
+  tws_out("Generated tokens/s and memory of a device, against what was measured; errors in percent:\n");
+  tws_table_init(&table, 10);
+  tws_table_row(&table, (const char *[]){"group", "runs", "skip", "timed", "median", "bias", "concord", "weighed",
+                                         "memory", "OOM +/-"});
   for (int i = 0; i < c->group_count; i++) add_row(&table, &c->groups[i], c->groups[i].name);
   for (int i = 0; i < 2; i++) add_row(&table, &c->halves[i], tws_cell("half: %s", tws_case_half_name(i == 0)));
   TWS_TRY(tws_table_print(cli, &table, err));
@@ -95,6 +97,8 @@ static cJSON *group_json(const tws_served_group *g, const char *key, const char 
   add_number(item, "median_ape", g->median);
   add_number(item, "bias", g->bias);
   add_number(item, "concordance", g->concordance);
+  cJSON_AddNumberToObject(item, "weighed", g->weighed);
+  add_number(item, "memory_median_ape", g->memory);
   cJSON_AddNumberToObject(item, "verdicts_right", g->verdicts_right);
   cJSON_AddNumberToObject(item, "verdicts_wrong", g->verdicts_wrong);
   return item;
@@ -118,6 +122,10 @@ static tws_code print_json(const tws_served_comparison *c, tws_error *err) {
     cJSON_AddStringToObject(item, "half", tws_case_half_name(r->for_fitting));
     add_number(item, "measured_tokens_per_s", r->measured);
     add_number(item, "predicted_tokens_per_s", r->predicted);
+    if (r->measured_gib > 0) {
+      add_number(item, "measured_gib", r->measured_gib);
+      add_number(item, "predicted_gib", r->predicted_gib);
+    }
     if (r->out_of_memory >= 0) cJSON_AddBoolToObject(item, "out_of_memory", r->out_of_memory);
     if (!r->skipped_because) cJSON_AddBoolToObject(item, "predicted_fits", r->predicted_fits);
     if (r->skipped_because)

@@ -74,9 +74,11 @@ static const struct {
     {"model_type|architectures", 0, "the description of a model (Hugging Face's config.json)", NULL, "give it with -m"},
     {"checkpoints", 0, "a list of checkpoints for DeepSpeed's inference engine (init_inference)", NULL,
      "twinspeed generate makes text from a checkpoint (--resume) or a file of weights (--init-from)"},
-    {"kernel_inject|replace_with_kernel_inject|enable_cuda_graph|replace_method", 0,
-     "a configuration of DeepSpeed's inference engine (init_inference)", NULL,
-     "twinspeed generate makes text; of a training, --tp says how many ranks share weights"},
+    /* tensor_parallel.tp_size stands below a section that both kinds of files have; a training's is autotp_size */
+    {"kernel_inject|replace_with_kernel_inject|enable_cuda_graph|replace_method|injection_policy|mp_size|"
+     "max_out_tokens|min_out_tokens|set_empty_params|save_mp_checkpoint_path|tensor_parallel.tp_size",
+     0, "a configuration of DeepSpeed's inference engine (init_inference)", NULL,
+     "estimate --serve, tune --serve and generate take it; of a training, --tp says how many ranks share weights"},
 };
 enum { PROGRAMS = sizeof programs / sizeof *programs };
 
@@ -87,6 +89,15 @@ static int is_deepspeeds(const cJSON *root) {
     if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(root, objects[i]))) return 1;
   return cJSON_GetObjectItemCaseSensitive(root, "train_batch_size") ||
          cJSON_GetObjectItemCaseSensitive(root, "train_micro_batch_size_per_gpu");
+}
+
+/* Returns the item of a key, or of "section.key"; NULL: there is none. */
+static const cJSON *find_item(const cJSON *root, const char *key) {
+  const char *dot = strchr(key, '.');
+  char section[64];
+  if (!dot) return cJSON_GetObjectItemCaseSensitive(root, key);
+  snprintf(section, sizeof section, "%.*s", (int)(dot - key), key);
+  return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, section), dot + 1);
 }
 
 static void hint_of(int program, const char *text, char *hint, size_t size) {
@@ -127,7 +138,7 @@ tws_code tws_config_refuse_foreign(const char *text, const char *name, const tws
       const size_t length = strcspn(word, "|");
       snprintf(key, sizeof key, "%.*s", (int)length, word);
       word += length;
-      const cJSON *item = root ? cJSON_GetObjectItemCaseSensitive(root, key) : NULL;
+      const cJSON *item = root ? find_item(root, key) : NULL;
       if (item) return refuse_in_json(i, text, json, item, err);
       if (!json && i < 3 && find_setting(text, key, &at, value)) return refuse_in_text(i, text, name, at, key, err);
     }

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "job/serving_memory.h"
+
 const char *tws_serve_cause_name(int cause) {
   static const char *const names[] = {
 #define X(name, text) text,
@@ -69,10 +71,9 @@ static void add_ledger(const tws_ledger *one, tws_ledger *all) {
 
 static tws_fit fit_of(const tws_job *job, const tws_serve_request *request, const tws_ledger *ledger) {
   double limit = 0;
-  if (request->server->device_share > 0 && job->backend == TWS_BACKEND_CUDA) {
-    const tws_capacity whole = tws_capacity_of(&job->machine, job->ranks, 0);
-    limit = whole.device * request->server->device_share;
-  }
+  const double share = request->device_share > 0 ? request->device_share : request->server->device_share;
+  if (share > 0 && job->backend == TWS_BACKEND_CUDA)
+    limit = tws_capacity_of(&job->machine, job->ranks, 0).device * share;
   const tws_capacity capacity = tws_capacity_of(&job->machine, job->ranks, limit);
   return tws_fit_of(&capacity, ledger);
 }
@@ -93,12 +94,14 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
                            (tws_serving_sizes){.prompt = request->prompt,
                                                .text = request->prompt + request->output,
                                                .weight_codes = request->weight_codes,
+                                               .block = tws_serve_code_block(job, request),
                                                .cache_bits = request->cache_bits,
                                                .cache_block = request->cache_block},
                            &serving, err));
   const double texts_of_all = (double)(each * replicas);
   const double software_s = request->server->pass_s + request->server->text_s * (double)each +
                             tws_profile_pass_s(job->profile, texts_of_all, (double)job->network->vocabulary);
+  const int divided = tws_serve_divides_prompts(request, micro);
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_SERVING_PROGRAMS && code == TWS_OK; i++) {
     const tws_job one = job_of(job, &serving, i);
@@ -107,7 +110,7 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
     tws_ledger live;
     code = times ? tws_job_estimate(&one, &e, NULL, err) : tws_job_live(&one, &live, err);
     if (code != TWS_OK) break;
-    add_ledger(times ? &e.ledger : &live, &out->ledger);
+    if (i > 0 || !divided) add_ledger(times ? &e.ledger : &live, &out->ledger);
     if (!times) continue;
     seconds[i] = e.step_s + software_s;
     if (i == 0) continue;
@@ -117,6 +120,7 @@ static tws_code predict(const tws_job *job, const tws_serve_request *request, in
   }
   tws_serving_close(&serving);
   TWS_TRY(code);
+  TWS_TRY(tws_serve_add_memory(job, request, micro, &out->ledger, err));
   out->texts = each * replicas;
   out->fit = fit_of(job, request, &out->ledger);
   if (!times) return TWS_OK;
@@ -136,6 +140,15 @@ static tws_code fits_with(const tws_job *job, const tws_serve_request *request, 
   TWS_TRY(predict(job, request, micro, 0, &answer, err));
   *fits = answer.fit.fits;
   return TWS_OK;
+}
+
+/* Returns the tokens of a replica whose keys and values fill the rest of its devices: those of the batch, whose bytes
+ * the ledger of the rank with the most has, and as many more as fit there. */
+static double cached_tokens(const tws_serve_request *request, const tws_serve_answer *a, int replicas) {
+  const double used = (double)a->ledger.tier[TWS_TIER_DEVICE].category[TWS_CATEGORY_CACHE];
+  const double free_bytes = a->fit.rank_have - a->fit.rank_need;
+  const double tokens = (double)(a->texts / replicas * (request->prompt + request->output));
+  return used > 0 ? fmax(0, tokens * (used + free_bytes) / used) : 0;
 }
 
 /* Finds the largest micro batch that fits, up to 2^16 texts. */
@@ -159,7 +172,12 @@ static tws_code find_largest(const tws_job *job, const tws_serve_request *reques
 tws_code tws_job_serve(const tws_job *job, const tws_serve_request *request, tws_serve_answer *out, tws_error *err) {
   int64_t largest = 0;
   *out = (tws_serve_answer){.largest = -1};
+  if (request->device_share > 0 && job->backend == TWS_BACKEND_HOST)
+    return tws_fail(err, TWS_INVALID, "leave out --device-share, or give a cluster of GPUs",
+                    "the share of a device's memory is given, and the job runs on a host");
   TWS_TRY(predict(job, request, job->config->micro_batch_size, 1, out, err));
+  if (request->server->fills_device && out->fit.tier == TWS_TIER_DEVICE)
+    out->cached_tokens = cached_tokens(request, out, tws_topology_size(&job->topology, TWS_AXES_DATA));
   if (!request->finds_batch) return TWS_OK;
   TWS_TRY(find_largest(job, request, &largest, err));
   out->largest = largest * job->config->accumulation_steps * tws_topology_size(&job->topology, TWS_AXES_DATA);

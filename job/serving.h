@@ -13,6 +13,8 @@ typedef struct tws_serve_request {
   int cache_bits;           /* 8: keys and values are cached in 8 bits; 0: in the job's type */
   int64_t cache_block;      /* positions of a block of the cache; 0: the cache has no blocks */
   const tws_server *server; /* the software; its figures are in the job's profile already */
+  double device_share;      /* share of a device's memory that the software uses; 0: that of its row */
+  int assumed_server;       /* 1: the software is the default, which nothing named */
   int finds_batch;          /* 1: also search the largest batch */
 } tws_serve_request;
 
@@ -41,6 +43,9 @@ typedef struct tws_serve_answer {
   double weight_bytes, cache_bytes, flops;
   tws_ledger ledger; /* ledger of the rank that needs the most memory, for both programs over one state */
   tws_fit fit;
+  /* tokens whose keys and values fill what a replica's devices have left, for software that takes all of it; 0: other
+   * software */
+  double cached_tokens;
   int64_t largest; /* most texts at a time that fit, of all replicas; 0: none; -1: not searched */
 } tws_serve_answer;
 

@@ -244,8 +244,14 @@ tws_code tws_job_spec_arguments(const tws_job_spec *spec, tws_arena *arena, cons
   return list.failed ? tws_fail(err, TWS_MEMORY, NULL, "too many arguments for the ranks' command line") : TWS_OK;
 }
 
-void tws_job_spec_generate(tws_job_spec *spec) {
+void tws_job_spec_infer(tws_job_spec *spec) {
   static const char *const settings[] = {"train_batch_size=auto", "twinspeed.loss_tiles=1", "elasticity.enabled=false"};
+  if (spec->micro_batch < 1) spec->micro_batch = 1;
+  if (spec->accumulation < 1) spec->accumulation = 1;
+  for (int i = 0; i < 3 && spec->set.count < TWS_MAX_STRINGS; i++) spec->set.item[spec->set.count++] = settings[i];
+}
+
+void tws_job_spec_generate(tws_job_spec *spec) {
   const int64_t stages = spec->pipeline_stages > 0 ? spec->pipeline_stages : 1;
   const int64_t experts = spec->expert_ranks > 0 ? spec->expert_ranks : 1;
   const int partitions = spec->stage == 3; /* ZeRO-Inference: replicas divide the weights */
@@ -256,7 +262,8 @@ void tws_job_spec_generate(tws_job_spec *spec) {
   if (spec->vocabulary_multiple < 1 && spec->tensor_ranks > 1) spec->vocabulary_multiple = spec->tensor_ranks;
   spec->micro_batch = spec->accumulation = 1;
   spec->pipeline_stages = stages;
-  spec->sequence_ranks = 1;
+  spec->virtual_stages = spec->sequence_ranks = 1;
+  spec->expert_ranks = experts;
   if (!partitions) spec->stage = 0;
-  for (int i = 0; i < 3 && spec->set.count < TWS_MAX_STRINGS; i++) spec->set.item[spec->set.count++] = settings[i];
+  tws_job_spec_infer(spec);
 }

@@ -30,6 +30,9 @@ typedef struct tws_job_spec {
 #define TWS_JOB_SPEC_PLANNED \
   { .stage = -1, .seed = -1, .planned = 1 }
 
+/* Changes the spec to that of an inference: a micro batch and accumulation steps that are not given are 1, and batches
+ * of a training configuration have no effect. */
+void tws_job_spec_infer(tws_job_spec *spec);
 /* Changes the spec to that of a job that generates tokens: one sample on each replica. Ranks that no option divides
  * become tensor ranks, or replicas if there are expert ranks, stage 3 or a given number of tensor ranks. Of a training
  * configuration only the model's keys have an effect, and at stage 3 those of ZeRO. */

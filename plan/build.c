@@ -42,7 +42,7 @@ static tws_code check_request(const tws_plan_request *r, tws_error *err) {
   const int64_t longer = c->target_length > c->sequence_length ? c->target_length : c->sequence_length;
   double tokens = (double)c->micro_batch_size * (double)longer;
   if (tokens > 1e9 || tokens * (double)c->accumulation_steps > 4e9) {
-    return tws_fail(err, TWS_INVALID, "use a smaller micro batch",
+    return tws_fail(err, TWS_INVALID, "use a smaller micro batch (generate: --batch)",
                     "a micro-batch of %lld x %lld tokens is beyond 10^9 tokens, or a step beyond 4 x 10^9",
                     (long long)c->micro_batch_size, (long long)c->sequence_length);
   }

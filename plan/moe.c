@@ -24,7 +24,8 @@ tws_code tws_expert_parallel_check(const tws_network *network, int ranks, tws_er
   int64_t experts, other;
   char hint[96];
   if (!tws_network_has_experts(network))
-    return tws_fail(err, TWS_UNSUPPORTED, "leave twinspeed.expert_parallel_size out, or choose a model of experts",
+    return tws_fail(err, TWS_UNSUPPORTED,
+                    "leave out --ep (twinspeed.expert_parallel_size), or choose a model of experts",
                     "expert parallelism over %d ranks: the model has no experts", ranks);
   if (divides_experts(network, ranks, &experts)) return TWS_OK;
   int below = ranks - 1;

@@ -13,6 +13,46 @@ int tws_is_quantized(const tws_lower *l, uint32_t param) {
   return l->network->params[param].code_type > 0;
 }
 
+/* Returns 1 if the types of codes are those of a request of inference (tws_serving_sizes), on which the configuration's
+ * keys of quantization have no effect. */
+static int types_are_requested(const tws_lower *l) {
+  return tws_program_serves(l->b.plan->program) && tws_config_frozen_type(l->config) == TWS_QUANTIZATION_NONE;
+}
+
+/* Returns the parameter of the whole network that a local parameter is a part of. */
+static const tws_param *whole_param(const tws_lower *l, uint32_t p) {
+  return &l->b.plan->network->params[tws_is_weight_tile(l, p) ? l->tiling.weight_of[p] : p];
+}
+
+/* Returns the largest number of tensor ranks, among the divisors of the plan's number, whose rows of all quantized
+ * weights are whole blocks; 0: there is none. */
+static int legal_tensor_ranks(const tws_lower *l) {
+  const int tensor = l->b.plan->position.ranks[TWS_AXIS_MODEL];
+  for (int ranks = tensor; ranks > 0; ranks--) {
+    int legal = tensor % ranks == 0;
+    for (uint32_t p = 0; legal && p < l->network->param_count; p++) {
+      const int64_t own = l->network->params[p].columns, whole = whole_param(l, p)->columns;
+      const int64_t columns = own == whole ? whole : whole / ranks;
+      legal = !tws_is_quantized(l, p) || columns % l->config->quantization.block == 0;
+    }
+    if (legal) return ranks;
+  }
+  return 0;
+}
+
+static tws_code refuse_requested(const tws_lower *l, const tws_param *param, tws_error *err) {
+  char hint[128];
+  const int ranks = legal_tensor_ranks(l);
+  if (ranks > 0)
+    snprintf(hint, sizeof hint, "use --tp %d, or leave out --weights (in a file of -c: quant)", ranks);
+  else
+    snprintf(hint, sizeof hint, "leave out --weights (in a file of -c: quant)");
+  return tws_fail(err, TWS_INVALID, hint,
+                  "--weights: a rank's rows of %s have %" PRId64 " elements, no multiple of the %" PRId64
+                  " that share a scale",
+                  param->name, param->columns, l->config->quantization.block);
+}
+
 static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t common, tws_error *err) {
   char hint[128];
   int64_t nearest = l->config->quantization.block - l->config->quantization.block % 2;
@@ -32,8 +72,7 @@ static tws_code refuse_block(const tws_lower *l, const tws_param *param, int64_t
  * common divisor of the numbers of rows of all fused parts and of their slices. */
 static int64_t run_of(const tws_lower *l, uint32_t p) {
   const tws_param *param = &l->network->params[p];
-  const uint32_t origin = tws_is_weight_tile(l, p) ? l->tiling.weight_of[p] : p;
-  const tws_param *whole = &l->b.plan->network->params[origin];
+  const tws_param *whole = whole_param(l, p);
   const int64_t groups = whole->groups > 1 ? whole->groups : 1;
   int64_t rows = param->rows;
   if (param->columns != whole->columns) return param->columns;
@@ -83,14 +122,16 @@ tws_code tws_quantized_begin(tws_lower *l) {
     q->block = block;
     q->group = l->config->quantization.scale_block;
   }
-  if (odd) return refuse_block(l, odd, common, l->b.err);
+  const int requested = types_are_requested(l);
+  if (odd) return requested ? refuse_requested(l, odd, l->b.err) : refuse_block(l, odd, common, l->b.err);
   if (q->group > 0) TWS_TRY(check_groups(l));
   if (common > 0 && l->zero.stage == 3 && l->config->zero.offload_param)
-    return tws_fail(
-        l->b.err, TWS_UNSUPPORTED,
-        "leave out zero_optimization.offload_param, or set twinspeed.frozen_quantization.type to \"none\" and "
-        "zero_quantized_nontrainable_weights to false",
-        "weights of few bits stay on the device");
+    return tws_fail(l->b.err, TWS_UNSUPPORTED,
+                    requested
+                        ? "leave out zero_optimization.offload_param, or --weights"
+                        : "leave out zero_optimization.offload_param, or set twinspeed.frozen_quantization.type to "
+                          "\"none\" and zero_quantized_nontrainable_weights to false",
+                    "weights of few bits stay on the device");
   return TWS_OK;
 }
 

@@ -49,6 +49,8 @@ static tws_config config_of(const tws_config *base, tws_program program, tws_ser
   if (sizes.weight_codes != TWS_CODES_NONE) {
     c.quantization.block = sizes.block > 0 ? sizes.block : 64;
     c.quantization.scale_block = 0;
+    c.quantization.type = TWS_QUANTIZATION_NONE; /* the request has replaced the types of the configuration */
+    c.zero.quantized_frozen = 0;
   }
   tws_serving_drop_nothing(&c);
   c.delayed_update = 0;

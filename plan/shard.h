@@ -87,7 +87,7 @@ tws_axis_rule tws_tensor_parallel_rule(tws_module_type type, tws_split split);
 int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consumer, uint32_t module,
                                int64_t blocks[3]);
 /* Fails with TWS_INVALID if `tensor` ranks cannot split the network; the message names the violated rule and the
- * nearest smaller legal degrees. */
+ * nearest legal degrees. */
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err);
 /* Checks whether `tensor` ranks divide the widths of experts; called if experts are split too. Fails as
  * tws_tensor_parallel_check() does. */

@@ -144,6 +144,8 @@ int tws_tensor_parallel_blocks(const tws_network *network, const uint32_t *consu
   return 1;
 }
 
+static const char VOCABULARY[] = "rows of the vocabulary";
+
 /* Returns the name of the first size of the network (such as its heads) that `tensor` ranks do not divide, and writes
  * the size to *amount; NULL: they divide all sizes. */
 static const char *broken_rule(const tws_network *network, int tensor, int64_t *amount) {
@@ -153,7 +155,7 @@ static const char *broken_rule(const tws_network *network, int tensor, int64_t *
   } rules[] = {{"attention heads", network->heads},
                {"key and value heads", network->kv_heads},
                {"features of an intermediate layer", network->intermediate},
-               {"rows of the vocabulary", network->padded_vocabulary}};
+               {VOCABULARY, network->padded_vocabulary}};
   for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
     *amount = rules[i].amount;
     if (*amount % tensor) return rules[i].name;
@@ -161,8 +163,15 @@ static const char *broken_rule(const tws_network *network, int tensor, int64_t *
   return NULL;
 }
 
+/* Returns 1 if `tensor` ranks divide all sizes, and the vocabulary with its padding or without. */
+static int is_legal(const tws_network *network, int tensor) {
+  int64_t amount = 0;
+  const char *rule = broken_rule(network, tensor, &amount);
+  return !rule || (rule == VOCABULARY && network->vocabulary % tensor == 0);
+}
+
 tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_error *err) {
-  int64_t amount = 0, other;
+  int64_t amount = 0;
   for (uint32_t m = 0; m < network->module_count; m++)
     if (network->modules[m].flags & TWS_TOGETHER && network->modules[m].type == TWS_MODULE_HEADS_NORM)
       return tws_fail(err, TWS_UNSUPPORTED, "use data, pipeline or sequence parallelism",
@@ -174,12 +183,16 @@ tws_code tws_tensor_parallel_check(const tws_network *network, int tensor, tws_e
   const char *rule = broken_rule(network, tensor, &amount);
   if (!rule) return TWS_OK;
   char hint[128];
-  if (amount == network->padded_vocabulary && rule[0] == 'r') {
-    snprintf(hint, sizeof hint, "set twinspeed.vocabulary_multiple to %d, or to a multiple of it", tensor);
+  if (rule == VOCABULARY) {
+    snprintf(hint, sizeof hint, "use --vocab-multiple %d (twinspeed.vocabulary_multiple), or a multiple of it", tensor);
   } else {
-    int legal = tensor - 1;
-    while (broken_rule(network, legal, &other)) legal--;
-    snprintf(hint, sizeof hint, "the nearest smaller degree that is legal for this model is %d", legal);
+    int below = tensor - 1, above = tensor + 1;
+    while (!is_legal(network, below)) below--;
+    while (above <= network->heads && !is_legal(network, above)) above++;
+    if (above <= network->heads)
+      snprintf(hint, sizeof hint, "the nearest degrees that are legal for this model are %d and %d", below, above);
+    else
+      snprintf(hint, sizeof hint, "the nearest smaller degree that is legal for this model is %d", below);
   }
   return tws_fail(err, TWS_INVALID, hint, "tensor parallelism over %d ranks does not divide the model's %lld %s",
                   tensor, (long long)amount, rule);

@@ -176,32 +176,83 @@ static tws_code generate(generator *g, tws_error *err) {
   return TWS_OK;
 }
 
-/* Returns 1 if texts are generated with a cache of keys and values. If the options request a cache that is not
- * possible, logs the reason. */
-static int keeps_cache(const tws_generate_options *o) {
+/* Why texts are generated without a cache of keys and values, and what permits one. */
+typedef struct uncached {
+  char reason[256];
+  const char *remedy; /* NULL: the model permits none */
+} uncached;
+
+/* Returns the remedy for texts that exceed the context: a larger one, unless it has all positions of the model. */
+static const char *remedy_for_length(const tws_generate_options *o) {
+  const tws_network *network = o->plan.network;
+  const int larger =
+      network->open_positions || network->positions == 0 || o->plan.config->sequence_length < network->positions;
+  if (o->scores) return larger ? "use shorter texts, or a larger --seq" : "use shorter texts";
+  return larger ? "use a shorter prompt, fewer --tokens, or a larger --seq" : "use a shorter prompt, or fewer --tokens";
+}
+
+/* Returns 1 if texts are generated with a cache of keys and values; otherwise fills *why. */
+static int keeps_cache(const tws_generate_options *o, uncached *why) {
   const char *module, *reason = tws_network_unserved(o->plan.network, &module);
   int64_t longest = 0;
   for (int64_t i = 0; i < o->prompt_count; i++)
     if (o->prompts[i].count > longest) longest = o->prompts[i].count;
-  if (!o->cache) return 0;
+  const int64_t context = o->plan.config->sequence_length, text = longest + (o->scores ? 0 : o->count);
+  *why = (uncached){.remedy = NULL};
   if (reason) {
-    tws_log_write(o->log, TWS_LOG_INFO, "without a cache of keys and values: %s: %s", module, reason);
-    return 0;
+    snprintf(why->reason, sizeof why->reason, "%.120s: %.120s", module, reason);
+  } else if (!o->cache) {
+    snprintf(why->reason, sizeof why->reason, "--no-cache was given");
+    why->remedy = "leave out --no-cache";
+  } else if (o->plan.network->objective == TWS_OBJECTIVE_PAIRS) {
+    if (longest <= context && o->count <= decoded_tokens(o->plan.config)) return 1;
+    snprintf(why->reason, sizeof why->reason,
+             "prompts of up to %lld tokens exceed the encoder's %lld (--seq), or %lld tokens the decoder's %lld "
+             "(twinspeed.target_length)",
+             (long long)longest, (long long)context, (long long)o->count, (long long)decoded_tokens(o->plan.config));
+    why->remedy = "use shorter prompts or a larger --seq, and fewer --tokens or a larger twinspeed.target_length";
+  } else {
+    if (text <= context) return 1;
+    snprintf(why->reason, sizeof why->reason, "texts of up to %lld tokens exceed the context of %lld (--seq)",
+             (long long)text, (long long)context);
+    why->remedy = remedy_for_length(o);
   }
-  if (o->plan.network->objective == TWS_OBJECTIVE_PAIRS) {
-    if (longest <= o->plan.config->sequence_length && o->count <= decoded_tokens(o->plan.config)) return 1;
-    tws_log_write(o->log, TWS_LOG_INFO,
-                  "without a cache of keys and values: prompts of up to %lld tokens exceed the encoder's %lld (--seq), "
-                  "or %lld tokens the decoder's %lld (twinspeed.target_length)",
-                  (long long)longest, (long long)o->plan.config->sequence_length, (long long)o->count,
-                  (long long)decoded_tokens(o->plan.config));
-    return 0;
-  }
-  if (longest + (o->scores ? 0 : o->count) <= o->plan.config->sequence_length) return 1;
-  tws_log_write(o->log, TWS_LOG_INFO,
-                "without a cache of keys and values: texts of up to %lld tokens exceed the context of %lld (--seq)",
-                (long long)(longest + (o->scores ? 0 : o->count)), (long long)o->plan.config->sequence_length);
   return 0;
+}
+
+/* Fails if the ranks cannot divide the model, and says what they do not divide: an evaluation is divided as inference
+ * is. */
+static tws_code check_division(const tws_generate_options *o, tws_error *err) {
+  tws_plan *plan = NULL;
+  tws_config config = *o->plan.config;
+  tws_plan_request request = o->plan;
+  tws_serving_drop_nothing(&config);
+  request.config = &config;
+  request.program = TWS_PROGRAM_EVALUATE;
+  request.parameters_only = 1;
+  TWS_TRY(tws_plan_build(&request, &plan, err));
+  tws_plan_destroy(plan);
+  return TWS_OK;
+}
+
+/* Fails if the options need a cache of keys and values, which there is not. */
+static tws_code check_uncached(const tws_generate_options *o, const uncached *why, tws_error *err) {
+  char hint[192];
+  if (o->weight_codes > 0) {
+    snprintf(hint, sizeof hint, "%s%sleave out --weights", why->remedy ? why->remedy : "", why->remedy ? "; or " : "");
+    return tws_fail(err, TWS_UNSUPPORTED, hint,
+                    "weights of few bits (--weights) need a cache of keys and values, and there is none: %s",
+                    why->reason);
+  }
+  if (o->scores)
+    return tws_fail(err, TWS_UNSUPPORTED, why->remedy,
+                    "texts are scored with a cache of keys and values, and there is none: %s", why->reason);
+  if (tws_mpi_world(NULL) == 1) return TWS_OK;
+  TWS_TRY(check_division(o, err));
+  snprintf(hint, sizeof hint, "%s%suse one rank", why->remedy ? why->remedy : "", why->remedy ? "; or " : "");
+  return tws_fail(err, TWS_UNSUPPORTED, hint,
+                  "without a cache of keys and values tokens are generated on one rank, and there is none: %s",
+                  why->reason);
 }
 
 static tws_code check_options(const tws_generate_options *o, tws_error *err) {
@@ -219,18 +270,10 @@ tws_code tws_real_generate(const tws_generate_options *options, tws_generate_res
   if (options->scores && options->plan.network->objective == TWS_OBJECTIVE_PAIRS)
     return tws_fail(err, TWS_UNSUPPORTED, "leave out --score; `twinspeed train --eval-data` has the loss of pairs",
                     "the tokens of a prompt are read by the encoder and have no probabilities");
-  const int keeps = keeps_cache(options);
-  if (options->weight_codes > 0 && !keeps)
-    return tws_fail(err, TWS_UNSUPPORTED,
-                    "leave --weights out, or generate with a cache: a shorter text, or a larger --seq",
-                    "weights of few bits need a cache of keys and values");
-  if (options->scores && !keeps)
-    return tws_fail(err, TWS_UNSUPPORTED, "shorter texts, or a larger --seq",
-                    "texts are scored with a cache of keys and values");
-  if (!keeps && tws_mpi_world(NULL) > 1)
-    return tws_fail(err, TWS_UNSUPPORTED, "use one rank, or texts within the context (--seq)",
-                    "without a cache of keys and values tokens are generated on one rank");
-  if (keeps) return tws_real_serve(options, result, err);
+  uncached why;
+  if (keeps_cache(options, &why)) return tws_real_serve(options, result, err);
+  TWS_TRY(check_uncached(options, &why, err));
+  if (options->cache) tws_log_write(options->log, TWS_LOG_INFO, "without a cache of keys and values: %s", why.reason);
   generator g = {.options = options, .result = result};
   const tws_code code = generate(&g, err);
   tws_scored_pass_close(&g.pass);

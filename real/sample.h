@@ -7,8 +7,8 @@
 typedef struct tws_sampling {
   double temperature; /* 0: greedy, choosing the smaller id among equal scores */
   int64_t top_k;      /* number of most likely tokens from which one is drawn; 0: all */
-  double top_p;       /* nucleus sampling (Holtzman et al., 2020): draws from the fewest most likely tokens whose
-                 * probabilities sum to this number; 1: from all */
+  double top_p;       /* nucleus sampling (Holtzman et al., 2020): draws from the fewest most likely tokens, at least
+                       * one, whose probabilities sum to this number; 1: from all */
   double min_p;       /* draws from tokens with at least this share of the most likely token's probability; 0: all */
   double repetition;  /* scores of tokens that the text already has are divided by it if positive, else multiplied
                        * (Keskar et al., 2019); 0 or 1: unchanged */

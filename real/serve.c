@@ -362,6 +362,16 @@ static tws_code generate_batches(server *s, tws_error *err) {
   return TWS_OK;
 }
 
+/* Allocates memory and reads the weights. What lacks memory is the cache and the weights, which a training's settings,
+ * such as its micro batch, do not make smaller. */
+static tws_code start(server *s, tws_error *err) {
+  const tws_code code = tws_forward_start(&s->t, TWS_SERVING_PROGRAMS, DECODE, err);
+  if (code == TWS_MEMORY && err && *err->hint)
+    snprintf(err->hint, sizeof err->hint,
+             "use fewer texts at a time (--batch), fewer --tokens, more ranks (--tp, --pp), --weights or --cache fp8");
+  return code;
+}
+
 static tws_code serve(server *s, tws_error *err) {
   const tws_generate_options *o = s->options;
   const int64_t together = o->batch > 0 && o->batch < o->prompt_count ? o->batch : o->prompt_count;
@@ -374,7 +384,7 @@ static tws_code serve(server *s, tws_error *err) {
   if (o->activity) snprintf(o->activity, o->activity_bytes, "planning");
   TWS_TRY(build_programs(s, err));
   TWS_TRY(make_room(s, err));
-  TWS_TRY(tws_forward_start(&s->t, TWS_SERVING_PROGRAMS, DECODE, err));
+  TWS_TRY(start(s, err));
   s->result->allocated_bytes = tws_forward_allocated(&s->t);
   return generate_batches(s, err);
 }

@@ -69,6 +69,7 @@ START_TEST(wrong_usage) {
       {"convert token a b", "did you mean \"tokens\""},
       {"completion tcsh", "bash"},
       {"launch", "COMMAND"},
+      {"generate --recompute full", "unknown option \"--recompute\""}, /* it would have no effect */
       {"train --hlep", "did you mean --help"},
       {"check -m gpt2 --pp 0", "--pp: 0 is outside"},
       {"check -m gpt2 --pp two", "--pp"},

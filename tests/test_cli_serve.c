@@ -129,15 +129,123 @@ START_TEST(refusals) {
   refused(2, "no software for inference is called \"vlm\"", "--serve -m gpt2 --software vlm");
   refused(2, "--weights: no type is \"fp3\"", "--serve -m gpt2 --weights fp3");
   refused(2, "concern inference", "-m gpt2 --software vllm");
-  refused(2, "--serve predicts both programs", "--serve -m gpt2 --program evaluate");
+  static const char *const of_training[] = {"--program evaluate",
+                                            "--runtime megatron",
+                                            "--recompute full",
+                                            "--seq 64",
+                                            "--seq 64,128",
+                                            "--steps 5",
+                                            "--fit",
+                                            "--no-tight",
+                                            "--measured step=1",
+                                            "--learning-rate 1",
+                                            "--zero3",
+                                            "--allocator fixed"};
+  for (size_t i = 0; i < sizeof of_training / sizeof *of_training; i++) { /* none of them is ignored */
+    char line[96], words[64];
+    snprintf(line, sizeof line, "--serve -m gpt2 --cluster a100 %s", of_training[i]);
+    snprintf(words, sizeof words, "%.*s concerns a training, not --serve", (int)strcspn(of_training[i], " "),
+             of_training[i]);
+    refused(2, words, line);
+  }
   refused(2, "it needs the lengths of prompts and texts", "-m gpt2 --program decode");
+  refused(3, "the job runs on a host", "--serve -m gpt2 --cluster host --device-share 0.5");
+  refused(2, "--device-share: 1.5", "--serve -m gpt2 --cluster a100 --device-share 1.5");
   refused(3, "vllm runs on GPUs", "--serve -m gpt2 --cluster host --software vllm");
+  refused(3,
+          "a rank's rows of model.layers.0.mlp.down_proj.weight have 1376 elements, no multiple of the 64 that share a "
+          "scale\nhint: use --tp 4, or leave out --weights",
+          "--serve -m llama-2-7b --cluster dgx-a100 --tp 8 --weights int4");
   command_result r = twinspeed("estimate --serve --json --quiet -m llama-2-70b --cluster dgx-a100:1x1 --dtype fp16");
   ck_assert_int_eq(r.status, 1);
   ck_assert_msg(strstr(r.err, "does not fit") && strstr(r.err, "use more tensor ranks"), "%s", r.err);
   cJSON *json = cJSON_Parse(r.out);
   ck_assert_double_eq(number(json, "largest_batch"), 0);
   cJSON_Delete(json);
+  command_free(&r);
+}
+END_TEST
+
+/* Lists give a row for each combination, with the figures that it has alone; one that does not fit or cannot be divided
+ * is a row with the reason. */
+START_TEST(rows_of_lists) {
+  command_result r =
+      twinspeed("estimate --serve --json --quiet " LLAMA "--cluster dgx-a100:1x4 --tp 1,3,4 --micro-batch 8,1024");
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *rows = cJSON_Parse(r.out);
+  ck_assert_int_eq(cJSON_GetArraySize(rows), 6);
+  cJSON *alone = serve(LLAMA "--cluster dgx-a100:1x4 --tp 4 --micro-batch 8");
+  const cJSON *row = cJSON_GetArrayItem(rows, 4);
+  ck_assert_str_eq(member(row, "schema")->valuestring, "twinspeed-serve-sweep-1");
+  ck_assert(number(row, "tp") == 4 && number(row, "micro_batch") == 8 && number(row, "texts") == 8);
+  ck_assert_double_eq(number(row, "text_tokens"), 1024);
+  static const char *const figures[] = {
+      "first_token_s", "token_s", "text_s", "tokens_per_s", "decoded_tokens_per_s", "prompt_tokens_per_s"};
+  for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+    ck_assert_msg(number(row, figures[i]) == number(alone, figures[i]), "%s", figures[i]);
+  static const char *const status[] = {"fits", "does not fit", "refused", "refused", "fits", "does not fit"};
+  for (int i = 0; i < 6; i++) ck_assert_str_eq(member(cJSON_GetArrayItem(rows, i), "status")->valuestring, status[i]);
+  ck_assert_double_eq(number(cJSON_GetArrayItem(rows, 0), "texts"), 32); /* of four replicas */
+  cJSON_Delete(alone);
+  cJSON_Delete(rows);
+  command_free(&r);
+  r = twinspeed("estimate --serve --quiet " LLAMA "--micro-batch 1,2 --csv -");
+  static const char head[] =
+      "ranks,pp,tp,sp,ep,stage,text_tokens,micro_batch,accumulation,texts,status,first_token_s,token_s,text_s,"
+      "tokens_per_s,decoded_tokens_per_s,prompt_tokens_per_s,device_bytes,device_limit_bytes,node_bytes,reason\n"
+      "1,1,1,1,1,0,1024,1,1,1,fits,";
+  ck_assert_msg(strncmp(r.out, head, sizeof head - 1) == 0, "%s%s", r.out, r.err);
+  command_free(&r);
+}
+END_TEST
+
+/* A training refuses a file that configures DeepSpeed's inference engine, by any of its keys. */
+START_TEST(not_for_trainings) {
+  static const char *const keys[] = {"\"tensor_parallel\": {\"tp_size\": 2}", "\"mp_size\": 2",
+                                     "\"kernel_inject\": true", "\"max_out_tokens\": 64"};
+  char path[] = "/tmp/twinspeed-serve-XXXXXX";
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+  for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    char text[96];
+    snprintf(text, sizeof text, "{\"dtype\": \"fp16\", %s}", keys[i]);
+    write_text(path, text);
+    command_result r = twinspeed("check -m gpt2 --cluster dgx-a100 -c %s", path);
+    assert_one_error(&r, 3, keys[i]);
+    ck_assert_msg(strstr(r.err, "inference engine (init_inference)") && strstr(r.err, "estimate --serve"), "%s", r.err);
+    command_free(&r);
+  }
+  unlink(path);
+}
+END_TEST
+
+/* The software determines the costs around kernels: a training configuration, whose runtime is DeepSpeed, has no effect
+ * on them, nor has its batch on the number of texts. The answer names the software. */
+START_TEST(software_is_not_a_training_runtime) {
+  char path[] = "/tmp/twinspeed-serve-XXXXXX";
+  const int file = mkstemp(path);
+  ck_assert_int_ge(file, 0);
+  close(file);
+  write_text(path, "{\"train_batch_size\": 64, \"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2}}");
+  for (int i = 0; i < 2; i++) {
+    char line[160];
+    snprintf(line, sizeof line, "-m gpt2-xl --cluster dgx-a100 --software %s", i ? "vllm" : "twinspeed --dtype fp16");
+    cJSON *without = serve(line);
+    snprintf(line, sizeof line, "-m gpt2-xl --cluster dgx-a100 --software %s -c %s", i ? "vllm" : "twinspeed", path);
+    cJSON *with = serve(line);
+    static const char *const figures[] = {"texts", "first_token_s", "token_s", "largest_batch"};
+    for (int f = 0; f < 4 && !i; f++) ck_assert_double_eq(number(with, figures[f]), number(without, figures[f]));
+    ck_assert_str_eq(member(with, "software")->valuestring, i ? "vllm" : "twinspeed");
+    ck_assert_ptr_null(cJSON_GetObjectItem(with, "runtime"));
+    cJSON_Delete(with), cJSON_Delete(without);
+  }
+  unlink(path);
+  command_result r = twinspeed("estimate --serve -m gpt2 --cluster a100 --software vllm");
+  ck_assert_msg(strncmp(r.out, "Software vllm: vLLM", 19) == 0 && !strstr(r.out, "train batch"), "%s", r.out);
+  command_free(&r);
+  r = twinspeed("estimate --serve -m gpt2 --cluster a100");
+  ck_assert_ptr_nonnull(strstr(r.out, "Assumed  software twinspeed (--software NAME)"));
   command_free(&r);
 }
 END_TEST
@@ -200,6 +308,14 @@ START_TEST(inference_configuration) {
   cJSON_Delete(by_options);
   cJSON_Delete(by_file);
   command_result r = twinspeed("estimate --serve %s", line);
+  static const char *const notes[] = {"note: kernel_inject has no effect: the engine has kernels of its own",
+                                      "note: enable_cuda_graph has no effect", "note: quant: weights of linear layers"};
+  const char *note = r.err;
+  for (int i = 0; i < 3; i++) { /* each is a line of its own */
+    ck_assert_msg(strncmp(note, notes[i], strlen(notes[i])) == 0, "not \"%s\" but %s", notes[i], note);
+    note = strchr(note, '\n') + 1;
+  }
+  ck_assert_str_eq(note, "");
   static const char *const experts[] = {"{\"dtype\": \"bf16\", \"moe\": {\"ep_size\": 4}}",
                                         "{\"dtype\": \"bf16\", \"ep_size\": 4}",
                                         "{\"dtype\": \"bf16\", \"moe\": {\"enabled\": false, \"ep_size\": 4}}"};
@@ -213,8 +329,6 @@ START_TEST(inference_configuration) {
     ck_assert_double_eq(number(device(by_file), "arena_bytes"), number(device(by_options), "arena_bytes"));
     cJSON_Delete(by_options), cJSON_Delete(by_file);
   }
-  ck_assert_msg(strstr(r.err, "kernel_inject has no effect: the engine has kernels of its own"), "%s", r.err);
-  ck_assert_msg(strstr(r.err, "enable_cuda_graph has no effect") != NULL, "%s", r.err);
   command_free(&r);
   snprintf(line, sizeof line, "--serve -m gpt2 -c %s", path);
   CONFIG("{\"dtype\": \"fp12\"}");
@@ -271,15 +385,15 @@ START_TEST(all_published_runs) {
   ck_assert_msg(r.status == 0, "%s", r.err);
   cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
   const cJSON *half, *group, *run;
-  double right = 0, wrong = 0;
   int large = 0;
   cJSON_ArrayForEach(half, member(json, "halves")) {
+    const double right = number(half, "verdicts_right"), wrong = number(half, "verdicts_wrong");
     ck_assert_double_ge(number(half, "timed"), 60);
     ck_assert_double_le(number(half, "median_ape"), 15);
-    right += number(half, "verdicts_right");
-    wrong += number(half, "verdicts_wrong");
+    ck_assert_double_ge(right, 0.95 * (right + wrong));
+    ck_assert_double_ge(number(half, "weighed"), 15);
+    ck_assert_double_le(number(half, "memory_median_ape"), 5);
   }
-  ck_assert_double_ge(right, 0.95 * (right + wrong));
   cJSON_ArrayForEach(run, member(json, "cases")) {
     const cJSON *why = cJSON_GetObjectItem(run, "skipped_because");
     ck_assert_msg(!cJSON_IsString(why) || !strstr(why->valuestring, "no cluster of the device: RTX"), "%s",
@@ -288,11 +402,37 @@ START_TEST(all_published_runs) {
   cJSON_ArrayForEach(group, member(json, "groups")) {
     if (number(group, "timed") < 10) continue;
     large++;
+    if (strcmp(member(group, "group")->valuestring, "fastertransformer") == 0)
+      ck_assert_double_le(number(group, "memory_median_ape"), 2);
     ck_assert_msg(number(group, "concordance") >= 0.9, "%s", member(group, "group")->valuestring);
   }
   ck_assert_int_ge(large, 4);
   cJSON_Delete(json);
   command_free(&r);
+}
+END_TEST
+
+/* vLLM fills its share of a device with keys and values: 7,351 blocks of 16 tokens for Llama 2 7B on an A100 of 80 GB
+ * (its pull request 2031). More of the device holds more tokens, by their bytes; longer texts hold as many. */
+START_TEST(tokens_that_fill_a_device) {
+  static const char vllm[] = "-m llama-2-7b --cluster dgx-a100:1x1 --dtype fp16 --software vllm-2023 ";
+  char line[256];
+  snprintf(line, sizeof line, "%s--prompt-tokens 2048 --output-tokens 2048", vllm);
+  cJSON *published = serve(line);
+  ck_assert_double_eq_tol(number(published, "cached_tokens"), 7351 * 16, 0.02 * 7351 * 16);
+  snprintf(line, sizeof line, "%s--prompt-tokens 2048 --output-tokens 2048 --device-share 0.8", vllm);
+  cJSON *smaller = serve(line);
+  const double bytes = number(member(device(published), "categories"), "cached keys and values") / 4096;
+  const double device_bytes = number(member(published, "verdict"), "device_have_bytes") / 0.9;
+  ck_assert_double_eq_tol(number(published, "cached_tokens") - number(smaller, "cached_tokens"),
+                          0.1 * device_bytes / bytes, 2);
+  snprintf(line, sizeof line, "%s--micro-batch 4 --prompt-tokens 128 --output-tokens 64", vllm);
+  cJSON *shorter = serve(line);
+  ck_assert_double_eq_tol(number(shorter, "cached_tokens"), number(published, "cached_tokens"),
+                          0.01 * number(published, "cached_tokens"));
+  cJSON *own = serve("-m llama-2-7b --cluster dgx-a100:1x1 --dtype fp16"); /* it takes what its texts need */
+  ck_assert_ptr_null(cJSON_GetObjectItem(own, "cached_tokens"));
+  cJSON_Delete(own), cJSON_Delete(shorter), cJSON_Delete(smaller), cJSON_Delete(published);
 }
 END_TEST
 
@@ -313,6 +453,49 @@ START_TEST(published_runs) {
 }
 END_TEST
 
+/* A row without a batch has as many texts at a time as its concurrency says; a closed loop, whose times include
+ * prefills of other requests, is not compared. */
+START_TEST(concurrency_is_the_batch) {
+  static const struct {
+    const char *texts, *kind, *skipped;
+  } rows[] = {{"\"batch\":4", "decode_rate", NULL},
+              {"\"batch\":null,\"concurrency\":4", "decode_rate", NULL},
+              {"\"batch\":1,\"concurrency\":4", "decode_rate", NULL},
+              {"\"batch\":null", "decode_rate", "neither batch nor concurrency is stated"},
+              {"\"concurrency\":4", "serving_closed_loop", "no rate of a batch: serving_closed_loop"}};
+  enum { ROWS = sizeof rows / sizeof *rows };
+  char path[] = "/tmp/twinspeed-inference-XXXXXX";
+  FILE *file = fdopen(mkstemp(path), "w");
+  ck_assert_ptr_nonnull(file);
+  for (int i = 0; i < ROWS; i++)
+    fprintf(file,
+            "%s{\"id\":\"%d\",\"group\":\"g\",\"core\":true,\"model\":{\"name\":\"Llama-2-7B\"},\"hardware\":"
+            "{\"gpu\":\"A100-SXM4-80GB\"},\"software\":{\"name\":\"vLLM\"},\"config\":{\"weight_dtype\":\"fp16\","
+            "\"tp\":1,\"pp\":1,%s,\"input_tokens\":128,\"output_tokens\":128},\"result\":"
+            "{\"tokens_per_s_total\":200},\"measure\":{\"kind\":\"%s\"}}",
+            i ? "," : "[", i, rows[i].texts, rows[i].kind);
+  fprintf(file, "]");
+  fclose(file);
+  command_result r = twinspeed("validate --cases %s --json --quiet", path);
+  ck_assert_msg(r.status == 0, "%s", r.err);
+  cJSON *json = assert_json(&r, "twinspeed-served-cases-1");
+  const cJSON *cases = member(json, "cases");
+  double rate[ROWS] = {0};
+  for (int i = 0; i < ROWS; i++) {
+    const cJSON *one = cJSON_GetArrayItem(cases, i);
+    if (rows[i].skipped)
+      ck_assert_str_eq(member(one, "skipped_because")->valuestring, rows[i].skipped);
+    else
+      rate[i] = number(one, "predicted_tokens_per_s");
+  }
+  ck_assert_double_eq(rate[0], rate[1]);
+  ck_assert_double_lt(rate[2], rate[1] / 2);
+  cJSON_Delete(json);
+  command_free(&r);
+  unlink(path);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("cli_serve");
   TCase *tests = tcase_create("cli_serve");
@@ -320,11 +503,16 @@ int main(void) {
   tcase_add_test(tests, seconds_around_kernels);
   tcase_add_test(tests, divisions_and_bits);
   tcase_add_test(tests, refusals);
+  tcase_add_test(tests, rows_of_lists);
+  tcase_add_test(tests, not_for_trainings);
+  tcase_add_test(tests, software_is_not_a_training_runtime);
   tcase_add_test(tests, tuning_within_limits);
   tcase_add_test(tests, inference_configuration);
   tcase_add_test(tests, configurations_of_the_manual);
+  tcase_add_test(tests, tokens_that_fill_a_device);
   tcase_add_test(tests, published_runs);
   tcase_add_test(tests, all_published_runs);
+  tcase_add_test(tests, concurrency_is_the_batch);
   tcase_set_timeout(tests, 60);
   suite_add_tcase(suite, tests);
   return run_suite(suite);

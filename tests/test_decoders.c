@@ -5,6 +5,7 @@
  * adapters. tests/golden/parameter_counts.json has the sizes of published configurations. */
 #include "families.h"
 #include "models/network/adapt.h"
+#include "models/network/build.h"
 #include "models/network/huggingface.h"
 #include "checkpoint/shard.h"
 #include "models/zigzag.h"
@@ -612,10 +613,23 @@ START_TEST(refused_positions) {
 }
 END_TEST
 
+/* If a published model is built in, the built-in one has as many parameters. */
+static void compare_builtin(const cJSON *model, int *count) {
+  const char *name = tws_network_builtin_of_hub(member(model, "name")->valuestring);
+  tws_network *network;
+  if (!name) return;
+  HAND_OK(tws_network_load(name, 0, &network, &err));
+  ck_assert_msg((double)tws_network_params(network, 0) == number(model, "parameters"), "%s: %.0f, not %.0f", name,
+                (double)tws_network_params(network, 0), number(model, "parameters"));
+  tws_network_destroy(network);
+  ++*count;
+}
+
 /* Networks have the published parameter counts, also with a padded vocabulary, which adds only the padding. */
 START_TEST(published_counts) {
   tws_json *golden = golden_file("parameter_counts.json");
   const cJSON *model;
+  int builtin = 0;
   cJSON_ArrayForEach(model, member(golden->root, "models")) {
     tws_network *network = network_of(member(model, "config"));
     ck_assert_msg((double)tws_network_params(network, 0) == number(model, "parameters"), "%s: %.0f, not %.0f",
@@ -629,7 +643,9 @@ START_TEST(published_counts) {
                   member(model, "name")->valuestring, (double)tws_network_params(network, 1),
                   number(model, "parameters"));
     tws_network_destroy(network);
+    compare_builtin(model, &builtin);
   }
+  ck_assert_int_ge(builtin, 45); /* the other built-in models are in the suite network */
   tws_json_destroy(golden);
 }
 END_TEST

@@ -111,13 +111,26 @@ START_TEST(generation_continues_the_prompt) {
   ck_assert_str_eq(greedy, halves);
   char *ids = told(GO_ON "--prompt-ids 116,104,101,32 --tokens 8 --temperature 0 --seq 32", folder);
   ck_assert_int_eq(atoi(ids), (unsigned char)greedy[4]);
-  char elastic[64]; /* elasticity's batch is a training's, and has no effect on texts */
+  char elastic[64]; /* elasticity's batch and the division are a training's, and have no effect on texts */
   snprintf(elastic, sizeof elastic, "%s/elastic.json", folder);
-  write_text(elastic, "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 4, \"micro_batch_sizes\": [2]}}");
+  write_text(elastic,
+             "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 4, \"micro_batch_sizes\": [2]}, "
+             "\"pipeline\": {\"stages\": 2}, \"twinspeed\": {\"virtual_stages\": 2, \"expert_parallel_size\": 2}}");
   char *of_elastic = told(GO_ON "-c %s --prompt ab --tokens 4 --temperature 0", folder, elastic);
   char *of_none = told(GO_ON "--prompt ab --tokens 4 --temperature 0", folder);
   ck_assert_str_eq(of_elastic, of_none);
+  write_text(elastic, "{\"kernel_inject\": true, \"dtype\": \"fp32\", \"replace_method\": \"auto\"}");
+  r = twinspeed("generate -m tiny-gpt2 --threads 1 --resume %s/run -c %s --prompt ab --tokens 4 --temperature 0",
+                folder, elastic);
+  ck_assert_msg(r.status == 0 && strcmp(r.out, of_none) == 0, "%s", r.err);
+  ck_assert_msg(strstr(r.err, "\nnote: replace_method has no effect: ") != NULL, "%s", r.err); /* a line of its own */
+  command_free(&r);
   free(of_elastic), free(of_none);
+  /* the value of each limit that excludes no token is its default */
+  char *unlimited = told(GO_ON "--prompt ab --tokens 20 --seed 6", folder);
+  char *all = told(GO_ON "--prompt ab --tokens 20 --seed 6 --top-k 0 --top-p 1 --min-p 0 --temperature 1", folder);
+  ck_assert_str_eq(unlimited, all);
+  free(unlimited), free(all);
   free(one), free(same), free(other), free(greedy), free(halves), free(ids);
 }
 END_TEST
@@ -396,7 +409,28 @@ START_TEST(refusals) {
   refused(2, "--tag without --resume", "--init-from x --prompt a --tag y");
   refused(3, "are not divided by --sp", "--init-from x --prompt a -n 2 --sp 2");
   refused(2, "5 ranks are not replicas of 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 5 --tp 2");
-  refused(3, "no experts", "--init-from x --prompt a --tokens 4 --ep 2");
+  refused(3, "no experts\nhint: leave out --ep", "--init-from x --prompt a --ep 2");
+  /* what the ranks do not divide is reported before the length of the text, which excludes several ranks too */
+  refused(3,
+          "over 3 ranks does not divide the model's 4 attention heads\nhint: the nearest degrees that are legal for "
+          "this model are 2 and 4",
+          "--init-from x --prompt a --tp 3");
+  refused(3,
+          "texts of up to 101 tokens exceed the context of 64 (--seq)\nhint: use a shorter prompt, or fewer --tokens; "
+          "or use one rank",
+          "--init-from x --prompt a --tp 2");
+  refused(3, "fewer --tokens, or a larger --seq; or use one rank", "--init-from x --prompt a --tp 2 --seq 32");
+  refused(3, "--no-cache was given\nhint: leave out --no-cache; or leave out --weights",
+          "--init-from x --prompt a --weights int8 --no-cache");
+  refused(3, "texts of up to 65 tokens exceed the context of 64 (--seq)\nhint: use shorter texts",
+          "--init-from x --prompt 0123456789012345678901234567890123456789012345678901234567890123x --score");
+  refused(3, "have 32 elements, no multiple of the 64 that share a scale\nhint: use --tp 1, or leave out --weights",
+          "--init-from x --prompt a --tokens 4 --tp 2 --weights int4");
+  refused(3, "no multiple of the 64 that share a scale\nhint: leave out --weights (",
+          "-m tiny-llama --init-from x --prompt a --tokens 4 --weights nf4");
+  refused(
+      3, "leave out zero_optimization.offload_param, or --weights",
+      "--init-from x --prompt a --tokens 4 --weights int8 --stage 3 --set zero_optimization.offload_param.device=cpu");
   refused(2, "the prompt is empty", "--init-from x --prompt ''");
   refused(3, "token 2 of the prompt is 256, and the vocabulary has 256", "--init-from x --prompt-ids 1,256");
   refused(2, "no type of weights is \"int3\"", "--init-from x --prompt a --weights int3");
@@ -405,6 +439,15 @@ START_TEST(refusals) {
   refused(2, "--cache with --no-cache", "--init-from x --prompt a --cache fp8 --no-cache");
   refused(2, "--cache-block with --no-cache", "--init-from x --prompt a --cache-block 8 --no-cache");
   refused(2, "--score needs a cache", "--init-from x --prompt ab --score --no-cache");
+  refused(2, "no set of tokens has the probability 0 (--top-p)", "--init-from x --prompt a --top-p 0");
+  static const char *const limits[] = {"--top-p 1.01", "--top-p -1",       "--min-p 1.01", "--min-p -1",
+                                       "--top-k -1",   "--temperature -1", "--top-p nan",  "--repetition-penalty 0"};
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+    char line[64], name[32];
+    snprintf(line, sizeof line, "--init-from x --prompt a %s", limits[i]);
+    snprintf(name, sizeof name, "%.*s: ", (int)strcspn(limits[i], " "), limits[i]);
+    refused(2, name, line);
+  }
   refused(2, "the text has 1 tokens", "--init-from x --prompt a --score");
   refused(2, "an empty text stops at once", "--init-from x --prompt a --stop ''");
   refused(4, "No such file", "--init-from x --prompts /no/where");

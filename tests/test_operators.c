@@ -219,9 +219,10 @@ START_TEST(rows_hold_together) {
     ck_assert_int_le(row->dims, TWS_WORK_DIMS);
     ck_assert_int_le(row->arguments, TWS_ARGUMENTS);
     for (int other = 0; other < k; ++other) ck_assert_str_ne(row->name, tws_kernel_name((tws_kernel)other));
-    /* all sets of the lower flags, and every 4915th set of all flags; under the sanitizers a seventh of them. A sample
-     * has one of five adjacent sets: with steps of an odd number all flags are set and clear equally often. */
-    const uint32_t step = (TWS_SANITIZED ? 7 : 1) * (takes_all() ? 1 : OF);
+    /* a third of the sets of the lower flags, and every 14745th set of all flags; under the sanitizers a seventh of the
+     * former. A sample has one of five adjacent sets, under the sanitizers of 35: with steps of an odd number all flags
+     * are set and clear equally often. */
+    const uint32_t step = TWS_SANITIZED ? (takes_all() ? 7 : 7 * OF) : takes_all() ? 3 : OF;
     for (uint32_t flags = first_of_sample(); flags < 1U << TWS_KERNEL_FLAGS;
          flags += flags < 1U << 11 ? step : 4915 * step)
       for (int types = 0; types < 9; ++types) {

@@ -50,19 +50,32 @@ static tws_code read_software(served_row *r, tws_error *err) {
   return tws_server_parse(server, &r->request.server, err);
 }
 
+/* Returns the texts at a time of a row: its batch, or where it has none, the number of requests that run all the time
+ * (concurrency), each of which is replaced by another when it ends. 0: neither is stated. */
+static int64_t texts_of(const cJSON *row) {
+  const int64_t batch = tws_case_int(row, "config", "batch");
+  return batch > 0 ? batch : tws_case_int(row, "config", "concurrency");
+}
+
 static tws_code read_row(served_row *r, tws_error *err) {
   const cJSON *row = r->row;
   const char *gpu = tws_case_text(row, "hardware", "gpu"), *type = tws_case_text(row, "config", "weight_dtype");
   const cJSON *weights = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(r->rules, "weights"), type);
-  r->batch = tws_case_int(row, "config", "batch");
+  r->batch = texts_of(row);
   r->request.prompt = tws_case_int(row, "config", "input_tokens");
   r->request.output = tws_case_int(row, "config", "output_tokens");
   /* rates of decoding after a short prompt, and whether weights fit, hardly depend on the lengths */
   const char *kind = tws_case_text(row, "measure", "kind");
   const int short_texts = strcmp(kind, "decode_rate") == 0 || strcmp(kind, "fits") == 0;
+  if (strcmp(kind, "memory") == 0) { /* of a server at its start: texts as long as its model may have them */
+    const int longest = tws_case_int(row, "config", "max_model_len");
+    r->batch = 1;
+    r->request.prompt = r->request.output = longest > 1 ? longest / 2 : 1024;
+    r->request.device_share = fmax(0, tws_case_number(row, "config", "gpu_memory_utilization"));
+  }
   if (short_texts && r->request.prompt < 1) r->request.prompt = 16;
   if (short_texts && r->request.output < 1) r->request.output = 128;
-  if (r->batch < 1) return lacks(err, "the batch is not stated", "");
+  if (r->batch < 1) return lacks(err, "neither batch nor concurrency is stated", "");
   if (r->request.prompt < 1 || r->request.output < 1) return lacks(err, "the lengths of texts are not stated", "");
   if (*tws_case_text(row, "config", "offload")) return lacks(err, "weights or caches are offloaded", "");
   r->cluster = text_of(cJSON_GetObjectItemCaseSensitive(r->rules, "gpus"), gpu);
@@ -151,16 +164,50 @@ static double measured_rate(const cJSON *row, int64_t batch, int64_t output, int
   return rate > 0 ? rate : token_s > 0 ? (double)batch / token_s : 0;
 }
 
+/* Returns the meaning of the memory of a row: "device", of all that a device holds, "allocated", without context and
+ * libraries, or "": it is not of this run's texts. Figures of keys and values need no rule. */
+static const char *memory_kind(const served_row *r) {
+  const cJSON *kinds = cJSON_GetObjectItemCaseSensitive(r->rules, "memory");
+  return tws_case_number(r->row, "result", "memory_gb") > 0 ? text_of(kinds, tws_case_text(r->row, NULL, "group")) : "";
+}
+
+static int has_cache_figure(const cJSON *row) {
+  return tws_case_number(row, "result", "kv_cache_tokens") > 0 ||
+         tws_case_number(row, "result", "kv_cache_gib_per_gpu") > 0;
+}
+
+static int has_memory(const served_row *r) {
+  return *memory_kind(r) || has_cache_figure(r->row);
+}
+
+/* Compares the memory of a device, if the row has it. */
+static void compare_memory(const served_row *r, const tws_serve_answer *a, tws_served_result *result) {
+  const double gib = 1024.0 * 1024 * 1024;
+  const tws_ledger_tier *tier = &a->ledger.tier[TWS_TIER_DEVICE];
+  const char *kind = memory_kind(r);
+  if (has_cache_figure(r->row) && a->cached_tokens > 0) {
+    const double tokens = (double)(r->batch * (r->request.prompt + r->request.output));
+    const double token = (double)tier->category[TWS_CATEGORY_CACHE] / tokens / gib;
+    const double measured = tws_case_number(r->row, "result", "kv_cache_tokens");
+    result->predicted_gib = a->cached_tokens * token;
+    result->measured_gib = measured > 0 ? measured * token : tws_case_number(r->row, "result", "kv_cache_gib_per_gpu");
+  } else if (*kind) {
+    result->measured_gib = tws_case_number(r->row, "result", "memory_gb");
+    result->predicted_gib = (strcmp(kind, "device") == 0 ? a->fit.device_need : (double)tier->arena_bytes) / gib;
+  }
+}
+
 static tws_code predict(served_row *r, tws_served_result *result, tws_error *err) {
-  int decoding;
+  int decoding = 0;
   tws_job *job;
   tws_serve_answer answer;
   const cJSON *failed = tws_case_member(r->row, "result", "oom");
   result->out_of_memory = cJSON_IsBool(failed) ? cJSON_IsTrue(failed) : -1;
-  if (!tws_case_flag(r->row, NULL, "core") && result->out_of_memory < 0) return lacks(err, "not a core row", "");
+  const int core = tws_case_flag(r->row, NULL, "core");
+  if (!core && result->out_of_memory < 0 && !has_memory(r)) return lacks(err, "not a core row", "");
   TWS_TRY(read_row(r, err));
-  result->measured = measured_rate(r->row, r->batch, r->request.output, &decoding);
-  if (!(result->measured > 0) && result->out_of_memory < 0)
+  result->measured = core ? measured_rate(r->row, r->batch, r->request.output, &decoding) : 0;
+  if (!(result->measured > 0) && result->out_of_memory < 0 && !has_memory(r))
     return lacks(err, "no rate of a batch", tws_case_text(r->row, "measure", "kind"));
   if (result->measured > 0 && result->out_of_memory < 0) result->out_of_memory = 0;
   TWS_TRY(load_job(r, &job, err));
@@ -169,6 +216,7 @@ static tws_code predict(served_row *r, tws_served_result *result, tws_error *err
   TWS_TRY(code);
   result->predicted_fits = answer.fit.fits;
   result->predicted = decoding ? answer.decoded_per_s : answer.tokens_per_s;
+  compare_memory(r, &answer, result);
   return TWS_OK;
 }
 
@@ -200,35 +248,47 @@ static double concordance_of(const tws_served_result *const *runs, int count) {
   return pairs > 0 ? right / pairs : NAN;
 }
 
+static double median_of(double *values, int count) {
+  if (count == 0) return NAN;
+  qsort(values, (size_t)count, sizeof *values, ascending);
+  return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+static int is_among(const tws_served_result *r, const char *name, int half) {
+  return (!name || strcmp(name, r->group) == 0) && (half < 0 || r->for_fitting == half);
+}
+
 /* Computes the figures of the runs of a group (NULL: all) and a half (-1: both). */
 static tws_code sum_up(const tws_served_comparison *c, const char *name, int half, tws_served_group *g,
                        tws_error *err) {
   const tws_served_result **runs = tws_calloc((size_t)c->count + 1, sizeof *runs);
   double *errors = tws_calloc((size_t)c->count + 1, sizeof *errors);
-  *g = (tws_served_group){.name = name, .median = NAN, .bias = NAN, .concordance = NAN};
-  for (int i = 0; runs && errors && i < c->count; i++) {
+  double *memory = tws_calloc((size_t)c->count + 1, sizeof *memory);
+  const tws_code code =
+      runs && errors && memory ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for published runs");
+  *g = (tws_served_group){.name = name, .bias = NAN, .concordance = NAN};
+  for (int i = 0; code == TWS_OK && i < c->count; i++) {
     const tws_served_result *r = &c->results[i];
-    if ((name && strcmp(name, r->group) != 0) || (half >= 0 && r->for_fitting != half)) continue;
+    if (!is_among(r, name, half)) continue;
     g->n++;
     g->skipped += r->skipped_because != NULL;
-    if (!r->skipped_because && r->out_of_memory >= 0) {
-      g->verdicts_right += r->predicted_fits != r->out_of_memory;
-      g->verdicts_wrong += r->predicted_fits == r->out_of_memory;
-    }
+    if (r->skipped_because) continue;
+    if (r->out_of_memory >= 0) *(r->predicted_fits != r->out_of_memory ? &g->verdicts_right : &g->verdicts_wrong) += 1;
+    if (r->measured_gib > 0) memory[g->weighed++] = fabs(100 * (r->predicted_gib / r->measured_gib - 1));
     if (!is_timed(r)) continue;
     errors[g->timed] = fabs(error_of(r));
     g->bias = (g->timed ? g->bias : 0) + error_of(r);
     runs[g->timed++] = r;
   }
-  if (runs && errors && g->timed > 0) {
-    qsort(errors, (size_t)g->timed, sizeof *errors, ascending);
-    g->median = (errors[(g->timed - 1) / 2] + errors[g->timed / 2]) / 2;
-    g->bias /= g->timed;
-    g->concordance = concordance_of(runs, g->timed);
+  if (code == TWS_OK) {
+    g->median = median_of(errors, g->timed);
+    g->memory = median_of(memory, g->weighed);
+    if (g->timed > 0) g->bias /= g->timed;
+    if (g->timed > 0) g->concordance = concordance_of(runs, g->timed);
   }
-  const tws_code code = runs && errors ? TWS_OK : tws_fail(err, TWS_MEMORY, NULL, "out of memory for published runs");
   tws_free(runs);
   tws_free(errors);
+  tws_free(memory);
   return code;
 }
 

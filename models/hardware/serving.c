@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "models/hardware/profile_internal.h"
 
+#define GIB 1073741824.0
 static const tws_server servers[] = {
 #define SERVER(name_, about_, ...) {.name = name_, .about = about_, __VA_ARGS__},
 #include "models/hardware/serving.def"

@@ -5,6 +5,24 @@
 
 #include "models/hardware/profile.h"
 
+/* Differences between the memory of software and that of a plan, which are what its sources allocate, for models whose
+ * inner size is four times the hidden size. A member that is 0 leaves the plan's bytes. */
+typedef struct tws_server_memory {
+  double tables;    /* copies of the embedding table that each tensor rank has whole */
+  int whole_tables; /* 1: each tensor rank has the embedding table and the head whole, as many as the model has */
+  /* buffers of the pass over prompts, none of which shares memory with another: rows of the hidden size for each token,
+   * whole on each tensor rank and divided among them; bytes for each head and pair of tokens of a prompt */
+  double whole_rows, divided_rows, score_bytes;
+  int own_scales; /* 1: weights in 8 bits have one scale for a row or a tensor, and those in 4 bits one for 128 */
+  /* texts for which memory is reserved at the start to choose their tokens, TWS_SAMPLING_BYTES for each entry of the
+   * vocabulary */
+  double sampled_texts;
+  int64_t batched_tokens; /* most tokens of one pass over prompts, into which larger ones are divided */
+} tws_server_memory;
+/* vLLM's peak at its start divided by texts and vocabulary: 41 of Llama 3 8B (0.6.5, 256 texts), 40 of Llama 3.3 70B
+ * and 38 of gpt-oss (0.11, 1024 texts): scores in 16 and 32 bits, probabilities, and sorted ones with their indices. */
+enum { TWS_SAMPLING_BYTES = 40 };
+
 typedef struct tws_server {
   const char *name, *about;
   double launch_s;  /* seconds from the end of one kernel to the start of the next one; 0: the profile's */
@@ -18,6 +36,8 @@ typedef struct tws_server {
   double exchange;       /* factor on the seconds of collectives and messages; 0: 1 */
   double context_bytes;  /* bytes of a device outside of the plan's arenas; 0: the profile's */
   double device_share;   /* share of a device's memory that the software uses; 0: all */
+  int fills_device;      /* 1: what the share leaves holds keys and values, whatever the texts need */
+  tws_server_memory memory;
 } tws_server;
 
 /* tws_server_find() returns the row called `name`, or NULL; tws_server_names() returns all names, NULL-terminated. The

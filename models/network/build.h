@@ -211,5 +211,9 @@ const char *const *tws_build_metadata(void);
 
 /* Returns the JSON text of a built-in model, or NULL. */
 const char *tws_network_builtin(const char *name);
+/* Returns the name of the built-in model that a model of the Hugging Face hub has the sizes of: of
+ * "meta-llama/Llama-3.1-8B-Instruct" "llama-3.1-8b". The owner, upper case and words for further training are ignored.
+ * NULL: there is none. */
+const char *tws_network_builtin_of_hub(const char *id);
 
 #endif

@@ -165,7 +165,8 @@ static tws_code build(tws_network_builder *b, int64_t multiple, tws_error *err) 
   if (b->unknown != NULL && is_nf4(b->unknown)) {
     tws_json_fail(b->json, b->unknown, err,
                   "take quantization_config out of the file, and plan it with --set "
-                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora)",
+                  "twinspeed.frozen_quantization.type=nf4 and adapters (twinspeed.lora), or for inference with "
+                  "--weights nf4",
                   "the file is of a checkpoint whose weights are quantized to nf4");
     if (err != NULL) err->code = TWS_UNSUPPORTED;
     return TWS_UNSUPPORTED;
@@ -250,6 +251,10 @@ tws_code tws_network_load(const char *spec, int64_t vocabulary_multiple, tws_net
   *out = NULL;
   tws_json *json = NULL;
   const char *text = spec[0] == '{' ? spec : tws_network_builtin(spec);
+  if (!text && access(spec, F_OK) != 0) { /* no file: the name may be that of the Hugging Face hub */
+    const char *name = tws_network_builtin_of_hub(spec);
+    if (name) return tws_network_load(name, vocabulary_multiple, out, err);
+  }
   if (text != NULL) {
     TWS_TRY(tws_json_parse(text, strlen(text), text == spec ? "network" : spec, &json, err));
   } else {
