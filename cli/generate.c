@@ -361,7 +361,7 @@ static tws_code print_end(printer *p, const tws_generate_result *r, tws_error *e
   if (r->cache_bytes > 0)
     tws_say(p->cli,
             "%lld tokens went through the model; prompts took %.3g s, other tokens %.3g ms each; %.1f MiB, of which "
-            "%.1f MiB are keys and values\n",
+            "%.1f MiB are keys and values",
             (long long)r->forward_tokens, r->prefill_s, decoded > 0 ? 1e3 * r->decode_s / decoded : 0,
             (double)r->allocated_bytes / 1048576, (double)r->cache_bytes / 1048576);
   return TWS_OK;

@@ -410,7 +410,7 @@ START_TEST(refusals) {
   refused(3, "are not divided by --sp", "--init-from x --prompt a -n 2 --sp 2");
   refused(2, "5 ranks are not replicas of 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 5 --tp 2");
   refused(3, "no experts\nhint: leave out --ep", "--init-from x --prompt a --ep 2");
-  /* what the ranks do not divide is reported before the length of the text, which excludes several ranks too */
+  /* a size that the ranks do not divide is reported before the length of the text, which excludes several ranks too */
   refused(3,
           "over 3 ranks does not divide the model's 4 attention heads\nhint: the nearest degrees that are legal for "
           "this model are 2 and 4",
