@@ -8,6 +8,19 @@
 
 #define OPTIMIZERS "AdamW=adam|SGD=sgd"
 #define ALGORITHMS "ring=p2p|ulysses=a2a"
+/* Names of Megatron-Bridge's mixed precision with "_" and with "-"; the first of a type is the one that is written. */
+#define NAMED(type, underscores, hyphens) type "=" underscores "|" type "=" hyphens "|"
+#define MIXED(type)                                                                                 \
+  NAMED(type, type "_mixed", type "-mixed")                                                         \
+  NAMED(type, type "_with_fp8_delayed_scaling_mixed", type "-with-fp8-delayed-scaling-mixed")       \
+  NAMED(type, type "_with_fp8_current_scaling_mixed", type "-with-fp8-current-scaling-mixed")       \
+  NAMED(type, type "_with_fp8_subchannel_scaling_mixed", type "-with-fp8-subchannel-scaling-mixed") \
+  NAMED(type, type "_with_mxfp8_mixed", type "-with-mxfp8-mixed")
+#define MIXED_WORDS                                                                                                 \
+  MIXED("bf16")                                                                                                     \
+  MIXED("fp16")                                                                                                     \
+  NAMED("bf16", "nemotron_h_bf16_with_fp8_current_scaling_mixed", "nemotron-h-bf16-with-fp8-current-scaling-mixed") \
+  NAMED("bf16", "nanov2_bf16_with_fp8_current_scaling_mixed", "nanov2-bf16-with-fp8-current-scaling-mixed")
 
 static const tws_format_row arguments[] = {
     {TWS_SETTING_TENSOR, "tensor_model_parallel_size", NULL},
@@ -51,12 +64,28 @@ static const tws_format_row bridge[] = {
     {TWS_SETTING_CLIPPING, "optimizer.clip_grad", NULL},
     {TWS_SETTING_RECOMPUTE, "model.recompute_granularity", "full=full|selective=selective"},
     {TWS_SETTING_OPTIMIZER_PLACE, "optimizer.optimizer_cpu_offload", "cpu=true|none=false"},
-    {TWS_SETTING_TYPE, "mixed_precision", "bf16=bf16_mixed|fp16=fp16_mixed"},
+    {TWS_SETTING_TYPE, "mixed_precision", MIXED_WORDS},
 };
+
+/* The keys of products in 8 bits, and the recipe if none of them states it. Megatron-Core's defaults of the others are
+ * a history of one step, the algorithm most_recent and no margin. */
+enum { EIGHT_FORMAT, EIGHT_RECIPE, EIGHT_HISTORY, EIGHT_ALGORITHM, EIGHT_MARGIN, EIGHT_KEYS };
+typedef struct eight_keys {
+  const char *path[EIGHT_KEYS], *recipe;
+} eight_keys;
+#define EIGHT(section, format)                                                                             \
+  {                                                                                                        \
+    section format, section "fp8_recipe", section "fp8_amax_history_len", section "fp8_amax_compute_algo", \
+        section "fp8_margin"                                                                               \
+  }
+static const eight_keys eight_arguments = {EIGHT("", "fp8_format"), "delayed"};
+static const eight_keys eight_model = {EIGHT("model.", "fp8"), "delayed"};
+static const eight_keys eight_mixed = {EIGHT("mixed_precision.", "fp8"), "tensorwise"};
 
 /* Paths of keys that write() and read() use; they differ between the two formats (arguments, Megatron-Bridge). */
 typedef struct paths {
-  const char *distributed, *fsdp, *strategy, *format, *beta[2], *method, *layers, *aware, *fp8, *recipe, *fp4;
+  const char *distributed, *fsdp, *strategy, *format, *beta[2], *method, *layers, *aware, *fp4;
+  const eight_keys *eight;
 } paths;
 static const paths of_arguments = {"use_distributed_optimizer",
                                    "use_megatron_fsdp",
@@ -66,9 +95,8 @@ static const paths of_arguments = {"use_distributed_optimizer",
                                    "recompute_method",
                                    "recompute_num_layers",
                                    "use_precision_aware_optimizer",
-                                   "fp8_format",
-                                   "fp8_recipe",
-                                   "fp4_format"};
+                                   "fp4_format",
+                                   &eight_arguments};
 static const paths of_bridge = {"ddp.use_distributed_optimizer",
                                 "ddp.use_megatron_fsdp",
                                 "ddp.data_parallel_sharding_strategy",
@@ -77,14 +105,26 @@ static const paths of_bridge = {"ddp.use_distributed_optimizer",
                                 "model.recompute_method",
                                 "model.recompute_num_layers",
                                 "optimizer.use_precision_aware_optimizer",
-                                "model.fp8",
-                                "model.fp8_recipe",
-                                "model.fp4"};
+                                "model.fp4",
+                                &eight_model};
 
 static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 
+/* Writes products in 8 bits. A delayed scale follows from the largest value of its whole history, which the algorithm
+ * "max" means. */
+static void write_eight(const tws_settings *s, const eight_keys *keys, cJSON *root) {
+  const int micro = tws_setting_is(s, TWS_SETTING_MATMUL, "mxfp8");
+  const int delayed = tws_setting_is(s, TWS_SETTING_FP8_RECIPE, "delayed");
+  if (!micro && !tws_setting_is(s, TWS_SETTING_MATMUL, "fp8")) return;
+  tws_tree_put_text(root, keys->path[EIGHT_FORMAT], "hybrid");
+  tws_tree_put_text(root, keys->path[EIGHT_RECIPE], micro ? "mxfp8" : delayed ? "delayed" : "tensorwise");
+  if (micro || !delayed) return;
+  tws_tree_put_text(root, keys->path[EIGHT_HISTORY], s->text[TWS_SETTING_FP8_HISTORY]);
+  tws_tree_put_text(root, keys->path[EIGHT_ALGORITHM], "max");
+  tws_tree_put_text(root, keys->path[EIGHT_MARGIN], s->text[TWS_SETTING_FP8_MARGIN]);
+}
+
 static void write_rules(const tws_settings *s, const paths *p, cJSON *root) {
-  static const char *const recipes[] = {"fp8", "tensorwise", "mxfp8", "mxfp8"};
   const int64_t stage = tws_setting_integer(s, TWS_SETTING_STAGE, 0);
   double betas[2];
   if (stage == 1) tws_tree_put_text(root, p->distributed, "true");
@@ -104,11 +144,7 @@ static void write_rules(const tws_settings *s, const paths *p, cJSON *root) {
     tws_tree_put_text(root, p->layers, "1");
   }
   if (tws_setting_is(s, TWS_SETTING_OPTIMIZER_PLACE, "cpu")) tws_tree_put_text(root, p->aware, "true");
-  for (int i = 0; i < 4; i += 2)
-    if (tws_setting_is(s, TWS_SETTING_MATMUL, recipes[i])) {
-      tws_tree_put_text(root, p->fp8, "hybrid");
-      tws_tree_put_text(root, p->recipe, recipes[i + 1]);
-    }
+  write_eight(s, p->eight, root);
   if (tws_setting_is(s, TWS_SETTING_MATMUL, "nvfp4")) tws_tree_put_text(root, p->fp4, "e2m1");
 }
 
@@ -146,6 +182,47 @@ static int is_true(const cJSON *root, const char *path) {
   return cJSON_IsTrue(tws_tree_at(root, path));
 }
 
+/* Sets products in 8 bits by the texts of their keys. A history of which the most recent step alone counts is one of a
+ * single step. */
+static void put_eight(char text[EIGHT_KEYS][64], tws_settings *s) {
+  const char *recipe = text[EIGHT_RECIPE];
+  const int micro = strcmp(recipe, "mxfp8") == 0, delayed = strcmp(recipe, "delayed") == 0;
+  tws_setting_put(s, TWS_SETTING_MATMUL, "%s", micro ? "mxfp8" : "fp8");
+  for (int i = TWS_SETTING_FP8_RECIPE; i <= TWS_SETTING_FP8_MARGIN; i++) s->text[i][0] = '\0';
+  if (!micro) tws_setting_put(s, TWS_SETTING_FP8_RECIPE, "%s", delayed ? "delayed" : "tensorwise");
+  if (!delayed) return;
+  const int longest = strcmp(text[EIGHT_ALGORITHM], "max") == 0 && *text[EIGHT_HISTORY];
+  tws_setting_put(s, TWS_SETTING_FP8_HISTORY, "%s", longest ? text[EIGHT_HISTORY] : "1");
+  tws_setting_put(s, TWS_SETTING_FP8_MARGIN, "%s", *text[EIGHT_MARGIN] ? text[EIGHT_MARGIN] : "0");
+}
+
+/* Reads the texts of the keys of products in 8 bits, the recipe with its default, and returns 1 if there are such
+ * products. */
+static int eight_texts(const cJSON *root, const eight_keys *keys, char text[EIGHT_KEYS][64]) {
+  for (int i = 0; i < EIGHT_KEYS; i++) tws_tree_text(root, keys->path[i], text[i], sizeof text[i]);
+  if (!*text[EIGHT_RECIPE]) snprintf(text[EIGHT_RECIPE], sizeof text[EIGHT_RECIPE], "%s", keys->recipe);
+  return *text[EIGHT_FORMAT] != '\0';
+}
+
+static void read_eight(const cJSON *root, const eight_keys *keys, tws_settings *s) {
+  char text[EIGHT_KEYS][64];
+  if (eight_texts(root, keys, text)) put_eight(text, s);
+}
+
+/* Adds to a note what this program computes in place of a format or recipe that it lacks. */
+static void explain_eight(const cJSON *root, const eight_keys *keys, tws_text *out) {
+  static const char *const known[] = {"delayed", "tensorwise", "mxfp8"};
+  char text[EIGHT_KEYS][64];
+  int has = 0;
+  if (!eight_texts(root, keys, text)) return;
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) has |= strcmp(text[EIGHT_RECIPE], known[i]) == 0;
+  if (!has)
+    tws_text_add(out, "%s%s is taken as tensorwise: a tensor has one scale", out->length ? "; " : "",
+                 keys->path[EIGHT_RECIPE]);
+  if (strcmp(text[EIGHT_FORMAT], "hybrid") != 0 && strcmp(text[EIGHT_RECIPE], "mxfp8") != 0)
+    tws_text_add(out, "%s%s is taken as hybrid: gradients are e5m2", out->length ? "; " : "", keys->path[EIGHT_FORMAT]);
+}
+
 static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
   char text[64], beta[2][64];
   int stage = is_true(root, p->distributed);
@@ -155,10 +232,7 @@ static void read_rules(const cJSON *root, const paths *p, tws_settings *s) {
   if (tws_tree_text(root, p->beta[0], beta[0], sizeof beta[0]) &&
       tws_tree_text(root, p->beta[1], beta[1], sizeof beta[1]))
     tws_setting_put(s, TWS_SETTING_BETAS, "[%s,%s]", beta[0], beta[1]);
-  if (tws_tree_text(root, p->fp8, text, sizeof text)) {
-    tws_tree_text(root, p->recipe, text, sizeof text);
-    tws_setting_put(s, TWS_SETTING_MATMUL, "%s", strcmp(text, "mxfp8") == 0 ? "mxfp8" : "fp8");
-  }
+  read_eight(root, p->eight, s);
   if (tws_tree_text(root, p->fp4, text, sizeof text)) tws_setting_put(s, TWS_SETTING_MATMUL, "nvfp4");
   if (tws_setting_integer(s, TWS_SETTING_PIPELINE, 1) > 1) {
     const int chunks = tws_setting_integer(s, TWS_SETTING_CHUNKS, 1) > 1;
@@ -236,9 +310,46 @@ static void read_deepspeed_arguments(const cJSON *root, tws_settings *s) {
   read_arguments(root, s);
 }
 
+static void explain_arguments(const cJSON *root, tws_text *out) {
+  explain_eight(root, &eight_arguments, out);
+}
+
+/* Megatron-Bridge's mixed precision (mixed_precision.py) is a section of keys or a name, a part of which says the
+ * recipe of products in 8 bits; both count more than the model's own keys. Names that MIXED_WORDS lacks are refused
+ * before. */
 static void read_bridge(const cJSON *root, tws_settings *s) {
+  static const struct {
+    const char *part, *text[EIGHT_KEYS];
+  } named[] = {{"fp8_delayed_scaling", {"hybrid", "delayed", "1024", "max", ""}},
+               {"fp8_current_scaling", {"hybrid", "tensorwise", "", "", ""}},
+               {"fp8_subchannel_scaling", {"hybrid", "blockwise", "", "", ""}},
+               {"mxfp8", {"e4m3", "mxfp8", "", "", ""}}};
+  char name[96], text[EIGHT_KEYS][64];
+  if (is_true(root, "mixed_precision.bf16")) tws_setting_put(s, TWS_SETTING_TYPE, "bf16");
+  if (is_true(root, "mixed_precision.fp16")) tws_setting_put(s, TWS_SETTING_TYPE, "fp16");
   if (!s->text[TWS_SETTING_TYPE][0]) tws_setting_put(s, TWS_SETTING_TYPE, "fp32");
   read_rules(root, &of_bridge, s);
+  read_eight(root, &eight_mixed, s);
+  if (!tws_tree_text(root, "mixed_precision", name, sizeof name)) return;
+  for (char *c = name; *c; c++) *c = *c == '-' ? '_' : *c;
+  for (size_t i = 0; i < sizeof named / sizeof *named; i++) {
+    if (!strstr(name, named[i].part)) continue;
+    for (int k = 0; k < EIGHT_KEYS; k++) snprintf(text[k], sizeof text[k], "%s", named[i].text[k]);
+    put_eight(text, s);
+  }
+}
+
+static void explain_bridge(const cJSON *root, tws_text *out) {
+  char name[96];
+  explain_eight(root, &eight_model, out);
+  explain_eight(root, &eight_mixed, out);
+  if (!tws_tree_text(root, "mixed_precision", name, sizeof name)) return;
+  if (strstr(name, "subchannel") || strstr(name, "nanov2"))
+    tws_text_add(out, "%smixed_precision %s is taken as tensorwise: a tensor has one scale", out->length ? "; " : "",
+                 name);
+  if (strstr(name, "current"))
+    tws_text_add(out, "%smixed_precision %s: the first and last layers have products in 8 bits too",
+                 out->length ? "; " : "", name);
 }
 
 static int holds(const tws_settings *s, tws_setting setting) {
@@ -248,6 +359,9 @@ static int holds(const tws_settings *s, tws_setting setting) {
     case TWS_SETTING_TYPE:
     case TWS_SETTING_BETAS:
     case TWS_SETTING_CHUNKS:
+    case TWS_SETTING_FP8_RECIPE:
+    case TWS_SETTING_FP8_HISTORY:
+    case TWS_SETTING_FP8_MARGIN:
     case TWS_SETTING_STEPS: /* write() and read() hold these settings; STEPS follows from the global batch size */
       return 1;
     case TWS_SETTING_SCHEDULE:
@@ -273,6 +387,10 @@ static const char *const known_arguments[] = {"use_distributed_optimizer",
                                               "use_precision_aware_optimizer",
                                               "fp8_format",
                                               "fp8_recipe",
+                                              "fp8_amax_history_len",
+                                              "fp8_amax_compute_algo",
+                                              "fp8_margin",
+                                              "fp8_interval", /* Megatron ignores this argument */
                                               "fp4_format",
                                               "bf16",
                                               "fp16",
@@ -288,13 +406,30 @@ static const char *const known_bridge[] = {"ddp.use_distributed_optimizer",
                                            "optimizer.use_precision_aware_optimizer",
                                            "model.fp8",
                                            "model.fp8_recipe",
+                                           "model.fp8_amax_history_len",
+                                           "model.fp8_amax_compute_algo",
+                                           "model.fp8_margin",
                                            "model.fp4",
+                                           "mixed_precision.bf16",
+                                           "mixed_precision.fp16",
+                                           "mixed_precision.fp8",
+                                           "mixed_precision.fp8_recipe",
+                                           "mixed_precision.fp8_amax_history_len",
+                                           "mixed_precision.fp8_amax_compute_algo",
+                                           "mixed_precision.fp8_margin",
                                            NULL};
 
-const tws_format_table tws_format_megatron = {
-    arguments, sizeof arguments / sizeof *arguments, write_arguments, read_arguments, holds, known_arguments, NULL};
-const tws_format_table tws_format_megatron_deepspeed = {
-    arguments,    sizeof arguments / sizeof *arguments, NULL, read_deepspeed_arguments, NULL, known_arguments,
-    is_deepspeeds};
+const tws_format_table tws_format_megatron = {arguments,
+                                              sizeof arguments / sizeof *arguments,
+                                              write_arguments,
+                                              read_arguments,
+                                              holds,
+                                              known_arguments,
+                                              NULL,
+                                              explain_arguments};
+const tws_format_table tws_format_megatron_deepspeed = {arguments,     sizeof arguments / sizeof *arguments,
+                                                        NULL,          read_deepspeed_arguments,
+                                                        NULL,          known_arguments,
+                                                        is_deepspeeds, explain_arguments};
 const tws_format_table tws_format_bridge = {
-    bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge, NULL};
+    bridge, sizeof bridge / sizeof *bridge, write_bridge, read_bridge, holds, known_bridge, NULL, explain_bridge};

@@ -24,6 +24,9 @@ typedef struct tws_format_table {
   const char *const *known; /* paths that read() uses, NULL-terminated */
   /* Returns 1 if read() uses a path for the value that it has; NULL: the values do not matter. */
   int (*reads)(const cJSON *root, const char *path);
+  /* Adds what read() takes values for whose meaning this program lacks, separated by "; "; NULL: there are no such
+   * values. */
+  void (*explain)(const cJSON *root, tws_text *out);
 } tws_format_table;
 
 extern const tws_format_table tws_format_megatron, tws_format_megatron_deepspeed, tws_format_bridge,

@@ -44,8 +44,8 @@ static void write_accelerate(const tws_settings *s, const tws_format_shape *shap
 
 static void read_accelerate(const cJSON *root, tws_settings *s) {
   (void)root;
-  /* sets accelerate's default type, float32 ("fp8", above, means Transformer Engine, with bf16 outside of 8-bit
-   * products) */
+  /* sets accelerate's default type, float32 (the rows refuse "fp8", since no runtime of accelerate's has products in
+   * 8 bits) */
   if (!s->text[TWS_SETTING_TYPE][0]) tws_setting_put(s, TWS_SETTING_TYPE, "fp32");
   /* this is accelerate's default stage */
   if (!s->text[TWS_SETTING_STAGE][0]) tws_setting_put(s, TWS_SETTING_STAGE, "2");
@@ -69,6 +69,7 @@ const tws_format_table tws_format_accelerate = {accelerate_rows,
                                                 read_accelerate,
                                                 holds_accelerate,
                                                 accelerate_known,
+                                                NULL,
                                                 NULL};
 
 static const tws_format_row fsdp_rows[] = {
@@ -141,7 +142,7 @@ static const char *const fsdp_known[] = {"compute_environment",
                                          "fsdp_config.fsdp_activation_checkpointing",
                                          NULL};
 const tws_format_table tws_format_accelerate_fsdp = {
-    fsdp_rows, sizeof fsdp_rows / sizeof *fsdp_rows, write_fsdp, read_fsdp, holds_fsdp, fsdp_known, NULL};
+    fsdp_rows, sizeof fsdp_rows / sizeof *fsdp_rows, write_fsdp, read_fsdp, holds_fsdp, fsdp_known, NULL, NULL};
 
 /* ---- Hugging Face's Trainer, axolotl, LLaMA-Factory: files of these formats can only be read ---- */
 
@@ -291,7 +292,7 @@ static const char *const axolotl_known[] = {
 static const char *const factory_known[] = {TRAINER_KNOWN,      "finetuning_type",    "lora_target",
                                             "quantization_bit", "model_name_or_path", NULL};
 #define READ_ALONE(rows, read, known) \
-  { rows, sizeof rows / sizeof *rows, NULL, read, NULL, known, reads_optimizer }
+  { rows, sizeof rows / sizeof *rows, NULL, read, NULL, known, reads_optimizer, NULL }
 const tws_format_table tws_format_trainer = READ_ALONE(trainer_rows, read_trainer, trainer_known);
 const tws_format_table tws_format_axolotl = READ_ALONE(axolotl_rows, read_axolotl, axolotl_known);
 const tws_format_table tws_format_llama_factory = READ_ALONE(factory_rows, read_factory, factory_known);
@@ -326,5 +327,11 @@ static int holds_deepspeed(const tws_settings *s, tws_setting setting) {
   return strncmp(key, "twinspeed.", 10) != 0;
 }
 
-const tws_format_table tws_format_deepspeed = {
-    deepspeed_rows, sizeof deepspeed_rows / sizeof *deepspeed_rows, write_deepspeed, NULL, holds_deepspeed, NULL, NULL};
+const tws_format_table tws_format_deepspeed = {deepspeed_rows,
+                                               sizeof deepspeed_rows / sizeof *deepspeed_rows,
+                                               write_deepspeed,
+                                               NULL,
+                                               holds_deepspeed,
+                                               NULL,
+                                               NULL,
+                                               NULL};

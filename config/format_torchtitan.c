@@ -30,6 +30,18 @@ static void put_integer(cJSON *root, const char *path, int64_t value) {
   tws_tree_put_text(root, path, text);
 }
 
+/* Writes the converter of linear layers to products in 8 bits, whose scales are always those of current values. */
+static void write_converters(const tws_settings *s, cJSON *root) {
+  const int whole =
+      tws_setting_is(s, TWS_SETTING_MATMUL, "fp8") && tws_setting_is(s, TWS_SETTING_FP8_RECIPE, "tensorwise");
+  const int rows_too = tws_setting_is(s, TWS_SETTING_MATMUL, "fp8-rowwise");
+  if (whole || rows_too) {
+    tws_tree_put_text(root, "model.converters", "[\"float8\"]");
+    tws_tree_put_text(root, "float8.recipe_name", whole ? "tensorwise" : "rowwise");
+  }
+  if (tws_setting_is(s, TWS_SETTING_MATMUL, "mxfp8")) tws_tree_put_text(root, "model.converters", "[\"mx\"]");
+}
+
 static void write_rules(const tws_settings *s, const tws_format_shape *shape, cJSON *root) {
   const int64_t stage = tws_setting_integer(s, TWS_SETTING_STAGE, 0);
   const int64_t group = tws_setting_integer(s, TWS_SETTING_MICS, 0);
@@ -53,6 +65,7 @@ static void write_rules(const tws_settings *s, const tws_format_shape *shape, cJ
     tws_tree_put_text(root, "training.enable_cpu_offload", "true");
   if (tws_setting_is(s, TWS_SETTING_RECOMPUTE, "operations"))
     tws_tree_put_text(root, "activation_checkpoint.selective_ac_option", "op");
+  write_converters(s, root);
   if (!tws_setting_pair(s, TWS_SETTING_BETAS, betas)) return;
   for (int i = 0; i < 2; i++) {
     char text[40];
@@ -65,6 +78,39 @@ static int64_t integer_at(const cJSON *root, const char *path, int64_t otherwise
   const cJSON *item = tws_tree_at(root, path);
   return cJSON_IsNumber(item) && item->valuedouble > -1e15 && item->valuedouble < 1e15 ? (int64_t)item->valuedouble
                                                                                        : otherwise;
+}
+
+/* Returns 1 if the model's converters include one of this name, which later versions write as quantize.linear.NAME. */
+static int converts(const cJSON *root, const char *name) {
+  const cJSON *item;
+  cJSON_ArrayForEach(item, tws_tree_at(root, "model.converters")) {
+    const char *word = cJSON_IsString(item) ? item->valuestring : "";
+    const char *last = strrchr(word, '.');
+    if (strcmp(last ? last + 1 : word, name) == 0) return 1;
+  }
+  return 0;
+}
+
+/* Reads the recipe of scales in 8 bits from either of the places where versions have it. */
+static int read_recipe(const cJSON *root, char *text, size_t size) {
+  return tws_tree_text(root, "float8.recipe_name", text, size) ||
+         tws_tree_text(root, "quantize.linear.float8.recipe_name", text, size);
+}
+
+static void read_converters(const cJSON *root, tws_settings *s) {
+  char recipe[64];
+  if (converts(root, "mx")) tws_setting_put(s, TWS_SETTING_MATMUL, "mxfp8");
+  if (!converts(root, "float8")) return;
+  const int by_rows = read_recipe(root, recipe, sizeof recipe) && strncmp(recipe, "rowwise", 7) == 0;
+  tws_setting_put(s, TWS_SETTING_MATMUL, "%s", by_rows ? "fp8-rowwise" : "fp8");
+  if (!by_rows) tws_setting_put(s, TWS_SETTING_FP8_RECIPE, "tensorwise");
+}
+
+static void explain(const cJSON *root, tws_text *out) {
+  char recipe[64];
+  if (converts(root, "float8") && read_recipe(root, recipe, sizeof recipe) && strcmp(recipe, "rowwise_with_gw_hp") == 0)
+    tws_text_add(out,
+                 "recipe_name rowwise_with_gw_hp is taken as rowwise: gradients of weights are products in 8 bits");
 }
 
 static void read_rules(const cJSON *root, tws_settings *s) {
@@ -101,6 +147,7 @@ static void read_rules(const cJSON *root, tws_settings *s) {
     tws_setting_put(s, TWS_SETTING_OPTIMIZER_PLACE, "cpu");
     tws_setting_put(s, TWS_SETTING_PARAMETER_PLACE, "cpu");
   }
+  read_converters(root, s);
   if (tws_tree_text(root, "optimizer.beta1", beta[0], sizeof beta[0]) &&
       tws_tree_text(root, "optimizer.beta2", beta[1], sizeof beta[1]))
     tws_setting_put(s, TWS_SETTING_BETAS, "[%s,%s]", beta[0], beta[1]);
@@ -129,6 +176,10 @@ static int holds(const tws_settings *s, tws_setting setting) {
       return strcmp(value, "none") == 0 ? !offloads : strcmp(value, "cpu") == 0 && offloads;
     case TWS_SETTING_TYPE:
       return strcmp(value, "fp16") != 0;
+    case TWS_SETTING_MATMUL:
+      return strcmp(value, "nvfp4") != 0 && !tws_setting_is(s, TWS_SETTING_FP8_RECIPE, "delayed");
+    case TWS_SETTING_FP8_RECIPE:
+      return strcmp(value, "tensorwise") == 0;
     default:
       return -1;
   }
@@ -144,7 +195,10 @@ static const char *const known[] = {"training.local_batch_size",
                                     "activation_checkpoint.selective_ac_option",
                                     "optimizer.beta1",
                                     "optimizer.beta2",
+                                    "model.converters",
+                                    "float8.recipe_name",
+                                    "quantize.linear.float8.recipe_name",
                                     NULL};
 
-const tws_format_table tws_format_torchtitan = {rows, sizeof rows / sizeof *rows, write_rules, read_rules, holds, known,
-                                                NULL};
+const tws_format_table tws_format_torchtitan = {
+    rows, sizeof rows / sizeof *rows, write_rules, read_rules, holds, known, NULL, explain};

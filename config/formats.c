@@ -151,11 +151,15 @@ static tws_code read_tree(tws_config_format format, const cJSON *root, const cha
   }
   table->read(root, settings);
   TWS_TRY(check_texts(settings, name, err));
-  tws_text keys = {0};
+  tws_text keys = {0}, taken = {0};
   name_unread(table, root, root, "", 0, &keys);
-  if (keys.length) tws_text_add(unread, "%s: these keys are not read: %s", name, keys.data);
-  const int failed = keys.failed || unread->failed;
+  if (table->explain) table->explain(root, &taken);
+  if (keys.length || taken.length)
+    tws_text_add(unread, "%s: %s%s%s%s", name, keys.length ? "these keys are not read: " : "",
+                 keys.length ? keys.data : "", keys.length && taken.length ? "; " : "", taken.length ? taken.data : "");
+  const int failed = keys.failed || taken.failed || unread->failed;
   tws_text_free(&keys);
+  tws_text_free(&taken);
   return failed ? tws_fail(err, TWS_MEMORY, NULL, "no memory for %s", name) : TWS_OK;
 }
 

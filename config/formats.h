@@ -27,8 +27,9 @@ int tws_format_holds(tws_config_format format, const tws_settings *settings, tws
  * *out. It skips comments and joins continued lines; it does not expand shell variables. */
 tws_code tws_format_arguments(const char *text, const char *name, cJSON **out, tws_error *err);
 /* Reads a configuration file of another program into `settings`. If the text is not such a file, it reads nothing and
- * sets *format to TWS_FORMAT_NONE. unread: receives a sentence that lists the keys without a row in the format's table;
- * it stays empty if there are none. Fails with TWS_INVALID for a value that has no equivalent. */
+ * sets *format to TWS_FORMAT_NONE. unread: receives a sentence that lists the keys without a row in the format's table,
+ * and values that are read as another one, since this program lacks what they mean; it stays empty if there are none.
+ * Fails with TWS_INVALID for a value that has no equivalent. */
 tws_code tws_format_read(const char *text, size_t length, const char *name, tws_config_format *format,
                          tws_settings *settings, tws_text *unread, tws_error *err);
 

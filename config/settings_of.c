@@ -67,6 +67,16 @@ static void put_optimizer(const tws_config *c, tws_settings *s) {
   put_number(s, TWS_SETTING_CLIPPING, c->gradient_clipping);
 }
 
+static void put_matmul(const tws_config *c, tws_settings *s) {
+  tws_setting_put(s, TWS_SETTING_MATMUL, "%s", tws_matmul_dtype_name(c->matmul_dtype));
+  if (c->matmul_dtype != TWS_MATMUL_FP8) return;
+  const int delayed = c->fp8_recipe == TWS_FP8_DELAYED;
+  tws_setting_put(s, TWS_SETTING_FP8_RECIPE, "%s", delayed ? "delayed" : "tensorwise");
+  if (!delayed) return;
+  put_integer(s, TWS_SETTING_FP8_HISTORY, c->fp8_amax_history_len);
+  put_integer(s, TWS_SETTING_FP8_MARGIN, c->fp8_margin);
+}
+
 void tws_settings_of(const tws_config *c, tws_settings *s) {
   static const char *const frozen[] = {"none", "int8", "nf4"};
   *s = (tws_settings){0};
@@ -76,7 +86,7 @@ void tws_settings_of(const tws_config *c, tws_settings *s) {
   put_integer(s, TWS_SETTING_SEQUENCE, c->sequence_length);
   tws_setting_put(s, TWS_SETTING_TYPE, "%s", c->dtype == TWS_BF16 ? "bf16" : c->dtype == TWS_F16 ? "fp16" : "fp32");
   tws_setting_put(s, TWS_SETTING_RECOMPUTE, "%s", tws_recompute_name(c->recompute));
-  tws_setting_put(s, TWS_SETTING_MATMUL, "%s", tws_matmul_dtype_name(c->matmul_dtype));
+  put_matmul(c, s);
   put_axes(c, s);
   put_zero(c, s);
   put_optimizer(c, s);

@@ -39,29 +39,32 @@ static int pick(uint64_t seed, uint64_t what, int count) {
 static int draw_config(uint64_t seed, char *text, size_t size) {
   static const char *const schedules[] = {"1f1b", "interleaved", "gpipe"};
   static const char *const modes[] = {"none", "full", "selective", "operations"}, *const places[] = {"none", "cpu"};
-  static const char *const products[] = {"auto", "fp8", "mxfp8", "nvfp4"};
+  static const char *const products[] = {"auto", "fp8", "fp8-rowwise", "mxfp8", "nvfp4"};
   const int stage = pick(seed, 1, 4), pipeline = pick(seed, 2, 3) ? 1 : 1 << pick(seed, 3, 3);
   const int tensor = 1 << pick(seed, 4, 3), sharers = pick(seed, 5, 3) ? 1 : 2, kind = pick(seed, 6, 3);
   const int type = pick(seed, 7, 3), replicas = 1 << pick(seed, 8, 4), offload = pick(seed, 9, 4) == 0;
   const int micro = 1 + pick(seed, 10, 4), steps = (1 + pick(seed, 11, 3)) * (pipeline > 1 ? pipeline : 1);
   const int place = offload && stage > 0, group = stage == 3 && replicas >= 4 && pick(seed, 12, 3) == 0;
-  snprintf(text, size,
-           "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
-           "\"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s, \"reduce_bucket_size\": %d, "
-           "\"offload_optimizer\": {\"device\": \"%s\"}, \"offload_param\": {\"device\": \"%s\"}%s}, "
-           "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s}, \"pipeline\": {\"stages\": %d}, "
-           "\"tensor_parallel\": {\"autotp_size\": %d}, \"sequence_parallel_size\": %d, \"gradient_clipping\": %g, "
-           "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": %g, \"betas\": [0.9, %g], \"eps\": 1e-%d, "
-           "\"weight_decay\": %g}}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": \"%s\", "
-           "\"pipeline_schedule\": \"%s\", \"virtual_stages\": %d, \"tensor_sequence_parallel\": %s, "
-           "\"sequence_algorithm\": \"%s\", \"matmul_dtype\": \"%s\"}}",
-           micro, steps, stage, pick(seed, 13, 2) ? "true" : "false", 1000000 * (1 + pick(seed, 14, 400)),
-           places[place], places[place && stage == 3 && pick(seed, 15, 2)], group ? ", \"mics_shard_size\": 2" : "",
-           type == 0 ? "true" : "false", type == 1 ? "true" : "false", pipeline, tensor, sharers,
-           0.5 * pick(seed, 16, 4), 1e-5 * (1 + pick(seed, 17, 90)), pick(seed, 18, 2) ? 0.95 : 0.999,
-           6 + pick(seed, 19, 4), 0.01 * pick(seed, 20, 11), 512 << pick(seed, 21, 4), modes[pick(seed, 22, 4)],
-           schedules[kind], pipeline > 1 && kind == 1 ? 2 : 1, tensor > 1 && pick(seed, 23, 2) ? "true" : "false",
-           pick(seed, 24, 2) ? "ring" : "ulysses", type == 2 ? "auto" : products[pick(seed, 25, 4)]);
+  snprintf(
+      text, size,
+      "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
+      "\"zero_optimization\": {\"stage\": %d, \"overlap_comm\": %s, \"reduce_bucket_size\": %d, "
+      "\"offload_optimizer\": {\"device\": \"%s\"}, \"offload_param\": {\"device\": \"%s\"}%s}, "
+      "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s}, \"pipeline\": {\"stages\": %d}, "
+      "\"tensor_parallel\": {\"autotp_size\": %d}, \"sequence_parallel_size\": %d, \"gradient_clipping\": %g, "
+      "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": %g, \"betas\": [0.9, %g], \"eps\": 1e-%d, "
+      "\"weight_decay\": %g}}, \"twinspeed\": {\"sequence_length\": %d, \"recompute\": \"%s\", "
+      "\"pipeline_schedule\": \"%s\", \"virtual_stages\": %d, \"tensor_sequence_parallel\": %s, "
+      "\"sequence_algorithm\": \"%s\", \"matmul_dtype\": \"%s\", \"fp8_recipe\": \"%s\", \"fp8_amax_history_len\": %d, "
+      "\"fp8_margin\": %d}}",
+      micro, steps, stage, pick(seed, 13, 2) ? "true" : "false", 1000000 * (1 + pick(seed, 14, 400)), places[place],
+      places[place && stage == 3 && pick(seed, 15, 2)], group ? ", \"mics_shard_size\": 2" : "",
+      type == 0 ? "true" : "false", type == 1 ? "true" : "false", pipeline, tensor, sharers, 0.5 * pick(seed, 16, 4),
+      1e-5 * (1 + pick(seed, 17, 90)), pick(seed, 18, 2) ? 0.95 : 0.999, 6 + pick(seed, 19, 4),
+      0.01 * pick(seed, 20, 11), 512 << pick(seed, 21, 4), modes[pick(seed, 22, 4)], schedules[kind],
+      pipeline > 1 && kind == 1 ? 2 : 1, tensor > 1 && pick(seed, 23, 2) ? "true" : "false",
+      pick(seed, 24, 2) ? "ring" : "ulysses", type == 2 ? "auto" : products[pick(seed, 25, 5)],
+      pick(seed, 26, 2) ? "delayed" : "tensorwise", 1 << pick(seed, 27, 11), pick(seed, 28, 3));
   return pipeline * tensor * sharers * replicas;
 }
 
@@ -510,6 +513,7 @@ START_TEST(the_page_says_what_files_hold) {
                                                          [TWS_SETTING_PARAMETER_PLACE] = "cpu",
                                                          [TWS_SETTING_OVERLAP] = "true",
                                                          [TWS_SETTING_MATMUL] = "fp8",
+                                                         [TWS_SETTING_FP8_RECIPE] = "tensorwise",
                                                          [TWS_SETTING_OPTIMIZER] = "AdamW",
                                                          [TWS_SETTING_BETAS] = "[0.9,0.95]",
                                                          [TWS_SETTING_FROZEN] = "nf4",
@@ -573,6 +577,87 @@ START_TEST(long_sequences_of_megatron_deepspeed) {
 }
 END_TEST
 
+/* Products in 8 bits and their scales are read from the arguments of Megatron-LM, and from files of Megatron-Bridge and
+ * torchtitan; what has no counterpart here is named in a note, or the note says what is computed in its place. */
+START_TEST(scales_in_8_bits_are_read) {
+#define ARGUMENTS "--micro-batch-size 1 --bf16 "
+#define BRIDGE "model:\n  tensor_model_parallel_size: 1\n"
+#define TITAN "[training]\nseq_len = 8\n[model]\n"
+  static const struct {
+    const char *name, *text, *matmul, *recipe, *history, *margin, *note; /* note: "": there is none */
+  } files[] = {
+      {"a.sh", ARGUMENTS "--fp8-format hybrid", "fp8", "delayed", "1", "0", ""},
+      {"a.sh", ARGUMENTS "--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max --fp8-margin 2",
+       "fp8", "delayed", "1024", "2", ""},
+      {"a.sh", ARGUMENTS "--fp8-format hybrid --fp8-amax-history-len 1024", "fp8", "delayed", "1", "0", ""},
+      {"a.sh", ARGUMENTS "--fp8-format hybrid --fp8-recipe tensorwise --fp8-amax-history-len 16", "fp8", "tensorwise",
+       "", "", ""},
+      {"a.sh", ARGUMENTS "--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8", "", "", "", ""},
+      {"a.sh", ARGUMENTS "--fp8-recipe delayed --fp8-margin 2", "", "", "", "", ""},
+      {"a.sh", ARGUMENTS "--fp8-format e4m3 --fp8-recipe blockwise --no-fp8-wgrad", "fp8", "tensorwise", "", "",
+       ("a.sh: these keys are not read: no_fp8_wgrad; fp8_recipe is taken as tensorwise: a tensor has one scale; "
+        "fp8_format is taken as hybrid: gradients are e5m2")},
+      {"a.sh", ARGUMENTS "--fp8-format hybrid --fp8-param-gather --fp8-interval 1", "fp8", "delayed", "1", "0",
+       "a.sh: these keys are not read: fp8_param_gather"},
+      {"b.yaml", BRIDGE "  fp8: hybrid\nmixed_precision: bf16_mixed\n", "fp8", "delayed", "1", "0", ""},
+      {"b.yaml", BRIDGE "mixed_precision: bf16-with-fp8-delayed-scaling-mixed\n", "fp8", "delayed", "1024", "0", ""},
+      {"b.yaml", BRIDGE "mixed_precision: bf16_with_fp8_current_scaling_mixed\n", "fp8", "tensorwise", "", "",
+       ("b.yaml: mixed_precision bf16_with_fp8_current_scaling_mixed: the first and last layers have products in 8 "
+        "bits too")},
+      {"b.yaml", BRIDGE "mixed_precision:\n  bf16: true\n  fp8: hybrid\n", "fp8", "tensorwise", "", "", ""},
+      {"t.toml", TITAN "converters = [\"float8\"]\n", "fp8", "tensorwise", "", "", ""},
+      {"t.toml", TITAN "converters = [\"float8\"]\n[float8]\nrecipe_name = \"rowwise_with_gw_hp\"\n", "fp8-rowwise", "",
+       "", "",
+       "t.toml: recipe_name rowwise_with_gw_hp is taken as rowwise: gradients of weights are products in 8 bits"},
+      {"t.toml", TITAN "converters = [\"quantize.linear.mx\"]\n", "mxfp8", "", "", "", ""}};
+  static const tws_setting settings[] = {TWS_SETTING_MATMUL, TWS_SETTING_FP8_RECIPE, TWS_SETTING_FP8_HISTORY,
+                                         TWS_SETTING_FP8_MARGIN};
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    const char *const expected[] = {files[i].matmul, files[i].recipe, files[i].history, files[i].margin};
+    tws_config_format format;
+    tws_settings read;
+    tws_text note = {0};
+    tws_error err = {0};
+    if (is_toml(files[i].name) && !reads_toml()) continue;
+    ck_assert_msg(
+        tws_format_read(files[i].text, strlen(files[i].text), files[i].name, &format, &read, &note, &err) == TWS_OK,
+        "%s: %s", files[i].text, err.message);
+    for (size_t k = 0; k < sizeof settings / sizeof *settings; k++)
+      ck_assert_msg(strcmp(read.text[settings[k]], expected[k]) == 0, "%s: %s is \"%s\"", files[i].text,
+                    tws_setting_words(settings[k]), read.text[settings[k]]);
+    ck_assert_str_eq(read.text[TWS_SETTING_TYPE], "bf16");
+    ck_assert_str_eq(note.length ? note.data : "", files[i].note);
+    tws_text_free(&note);
+  }
+}
+END_TEST
+
+/* Megatron's runtime counts casts with the products: its predictions do not depend on the recipe, as a note says. */
+START_TEST(recipes_leave_predictions_of_megatron) {
+  double steps[2];
+  write_text(in_folder("model.json"),
+             "{\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 256, \"intermediate_size\": 512, "
+             "\"num_attention_heads\": 4, \"vocab_size\": 1024, \"max_position_embeddings\": 8192}");
+  for (int i = 0; i < 2; i++) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "--micro-batch-size 2 --global-batch-size 16 --seq-length 512 --bf16 --fp8-format hybrid %s\n",
+             i ? "--fp8-amax-history-len 1024 --fp8-amax-compute-algo max" : "--fp8-recipe tensorwise");
+    write_text(in_folder("eight.txt"), text);
+    command_result r =
+        twinspeed("estimate -m %s -c %s --cluster dgx-h100 --json", in_folder("model.json"), in_folder("eight.txt"));
+    ck_assert_msg(r.status == 0, "%s", r.err);
+    cJSON *json = assert_json(&r, "twinspeed-estimate-1");
+    ck_assert_str_eq(member(json, "runtime")->valuestring, "megatron");
+    steps[i] = number(member(json, "time"), "step_s");
+    ck_assert_int_eq(strstr(r.err, "twinspeed.fp8_recipe is ignored") != NULL, i);
+    cJSON_Delete(json);
+    command_free(&r);
+  }
+  ck_assert_double_eq(steps[0], steps[1]);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("formats");
   TCase *tcase = tcase_create("formats");
@@ -587,6 +672,8 @@ int main(void) {
   tcase_add_test(tcase, jobs_are_exported);
   tcase_add_test(tcase, elastic_jobs_are_exported_with_their_batch);
   tcase_add_test(tcase, long_sequences_of_megatron_deepspeed);
+  tcase_add_test(tcase, scales_in_8_bits_are_read);
+  tcase_add_test(tcase, recipes_leave_predictions_of_megatron);
   suite_add_tcase(suite, tcase);
   return run_suite(suite);
 }

@@ -12,7 +12,8 @@ weights, gradients and activations between layers are bfloat16 as Twinspeed's). 
 training scripts do, weights and their gradients are float32, torch.autocast makes bfloat16 copies in every forward pass,
 and what runs between layers is float32: more to move. The loss is taken from logits in float32, and the padding of the
 vocabulary takes part in it; Twinspeed leaves it out. Steps are not waited for one by one here, while Twinspeed reads the
-loss of each. torch.compile runs in its default mode.
+loss of each. torch.compile runs in its default mode, or with --compile layer-tuned in the mode that times its own
+kernels for products as well as the library's (max-autotune-no-cudagraphs), which takes minutes to compile.
 
 Prints one JSON object a line.
 """
@@ -132,6 +133,10 @@ class LlamaLayer(nn.Module):
         self.groups = config.get("num_key_value_heads") or self.heads
         self.input_norm = nn.RMSNorm(width, config.get("rms_norm_eps", 1e-6))
         self.qkv = nn.Linear(width, (self.heads + 2 * self.groups) * head, bias=False)
+        self.q_norm = self.k_norm = None
+        if config["model_type"] == "qwen3":
+            self.q_norm = nn.RMSNorm(head, config.get("rms_norm_eps", 1e-6))
+            self.k_norm = nn.RMSNorm(head, config.get("rms_norm_eps", 1e-6))
         self.out = nn.Linear(self.heads * head, width, bias=False)
         self.mlp_norm = nn.RMSNorm(width, config.get("rms_norm_eps", 1e-6))
         self.gate_up = nn.Linear(width, 2 * inner, bias=False)
@@ -145,6 +150,8 @@ class LlamaLayer(nn.Module):
         batch, tokens, _ = x.shape
         qkv = self.qkv(self.input_norm(x)).view(batch, tokens, -1, self.head).transpose(1, 2)
         q, k, v = qkv.split((self.heads, self.groups, self.groups), 1)
+        if self.q_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = self.turned(q, cosine, sine), self.turned(k, cosine, sine)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.groups != self.heads)
         x = x + self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
@@ -154,6 +161,9 @@ class LlamaLayer(nn.Module):
     def in_order(self):
         yield self.input_norm.weight, None
         yield self.qkv.weight, 0.02
+        if self.q_norm is not None:
+            yield self.q_norm.weight, None
+            yield self.k_norm.weight, None
         yield self.out.weight, 0.02
         yield self.mlp_norm.weight, None
         yield self.gate_up.weight, 0.02
@@ -229,10 +239,11 @@ class Trainer:
         self.forward = self.model
         if args.compile == "whole":
             self.forward = torch.compile(self.model)
-        elif args.compile == "layer":
+        elif args.compile in ("layer", "layer-tuned"):
+            mode = "max-autotune-no-cudagraphs" if args.compile == "layer-tuned" else None
             for layer in self.model.layers:
-                layer.compile()
-            self.model.loss = torch.compile(self.model.loss)
+                layer.compile(mode=mode)
+            self.model.loss = torch.compile(self.model.loss, mode=mode)
         generator = torch.Generator(device=self.device).manual_seed(2)
         shape = (4, args.batch, args.seq + 1)
         self.tokens = torch.randint(self.model.vocabulary, shape, device=self.device, generator=generator)
@@ -375,7 +386,7 @@ def main():
     parser.add_argument("--vocab-multiple", type=int, default=128)
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--parameters", choices=("master", "autocast"), default="master")
-    parser.add_argument("--compile", choices=("whole", "layer", "none"), default="whole")
+    parser.add_argument("--compile", choices=("whole", "layer", "layer-tuned", "none"), default="whole")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--threads", type=int, default=0, help="of the host (default: PyTorch's choice)")
     parser.add_argument("--lr", type=float, default=1e-4)

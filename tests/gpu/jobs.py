@@ -43,6 +43,7 @@ TINY = {
                    "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1,
                    "n_group": 1, "topk_group": 1},
     "padded": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12},
+    "padded-xl": {"model_type": "gpt2", "vocab_size": 50304, "n_positions": 1024, "n_embd": 1600, "n_layer": 48, "n_head": 25},
     "qwen3-0.6b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
                    "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
                    "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000, "tie_word_embeddings": True},
@@ -118,8 +119,9 @@ def optimizer(name, more=""):
     return "--set optimizer.type=%s %s" % (name, more)
 
 
-# Of a group: name, model, flags, and where they differ from 1 and 2e-4 the ranks and the limit of the largest relative difference
-# of a loss. DISK stands for a folder. Those that never ran on a device come first.
+# Of a group: name, model, flags, where they differ from 1 and 2e-4 the ranks and the limit of the largest relative difference of
+# a loss, and a variable of the environment that is set to 1. DISK stands for a folder, TEXT for a file. Those that never ran on a
+# device come first.
 JOBS = {
     "families": [
         ("mixtral", "mixtral", ""), ("bert", "bert", ""), ("t5", "t5", ""), ("deepseek", "deepseek", ""),
@@ -147,7 +149,8 @@ JOBS = {
         ("chunks-recomputed", "llama", "--recompute full --set twinspeed.attention_chunks=4"),
         ("tiles", "llama", "--set twinspeed.loss_tiles=4 --set twinspeed.mlp_tiles=2"),
         ("fp8", "llama", "--dtype bf16 --set twinspeed.matmul_dtype=fp8", 1, 3e-2),
-        ("fp8-delayed", "llama", "--dtype bf16 --set twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed", 1, 3e-2)],
+        ("fp8-delayed", "llama", "--dtype bf16 --set twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed", 1, 3e-2),
+        ("evaluations", "gpt", "--eval-data TEXT --eval-every 2 --eval-steps 2")],
     "ranks": [
         ("experts-two", "mixtral", "--ep 2", 2), ("latent-two", "deepseek", "--ep 2", 2),
         ("network-experts-two", "network-experts", "--ep 2 --micro-batch 4", 2),
@@ -157,7 +160,10 @@ JOBS = {
         ("signs-intervals", "gpt", optimizer("ZeroOneAdam", P + "var_freeze_step=4 " + P + "local_step_scaler=2 " + P + "lr=0.0001"), 2, 5e-3),
         ("ring", "llama", "--sp 2 --set twinspeed.sequence_algorithm=ring", 2),
         ("codes-two", "gpt", "--stage 3 " + optimizer("AdamW8bit"), 2), ("muon-two", "llama", "--stage 2 " + optimizer("Muon"), 2),
-        ("quantized", "gpt", "--stage 3 %szero_quantized_weights=true %szero_quantized_gradients=true" % (Z, Z), 2, 1e-2)],
+        ("quantized", "gpt", "--stage 3 %szero_quantized_weights=true %szero_quantized_gradients=true" % (Z, Z), 2, 1e-2),
+        ("registered", "gpt", "--stage 3", 2, 2e-4, "TWINSPEED_NCCL_REGISTER"),
+        ("blocking", "gpt", "--tp 2", 2, 2e-4, "TWINSPEED_NCCL_BLOCKING"),
+        ("symmetric", "gpt", "--stage 2", 2, 2e-4, "TWINSPEED_NCCL_SYMMETRIC")],
     # Each also recorded against eager, to the last bit.
     "offload": [
         ("optimizer", "llama", "--stage 2 --accumulation 2 " + HOST),
@@ -195,20 +201,24 @@ def pictures(run):
     return path
 
 
-def job(run, group, name, model, flags, ranks=1, limit=2e-4):
+def job(run, group, name, model, flags, ranks=1, limit=2e-4, variable=None):
     """One row: the device's losses are the host's, and for offloading an eager run has a recorded one's bits."""
     disk = run.path("disk")
     os.makedirs(disk, exist_ok=True)
-    flags = shlex.split(flags.replace("DISK", disk))
+    flags = shlex.split(flags.replace("DISK", disk).replace("TEXT", run.text()))
     few = run.dry and group not in ("offload", "ranks")  # whose later steps are others than the first
     for flag, value in (("--dtype", "fp32"), ("--micro-batch", 2), ("--steps", 3 if few else 8)):
         flags += [] if flag in flags else [flag, value]
     flags += ["-m", run.tiny(model), "-n", ranks] + ([] if model in NETWORKS else ["--seq", 32])
     data, name = pictures(run) if model in NETWORKS else run.text(), "%s-%s" % (group, name)
-    device = dict(SAME_BITS, **(SHARED if ranks > 1 else {}))
+    device = dict(SAME_BITS, **(SHARED if ranks > 1 else {}), **({variable: "1"} if variable else {}))
     pageable = name.endswith(NOT_RECORDED)
-    losses = run.train(name + "-gpu", flags, ranks=ranks, env=dict(device, **(EAGER if pageable else {})), data=data)["losses"]
-    run.compare("%s, host against GPU" % name, run.train(name + "-host", flags, ranks=0, data=data)["losses"], losses, limit)
+    found = run.train(name + "-gpu", flags, ranks=ranks, env=dict(device, **(EAGER if pageable else {})), data=data)
+    host, losses = run.train(name + "-host", flags, ranks=0, data=data), found["losses"]
+    run.compare("%s, host against GPU" % name, host["losses"], losses, limit)
+    if "evaluations" in host:
+        evaluated = [[one["loss"] for one in result["evaluations"]] for result in (host, found)]
+        run.compare("%s, evaluations of host against GPU" % name, *evaluated, limit)
     if group == "offload" and not pageable:
         eager = run.train(name + "-eager", flags, ranks=ranks, env=dict(device, **EAGER), data=data)["losses"]
         run.compare("%s, recorded against eager" % name, eager, losses, 0)

@@ -165,16 +165,23 @@ class Run:
             file.write(json.dumps(value) + "\n")
 
     def pack(self):
-        """At most eight files: `Run.RESULTS`, summary.json and the logs."""
+        """At most eight files a run: `Run.RESULTS`, summary.json, which keeps what other runs wrote there, and the logs."""
         summary = {"schema": "twinspeed-gpu-run-2", "run": self.name, "commit": self.commit, "dry_run": self.dry, "emulated": self.emulated,
                    "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                    "settings": self.settings, "stages": self.stages}
-        with open(os.path.join(self.out, "summary.json"), "w", encoding="utf-8") as file:
-            json.dump(summary, file, indent=1)
+        path, others = os.path.join(self.out, "summary.json"), []
+        try:
+            with open(path, encoding="utf-8") as file:
+                others = [one for one in json.load(file) if one["run"] != self.name]
+        except (OSError, ValueError, TypeError, KeyError):
+            pass  # there is none, or it is not such a list
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(others + [summary], file, indent=1)
+        os.replace(path + ".new", path)
         for name in self.RESULTS:
             if os.path.exists(self.path(name)):
                 shutil.copy(self.path(name), self.out)
-        with tarfile.open(os.path.join(self.out, "logs.tar.gz"), "w:gz") as archive:
+        with tarfile.open(os.path.join(self.out, "logs-%s.tar.gz" % self.name), "w:gz") as archive:
             for folder, _, files in os.walk(self.work):
                 for name in files:
                     path = os.path.join(folder, name)

@@ -5,6 +5,7 @@ import glob
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -132,7 +133,8 @@ def sizes(run):
 def model_of(run, name):
     """The model's name, or the file of one that is not built in; dry, a tiny one of its kind."""
     if run.dry:
-        return run.tiny("mixtral" if "experts" in name else "llama" if "llama" in name or "qwen" in name else "gpt")
+        kinds = (("experts", "mixtral"), ("qwen", "qwen3"), ("llama", "llama"))
+        return run.tiny(([tiny for word, tiny in kinds if word in name] + ["gpt"])[0])
     return run.tiny(name) if name in TINY else name
 
 
@@ -175,16 +177,20 @@ def losses(run, model, batch):
     run.compare("%s, PyTorch against Twinspeed from the same weights" % model, theirs, ours, 1e-4 if run.dry else 1e-2)
 
 
+PRODUCTS = ("linear", "linear_grad_input", "linear_grad_weight")
+
+
 def seconds_by_kind(path):
-    """Of all operations of a trace, and of each kind, longest first."""
+    """Of all operations of a trace, of each kind, longest first, and of the products of layers, which may be in 8 bits."""
     with open(path, encoding="utf-8") as file:
         trace = json.load(file)
-    kinds = {}
+    kinds, layers = {}, 0
     for event in trace["traceEvents"] if isinstance(trace, dict) else trace:
         if event.get("ph") == "X":
             kind = event["name"].split(" ")[-1]
             kinds[kind] = kinds.get(kind, 0) + event["dur"] * 1e-6
-    return sum(kinds.values()), dict(sorted(kinds.items(), key=lambda item: -item[1]))
+            layers += event["dur"] * 1e-6 if kind in PRODUCTS and "lm_head" not in event["name"] else 0
+    return sum(kinds.values()), dict(sorted(kinds.items(), key=lambda item: -item[1])), layers
 
 
 def flags_of(run, result):
@@ -246,7 +252,7 @@ def step(run, name, model, batch, accumulation=1, more=()):
     flags = ["-m", model_of(run, model), "--micro-batch", 2 if run.dry else batch, "--steps", 6 if run.dry else 14, "--trace", trace]
     result = run.train("step-" + name, flags + sizes(run) + ["--accumulation", accumulation] + list(more), data=run.text("prose"))
     line = dict(predicted(run, result, more=more), name="step-" + name, more=list(more))
-    line["kernels_s"], line["kinds_s"] = seconds_by_kind(trace)
+    line["kernels_s"], line["kinds_s"], line["layer_products_s"] = seconds_by_kind(trace)
     os.remove(trace)
     if model in TINY and not run.dry:
         line["config"] = TINY[model]  # tests/test_measured_steps.c predicts the step again
@@ -257,24 +263,40 @@ def step(run, name, model, batch, accumulation=1, more=()):
         ", ".join("%s %.2f ms" % (kind, seconds * 1e3) for kind, seconds in list(line["kinds_s"].items())[:6])))
 
 
-def versus(run, item, seconds, by_layer=False):
-    """The ratio to PyTorch; its compiler's cache is kept from run to run."""
+def eight_bits(run, name, without):
+    """A step with products in 8 bits against the one without: how many times as fast it is, and how many times it could be if
+    products of layers took half the time and casts none."""
+    lines = {line["name"]: line for line in steps_so_far(run)}
+    if "step-" + name not in lines or "step-" + without not in lines:
+        raise Skipped("one of the two steps was not measured")
+    plain = lines["step-" + without]
+    bound = plain["kernels_s"] / (plain["kernels_s"] - plain["layer_products_s"] / 2)
+    ratio = plain["measured_step_s"] / lines["step-" + name]["measured_step_s"]
+    run.note("%s: %.3f times as fast as without 8 bits; its products allow %.3f: %.0f %% of it" % (
+        name, ratio, bound, 100 * ratio / bound))
+
+
+def versus(run, item, seconds, compiled="whole"):
+    """The ratio to PyTorch; its compiler's cache is kept from run to run. compiled: as pytorch_step.py has it."""
     path, cache, model = python(run), run.path("compiled"), item.partition(":")[0]
     unpack_cache(run, cache)
     folder = run.path("peer")
     os.makedirs(folder, exist_ok=True)
+    tuned = "-tuned" if compiled == "layer-tuned" else ""
+    if model in TINY:
+        item = run.tiny(model) + ":" + item.partition(":")[2]
     if run.dry:
-        item = run.tiny("llama") + ":2" if "llama" in item else run.tiny("gpt") + ":4"
-    flags = ["--device", "cpu", "--compile", "none", "--seq", 32, "--vocab-multiple", 1, "--steps", 3, "--dtype", "fp32"] if run.dry else []
-    if by_layer:
-        flags += ["--compile", "layer"]
+        item = model_of(run, model) + ":2"
+    flags = ["--compile", compiled]
+    if run.dry:
+        flags = ["--device", "cpu", "--compile", "none", "--seq", 32, "--vocab-multiple", 1, "--steps", 3, "--dtype", "fp32"]
     result = "%s/peer-%s.json" % (folder, os.path.basename(item.partition(":")[0]).removesuffix(".json"))
     if os.path.exists(result):
         os.remove(result)  # of an earlier run
     try:
         text = run.command([path, SOURCE + "/bench/peer/compare.py", "--twinspeed", BUILD + "/twinspeed", "--cluster",
                             "" if run.dry else run.cluster(), "--seconds", seconds * run.slower, "--seconds-a-model",
-                            seconds * run.slower, "--results", folder, "--out", run.path("ratio-%s.json" % model)] +
+                            seconds * run.slower, "--results", folder, "--out", run.path("ratio-%s%s.json" % (model, tuned))] +
                            flags + ["--models", item], env={"TORCHINDUCTOR_CACHE_DIR": cache})
         run.note(text)
     finally:
@@ -282,7 +304,10 @@ def versus(run, item, seconds, by_layer=False):
         join_ratios(run)
     if os.path.exists(result):
         with open(result, encoding="utf-8") as file:  # the other program's memory is in what the driver says
-            add_step(run, dict(predicted(run, json.load(file), False), name=os.path.basename(result)[:-5]))
+            line = dict(predicted(run, json.load(file), False), name=os.path.basename(result)[:-5])
+        if model in TINY and not run.dry:
+            line["config"] = TINY[model]
+        add_step(run, line)
 
 
 def join_ratios(run):
@@ -356,7 +381,7 @@ def kernels(run, groups, cases, env=None):
 
 def kernel_names(run):
     text = run.command([BUILD + "/tests/test_kernels"], env={"TWINSPEED_TEST_KERNEL": "list"})
-    names = text.split()
+    names = [line for line in text.splitlines() if " " not in line]  # the last line counts the suite's assertions
     return [n for n in names if "linear" in n or "gelu" in n][:4] + ["norm"] if run.dry else names
 
 
@@ -481,6 +506,12 @@ def masks(run):
     run.compare("attention with documents, cuDNN's against the own kernels", ways[0]["losses"], ways[1]["losses"], 1e-2)
 
 
+def sustained_flops(profile):
+    """FLOP/s of products among sums without a rest, as the device's calibration says in words; None if it does not."""
+    found = re.search(r" and ([0-9.]+) ([GT])FLOP/s after ", profile.get("provenance", ""))
+    return float(found[1]) * {"G": 1e9, "T": 1e12}[found[2]] if found else None
+
+
 def predictions(run):
     """Time within 5 %, the arena equal, the driver's view of memory within 1 %, a recorded step at most 1 % longer than its
     kernels one after another."""
@@ -494,12 +525,16 @@ def predictions(run):
         with open(path, encoding="utf-8") as file:
             add_step(run, dict(line, **predicted(run, json.load(file), line["used_bytes"] > 0, line.get("more", []))))
     bad = []
+    with open(run.path("profile.json"), encoding="utf-8") as file:
+        profile = json.load(file)
+    sustained = sustained_flops(profile)
     for r in steps_so_far(run):
         error = r["predicted_step_s"] / r["measured_step_s"] - 1
         memory = r["predicted_used_bytes"] / r["used_bytes"] - 1 if r["used_bytes"] else 0
         over = r["measured_step_s"] / r["kernels_s"] - 1 if r.get("kernels_s") else 0
-        run.note("%-20s %8.2f ms, predicted %+6.1f %%; memory %+.2f %%; %+.2f %% over its kernels" % (
-            r["name"], r["measured_step_s"] * 1e3, 100 * error, 100 * memory, 100 * over))
+        share = "; %.2f of sustained products" % (r["model_flops"] / r["measured_step_s"] / sustained) if sustained else ""
+        run.note("%-20s %8.2f ms, predicted %+6.1f %%; memory %+.2f %%; %+.2f %% over its kernels%s" % (
+            r["name"], r["measured_step_s"] * 1e3, 100 * error, 100 * memory, 100 * over, share))
         if r["arena_bytes"] != r["predicted_arena_bytes"]:
             bad.append(r["name"] + ": arena")
         elif not run.dry and (abs(error) > 0.05 or abs(memory) > 0.01 or over > 0.01):
@@ -548,6 +583,29 @@ def validated(run):
     text = run.command([BUILD + "/twinspeed", "tune", "-m", model, "-b", 8 if run.dry else 64, "-n", 1, "--validate", 4, "--force", "-o",
                         run.path("tuned")] + shape + ([] if run.dry else ["--cluster", run.cluster()]))
     run.note("\n".join(text.splitlines()[:60]))
+
+
+def ranked(run):
+    """A search whose configurations of GPT-2 1.5B are trained: of any two whose measured steps differ by 5 % and more, the
+    slower one is the one that is predicted so. In random order, since the predicted best are too near each other."""
+    if run.emulated:
+        raise Skipped("the emulated device has no times")
+    command = [BUILD + "/twinspeed", "tune", "-m", run.tiny("gpt" if run.dry else "padded-xl"), "-n", 1, "--tuner", "random",
+               "--validate", 3 if run.dry else 10, "--rounds", 1, "--no-simulation", "--budget", max(5, int(run.left()) - 20), "--data",
+               run.text("prose"), "-b", 4 if run.dry else 16, "--force", "--quiet", "--json", "-o", run.path("ranked")] + sizes(run)[:2]
+    command += ["--seq", sizes(run)[-1]]
+    if not run.dry:
+        command += ["--cluster", run.cluster()]
+    if os.path.exists(run.path("profile.json")):
+        command += ["--profile", run.path("profile.json")]
+    trials = [t for t in json.loads(run.command(command))["trials"] if t.get("measured_step_s") and t.get("predicted_step_s")]
+    trials.sort(key=lambda t: t["measured_step_s"])
+    for t in trials:
+        run.note("%-40s %8.2f ms, predicted %8.2f" % (t["name"], 1e3 * t["measured_step_s"], 1e3 * t["predicted_step_s"]))
+    swapped = ["%s and %s" % (a["name"], b["name"]) for i, a in enumerate(trials) for b in trials[i + 1:]
+               if b["measured_step_s"] >= 1.05 * a["measured_step_s"] and b["predicted_step_s"] <= a["predicted_step_s"]]
+    if len(trials) < 2 or (swapped and not run.dry):
+        raise Failed("%d trained; predicted in the other order: %s" % (len(trials), ", ".join(swapped) or "none"))
 
 
 def counters(run):
