@@ -298,6 +298,11 @@ static tws_code exchange_cases(tws_dtype dtype, int64_t tokens, int64_t width, t
   codes.d[0] = tokens;
   codes.d[1] = width;
   TWS_TRY(tws_case_add(list, &codes, err));
+  tws_work sums = start_case(TWS_KERNEL_QUANTIZE_SUM, dtype);
+  sums.flags = tws_operator_of(TWS_KERNEL_QUANTIZE_SUM)->measured_flags;
+  sums.d[0] = tokens;
+  sums.d[1] = width;
+  TWS_TRY(tws_case_add(list, &sums, err));
   tws_work turned = start_case(TWS_KERNEL_TRANSPOSE_CODES, dtype);
   turned.d[0] = tokens;
   turned.d[1] = width;

@@ -57,8 +57,8 @@ enum {
   /* LINEAR and its gradients: operands have 8 bits and a scale each; NORM, SWIGLU, GEGLU, GELU, GELU_EXACT, RELU,
    * SQUARED_RELU, and gradients of these except NORM's and GELU's: the kernel writes its result as 8-bit codes */
   TWS_FP8 = 16777216,
-  /* The layouts of 8-bit codes that QUANTIZE writes, and with TWS_FP8 activations and their gradients (NORM writes
-   * row-major codes, without a flag). These flags reuse bits of flags of ATTENTION: */
+  /* The layouts of 8-bit codes that QUANTIZE and QUANTIZE_SUM write, and with TWS_FP8 activations and their gradients
+   * (NORM writes row-major codes, without a flag). These flags reuse bits of flags of ATTENTION: */
   TWS_ROWS = TWS_Q_KV,     /* row-major codes, in the layout of the tensor that is cast */
   TWS_COLUMNS = TWS_Q_K_V, /* codes of the transposed tensor */
   TWS_SUMS = 33554432, /* LINEAR_GRAD_INPUT, NORM_GRAD: the kernel also sums dx over the tokens (a bias gradient) */
@@ -66,7 +66,8 @@ enum {
       67108864, /* ATTENTION, ROPE, LATENT and their gradients: an operand says where documents begin and end
                              */
   TWS_SPLIT_WEIGHTS = 134217728, /* weight updates: p has the lower halves of float32 weights (LOW16 of base/dtype.h) */
-  /* NORM, SWIGLU: an operand gets the largest |y|, with y as it is stored; QUANTIZE: the larger of itself and |x| */
+  /* NORM, SWIGLU: an operand gets the largest |y|, with y as it is stored; QUANTIZE, QUANTIZE_SUM: the larger of itself
+   * and |x| */
   TWS_LARGEST = 268435456,
 };
 

@@ -120,8 +120,8 @@ static void defer(tws_lower *l, const tws_work *work, const tws_operand *operand
   memcpy(d->operands, operands, (size_t)count * sizeof *operands);
 }
 
-/* Computes the gradient of a bias from the output gradient, if the kernel of the weight's gradient does not: it reads
- * 8-bit codes, or adds to the gradient of a weight that several modules use. */
+/* Computes the gradient of a bias from the output gradient, if the kernel of the weight's gradient does not, since it
+ * adds to the gradient of a weight that several modules use. */
 static void bias_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
   int accumulate;
   if (!is_trained(l, m, m->param[1])) return;
@@ -147,8 +147,9 @@ static void weight_gradient(tws_lower *l, const tws_module *m, tws_operand dy, c
   const int narrow = !codes && tws_lower_narrow(l, m) && l->values.narrow[m->in[0]] != TWS_NONE;
   /* 1: other modules add to the weight's gradient, too, so that it may exist before that of this module's own bias */
   const int apart = !codes && m->param[1] != TWS_NONE && m->param[1] != l->summed && l->network->params[weight].shared;
-  /* the bias comes first, since gradients begin in the order of operations */
-  if (codes || apart) bias_gradient(l, m, dy);
+  /* the bias comes first, since gradients begin in the order of operations; from codes it cannot be computed, and the
+   * cast of the output gradient has done so */
+  if (apart) bias_gradient(l, m, dy);
   tws_operand operands[5] = {codes ? codes->columns : dy,
                              codes    ? x.columns
                              : narrow ? tws_all(&l->b, l->values.narrow[m->in[0]], TWS_READ)
@@ -234,7 +235,8 @@ static void backward_linear(tws_lower *l, const tws_module *m) {
   tws_float8 cast;
   const tws_float8 *codes = NULL;
   if (tws_is_float8(l, m) && (l->needed[m->in[0]] || is_trained(l, m, m->param[0]))) {
-    cast = tws_float8_gradient(l, m, dy);
+    const int sums = is_trained(l, m, m->param[0]) && is_trained(l, m, m->param[1]);
+    cast = tws_float8_gradient(l, m, dy, sums ? m->param[1] : TWS_NONE);
     codes = &cast;
   }
   /* 1: the input's gradient is computed before the weight's gradient, which overlaps with the exchange of the input's

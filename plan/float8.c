@@ -6,10 +6,11 @@
  *
  * An input is cast once for all matrix products of a micro-batch that read it, row-major, and, unless it is recomputed,
  * also transposed: backward reads the transpose, and the 16-bit value is not kept. A gradient is cast once to both
- * layouts. A weight is cast before each product and the cast is not kept, so that ZeRO, offloading and pipelines are
- * not affected; its largest absolute value is computed once a step, for the weight changes only after all products.
- * Each tensor-parallel rank computes the scales of the operands that it multiplies: shards have separate scales on each
- * rank, replicated operands have equal scales.
+ * layouts; if the layer has a bias, the cast also sums the 16-bit elements over the tokens, for the gradient of the
+ * bias, so that no other operation reads them for it. A weight is cast before each product and the cast is not kept, so
+ * that ZeRO, offloading and pipelines are not affected; its largest absolute value is computed once a step, for the
+ * weight changes only after all products. Each tensor-parallel rank computes the scales of the operands that it
+ * multiplies: shards have separate scales on each rank, replicated operands have equal scales.
  *
  * Delayed scaling: each tensor (the input of products, a weight, the gradient of an output) has a slot in three buffers
  * of the state. A cast reads its amax in one of them and raises the largest absolute value of this step's casts in
@@ -134,16 +135,17 @@ static void find_largest(tws_lower *l, tws_operand x, tws_operand to) {
   tws_lower_compute(l, &work, operands, 2);
 }
 
-/* The operands with largest absolute values of a cast: the one that determines the scale, and with delayed scaling the
- * one that the cast updates; largest.count 0: it updates none. */
-typedef struct known_amax {
-  tws_operand amax, largest;
-} known_amax;
+/* Operands of a cast other than the tensor, its scale and its codes: the largest absolute value that determines the
+ * scale; with delayed scaling the one that the cast updates (largest.count 0: it updates none); and the gradient of a
+ * bias that the cast also computes (sums.count 0: none). */
+typedef struct cast_operands {
+  tws_operand amax, largest, sums;
+} cast_operands;
 
-static known_amax largest_of(tws_lower *l, tws_operand x) {
+static cast_operands largest_of(tws_lower *l, tws_operand x) {
   const tws_operand largest = tws_lower_scratch(l, "largest number", TWS_F32, 1);
   find_largest(l, x, largest);
-  return (known_amax){.amax = tws_read(largest.buffer, 0, 1)};
+  return (cast_operands){.amax = tws_read(largest.buffer, 0, 1)};
 }
 
 tws_operand tws_float8_delayed(const tws_lower *l, uint32_t tensor, tws_operand *largest) {
@@ -153,15 +155,15 @@ tws_operand tws_float8_delayed(const tws_lower *l, uint32_t tensor, tws_operand 
 }
 
 /* Returns the operands of a tensor with delayed scaling; `tensor`: index in tws_lower_float8.slot. */
-static known_amax delayed_amax(const tws_lower *l, uint32_t tensor, int updates) {
+static cast_operands delayed_amax(const tws_lower *l, uint32_t tensor, int updates) {
   tws_operand largest;
-  known_amax known = {.amax = tws_float8_delayed(l, tensor, &largest)};
-  if (updates) known.largest = largest;
-  return known;
+  cast_operands with = {.amax = tws_float8_delayed(l, tensor, &largest)};
+  if (updates) with.largest = largest;
+  return with;
 }
 
 /* Returns the largest absolute value of a parameter, which the first product of the program that reads it computes. */
-static known_amax largest_of_weight(tws_lower *l, uint32_t param, tws_operand x) {
+static cast_operands largest_of_weight(tws_lower *l, uint32_t param, tws_operand x) {
   tws_lower_float8 *f = &l->float8;
   if (f->delayed) {
     const int first = !f->known[param];
@@ -175,17 +177,19 @@ static known_amax largest_of_weight(tws_lower *l, uint32_t param, tws_operand x)
     f->known[param] = 1;
     find_largest(l, x, tws_write(f->largest, param, 1));
   }
-  return (known_amax){.amax = tws_read(f->largest, param, 1)};
+  return (cast_operands){.amax = tws_read(f->largest, param, 1)};
 }
 
 /* Casts x to codes in one layout or two (TWS_ROWS, TWS_COLUMNS); out: an operand for each layout. */
-static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, known_amax known, tws_dtype type,
+static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, cast_operands with, tws_dtype type,
                             tws_category category, const char *name, uint32_t layouts, tws_operand out[2]) {
-  const uint32_t finds = known.largest.count > 0 ? TWS_LARGEST : 0;
-  tws_work work = tws_kernel_work(TWS_KERNEL_QUANTIZE, l->config->dtype, layouts | finds);
-  tws_operand operands[6] = {x, known.amax, tws_lower_scratch(l, "scale", TWS_F32, 1)};
+  const int finds = with.largest.count > 0, sums = with.sums.count > 0;
+  tws_work work = tws_kernel_work(sums ? TWS_KERNEL_QUANTIZE_SUM : TWS_KERNEL_QUANTIZE, l->config->dtype, layouts);
+  tws_operand operands[7] = {x, with.amax, tws_lower_scratch(l, "scale", TWS_F32, 1)};
   int n = 3;
-  work.dtype2 = (uint8_t)type;
+  if (finds) work.flags |= TWS_LARGEST;
+  if (with.sums.access == TWS_READ_WRITE) work.flags |= TWS_ACCUMULATE;
+  work.dtype2 = (uint8_t)(sums ? l->zero.grad_dtype : type);
   work.d[0] = (int64_t)x.count / width;
   work.d[1] = width;
   for (int i = 0; i < 2; i++) {
@@ -193,23 +197,24 @@ static tws_operand quantize(tws_lower *l, tws_operand x, int64_t width, known_am
     operands[n] = tws_write(tws_builder_buffer(&l->b, name, category, type, x.count, 0), 0, x.count);
     out[i] = tws_read(operands[n++].buffer, 0, x.count);
   }
-  if (finds) operands[n++] = known.largest;
+  if (finds) operands[n++] = with.largest;
+  if (sums) operands[n++] = with.sums;
   tws_lower_compute(l, &work, operands, n);
   return tws_read(operands[2].buffer, 0, 1);
 }
 
 /* Casts an operand for the next kernel alone: its codes are scratch memory. */
-static tws_float8 cast_by(tws_lower *l, tws_operand x, int64_t width, known_amax known, tws_dtype type,
+static tws_float8 cast_by(tws_lower *l, tws_operand x, int64_t width, cast_operands with, tws_dtype type,
                           tws_category category, const char *name, uint32_t layouts) {
   tws_operand out[2] = {{0}};
-  tws_float8 cast = {.scale = quantize(l, x, width, known, type, category, name, layouts, out)};
+  tws_float8 cast = {.scale = quantize(l, x, width, with, type, category, name, layouts, out)};
   cast.rows = out[0];
   cast.columns = out[1];
   return cast;
 }
 
 /* Returns the largest absolute value of an input of products or of a gradient; x: the tensor, or a tile of it. */
-static known_amax amax_of(tws_lower *l, uint32_t tensor, tws_operand x) {
+static cast_operands amax_of(tws_lower *l, uint32_t tensor, tws_operand x) {
   return l->float8.delayed ? delayed_amax(l, tensor, 1) : largest_of(l, x);
 }
 
@@ -264,14 +269,14 @@ tws_float8 tws_float8_input(tws_lower *l, const tws_module *m) {
   } else if (missing && l->b.failed == TWS_OK) {
     tws_operand out[2] = {{0}};
     const tws_operand x = tws_value_read(l, value);
-    known_amax known;
+    cast_operands with;
     if (l->float8.delayed) {
-      known = delayed_amax(l, value, 1);
+      with = delayed_amax(l, value, 1);
     } else {
       if (have->amax == TWS_NONE) have->amax = largest_of(l, x).amax.buffer;
-      known = (known_amax){.amax = tws_read(have->amax, 0, 1)};
+      with = (cast_operands){.amax = tws_read(have->amax, 0, 1)};
     }
-    have->scale = quantize(l, x, m->in_features, known, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, missing, out).buffer;
+    have->scale = quantize(l, x, m->in_features, with, TWS_E4M3, TWS_CATEGORY_ACTIVATION, name, missing, out).buffer;
     if (missing & TWS_ROWS) have->rows = out[0].buffer;
     if (missing & TWS_COLUMNS) have->columns = out[1].buffer;
   }
@@ -289,7 +294,7 @@ int tws_float8_has_gradient(const tws_lower *l, const tws_module *m) {
   return l->float8.delayed && l->pipeline.context->codes[l->network->value_count + m->out[0]].scale != TWS_NONE;
 }
 
-tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy) {
+tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy, uint32_t bias) {
   if (tws_float8_has_gradient(l, m)) {
     tws_codes *const codes = &l->pipeline.context->codes[l->network->value_count + m->out[0]];
     const tws_codes have = *codes;
@@ -300,7 +305,10 @@ tws_float8 tws_float8_gradient(tws_lower *l, const tws_module *m, tws_operand dy
   const uint32_t layouts =
       (l->needed[m->in[0]] ? TWS_ROWS : 0) | (tws_is_frozen(l, m->param[0]) ? 0 : (uint32_t)TWS_COLUMNS);
   const uint32_t tensor = l->network->value_count + l->network->param_count + (uint32_t)(m - l->network->modules);
-  return cast_by(l, dy, m->out_features, amax_of(l, tensor, dy), TWS_E5M2, TWS_CATEGORY_ACTIVATION_GRADIENT,
+  int accumulate;
+  cast_operands with = amax_of(l, tensor, dy);
+  if (bias != TWS_NONE) with.sums = tws_zero_gradient(l, bias, &accumulate);
+  return cast_by(l, dy, m->out_features, with, TWS_E5M2, TWS_CATEGORY_ACTIVATION_GRADIENT,
                  l->network->values[m->out[0]].name, layouts);
 }
 

@@ -7,7 +7,7 @@
  *   are 8-bit products. A value that is kept for a product that is recomputed has 16-bit elements, too, since that
  *   product casts the value again.
  *   the gradient of the input of an activation, if it is the output of an 8-bit product without a bias (whose gradient
- *   is the sum of 16-bit elements), and no other module reads that output.
+ *   is the sum of 16-bit elements, which the cast QUANTIZE_SUM reads), and no other module reads that output.
  *
  * Activations write both layouts, from tiles. A norm processes rows, from which no tile can be transposed: it writes
  * row-major codes, of which another kernel makes the transposed ones. A norm then moves 3 bytes an element in place of
@@ -17,10 +17,9 @@
  * GELU is otherwise part of the kernel of the product before it. Forward, GELU's own kernel saves 2 bytes an element:
  * the product writes its result (2), GELU reads it (2) and writes codes (2), while a product with GELU writes its
  * result and GELU's output (4), which a cast reads (2) and writes (2). Backward, GELU's gradient stays part of the
- * product: it reads GELU's input (2) and writes the gradient (2), which a cast reads (2) and writes (2). Without a
- * bias a kernel of its own would move as much: the product writes its result (2), the kernel reads it and GELU's input
- * (4) and writes codes (2). With a bias it would also have to write the 16-bit elements that the gradient of the bias
- * sums. */
+ * product: it reads GELU's input (2) and writes the gradient (2), which a cast reads (2), sums for the bias and writes
+ * (2). A kernel of its own would move as much: the product writes its result (2), the kernel reads it and GELU's input
+ * (4) and writes codes (2). */
 #include "plan/lower.h"
 
 /* Returns 1 if the value exists whole, in this model chunk alone. */

@@ -51,8 +51,9 @@ int tws_float8_largest(struct tws_lower *l, uint32_t value, tws_operand *operand
 tws_float8 tws_float8_input(struct tws_lower *l, const tws_module *m);
 tws_float8 tws_float8_weight(struct tws_lower *l, const tws_module *m);
 /* Casts the gradient of a layer's output, or returns the codes that the kernel that computed the gradient has written;
- * dy: the gradient, unless tws_float8_has_gradient() returns 1. */
-tws_float8 tws_float8_gradient(struct tws_lower *l, const tws_module *m, tws_operand dy);
+ * dy: the gradient, unless tws_float8_has_gradient() returns 1. bias: the parameter whose gradient the cast also
+ * computes, or TWS_NONE, as for codes that are there already. */
+tws_float8 tws_float8_gradient(struct tws_lower *l, const tws_module *m, tws_operand dy, uint32_t bias);
 /* Returns 1 if the gradient of the layer's output exists as 8-bit codes alone. */
 int tws_float8_has_gradient(const struct tws_lower *l, const tws_module *m);
 void tws_float8_step(struct tws_lower *l); /* delayed scaling: emits the next step's scales */

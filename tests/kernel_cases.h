@@ -837,6 +837,7 @@ static const test_case table[] = {
     CASE(PART_BIAS_GRAD, {9, 3, 20}, {0}, ACC, F),
     CASE(PART_BIAS_GRAD, {70, 2, 33}, {0}, 0, M),
     CASE(PART_BIAS_GRAD, {300, 3, 200}, {0}, ACC, HM),
+    CASE(PART_BIAS_GRAD, {300, 1, 200}, {0}, ACC, M),
     CASE(TOKEN_UNFOLD, {2, 7, 20, 3}, {0}, TWS_LENGTHS, F),
     CASE(TOKEN_UNFOLD, {3, 2, 33, 5}, {0}, 0, B),
     CASE(TOKEN_UNFOLD_GRAD, {2, 7, 20, 3}, {0}, ACC | TWS_LENGTHS, F),

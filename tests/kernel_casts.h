@@ -126,4 +126,68 @@ START_TEST(casts_in_the_kernel_that_computes) {
 }
 END_TEST
 
+/* Compares QUANTIZE_SUM with QUANTIZE to e5m2 and PART_BIAS_GRAD: codes, scale and the raised largest magnitude have
+ * the same bits, and the sums too on the host. A device adds in another order: float32 sums differ by 1e-6 of the sum
+ * of magnitudes at most, and 16-bit ones by one unit in the last place. */
+static void compare_sums(tws_backend *backend, int device, const tensor *x, int64_t rows, int64_t width,
+                         tws_dtype sums_type, uint32_t accumulate) {
+  const int64_t count = rows * width;
+  const uint32_t flags = TWS_ROWS | TWS_COLUMNS | TWS_LARGEST;
+  const tws_work cast = {.code = TWS_KERNEL_QUANTIZE,
+                         .dtype = (uint8_t)x->dtype,
+                         .dtype2 = TWS_E5M2,
+                         .flags = flags,
+                         .d = {rows, width}},
+                 sum = {.code = TWS_KERNEL_PART_BIAS_GRAD,
+                        .dtype = (uint8_t)x->dtype,
+                        .dtype2 = (uint8_t)sums_type,
+                        .flags = accumulate,
+                        .d = {rows, 1, width}},
+                 both = {.code = TWS_KERNEL_QUANTIZE_SUM,
+                         .dtype = (uint8_t)x->dtype,
+                         .dtype2 = (uint8_t)sums_type,
+                         .flags = flags | accumulate,
+                         .d = {rows, width}};
+  tensor amax = make_tensor(TWS_F32, 1);
+  tensor out[2][5]; /* apart and together: scale, row-major codes, transposed codes, largest magnitude, sums */
+  put(TWS_F32, amax.data, 0, 0.75);
+  for (int i = 0; i < 2; ++i) {
+    out[i][0] = make_tensor(TWS_F32, 1), out[i][1] = make_tensor(TWS_E5M2, count);
+    out[i][2] = make_tensor(TWS_E5M2, count), out[i][3] = make_tensor(TWS_F32, 1);
+    out[i][4] = random_tensor(sums_type, width, 1); /* the gradients of an earlier micro-batch */
+    put(TWS_F32, out[i][3].data, 0, 0.25);
+  }
+  RUN(backend, &cast, NULL, *x, amax, out[0][0], out[0][1], out[0][2], out[0][3]);
+  RUN(backend, &sum, NULL, *x, out[0][4]);
+  RUN(backend, &both, NULL, *x, amax, out[1][0], out[1][1], out[1][2], out[1][3], out[1][4]);
+  const int same = backend_kind == TWS_BACKEND_HOST ? 5 : 4;
+  for (int k = 0; k < same; ++k) REQUIRE(same_bits(&out[0][k], &out[1][k]), "%s", label(&both, 0, device, k));
+  for (int64_t i = 0; i < width; ++i) {
+    const double a = at_index(&out[0][4], i), b = at_index(&out[1][4], i);
+    double magnitudes = fabs(a) + fabs(b);
+    for (int64_t r = 0; r < rows; ++r) magnitudes += fabs(at_index(x, r * width + i));
+    const double unit = sums_type == TWS_F32 ? 0 : ldexp(fabs(a), sums_type == TWS_BF16 ? -7 : -10);
+    REQUIRE(fabs(a - b) <= 1e-6 * magnitudes + unit, "%s: %g and %g", label(&both, 0, device, 6), a, b);
+  }
+  for (int i = 0; i < 10; ++i) free(out[i / 5][i % 5].data);
+  free(amax.data);
+}
+
+/* Rows of all widths that kernels process differently and numbers of rows of less than a tile to several tiles of a
+ * block, in every type, written or added to what is there. */
+START_TEST(sums_in_the_cast) {
+  const uint64_t s = 9900 + (uint64_t)_i;
+  static const int64_t widths[] = {1, 40, 256, 770, 64, 1600, 4100};
+  const int64_t width = widths[_i % 7], rows = draw(s, 2, 1, width > 300 ? 150 : 2500);
+  const tws_dtype dtype = some_type(s), sums = draw(s, 3, 0, 1) ? TWS_F32 : dtype;
+  for (int device = 0; device < 4; ++device) {
+    tws_backend *backend = use_backend(device, 1 + _i % most_threads);
+    if (!backend) continue;
+    tensor x = random_tensor(dtype, rows * width, s);
+    compare_sums(backend, device, &x, rows, width, sums, _i % 2 ? TWS_ACCUMULATE : 0);
+    free(x.data);
+  }
+}
+END_TEST
+
 #endif

@@ -55,6 +55,11 @@ static test_case random_case(int number) {
       c.flags = (uint32_t[]){TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 21, 0, 2)];
       c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_LARGEST;
       break;
+    case TWS_KERNEL_QUANTIZE_SUM:
+      c.flags &= TWS_ACCUMULATE;
+      c.flags |= (uint32_t[]){TWS_ROWS, TWS_COLUMNS, TWS_ROWS | TWS_COLUMNS}[draw(s, 21, 0, 2)];
+      c.flags |= (uint32_t)draw(s, 22, 0, 1) * TWS_LARGEST;
+      break;
     case TWS_KERNEL_SWIGLU:
     case TWS_KERNEL_SWIGLU_GRAD:
     case TWS_KERNEL_GEGLU:

@@ -179,7 +179,7 @@ static values fresh_values(const tws_work *w, const tws_arguments *a, int thread
     double *y = calloc((size_t)(w->d[0] * w->d[1]), sizeof *y);
     oracle_run(&forward, a, (double *[]){x.v[1], x.v[2], x.v[2], y, x.v[3]}, 5);
     free(y);
-  } else if (w->code == TWS_KERNEL_QUANTIZE) {
+  } else if (w->code == TWS_KERNEL_QUANTIZE || w->code == TWS_KERNEL_QUANTIZE_SUM) {
     x.v[1][0] = 0;
     for (int64_t i = 0; i < x.info[0].count; ++i) x.v[1][0] = fmax(x.v[1][0], fabs(x.v[0][i]));
     if (w->flags & TWS_LARGEST) x.v[1][0] /= 3; /* the scale of an earlier step: the largest numbers do not fit */

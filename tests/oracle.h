@@ -766,6 +766,9 @@ static inline void oracle_run(const tws_work *w, const tws_arguments *arguments,
     case TWS_KERNEL_QUANTIZE:
       oracle_quantize(w, o);
       break;
+    case TWS_KERNEL_QUANTIZE_SUM:
+      oracle_quantize_sum(w, o, count);
+      break;
     case TWS_KERNEL_TRANSPOSE_CODES:
       for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i) o[1][i % w->d[1] * w->d[0] + i / w->d[1]] = o[0][i];
       break;

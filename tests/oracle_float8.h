@@ -40,6 +40,16 @@ static inline void oracle_quantize(const tws_work *w, double **o) {
   for (int64_t i = 0; i < rows * width; ++i) *largest = fmax(*largest, fabs(o[0][i]));
 }
 
+/* Casts to e5m2, and adds the rows to the last operand, or with TWS_ACCUMULATE to what it has. */
+static inline void oracle_quantize_sum(const tws_work *w, double **o, int count) {
+  tws_work cast = *w;
+  double *sums = o[count - 1];
+  cast.dtype2 = TWS_E5M2;
+  oracle_quantize(&cast, o);
+  for (int64_t i = 0; i < w->d[1] && !(w->flags & TWS_ACCUMULATE); ++i) sums[i] = 0;
+  for (int64_t i = 0; i < w->d[0] * w->d[1]; ++i) sums[i % w->d[1]] += o[0][i];
+}
+
 /* Moves each tensor's history on by one step, and finds its largest number. */
 static inline void oracle_amax_history(const tws_work *w, double **o) {
   const int64_t tensors = w->d[0], steps = w->d[1];

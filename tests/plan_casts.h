@@ -7,7 +7,9 @@
 
 typedef struct casting_kernels {
   int norms, gates, gate_gradients, activations, activation_gradients, transpositions;
-  int casts, activated; /* numbers of kernels QUANTIZE, and of products that also compute GELU */
+  /* numbers of kernels QUANTIZE and QUANTIZE_SUM, of the latter, of other kernels that sum for a bias, and of products
+   * that also compute GELU */
+  int casts, summing_casts, sums, activated;
 } casting_kernels;
 
 static casting_kernels count_casting(const tws_network *network, const tws_config *config) {
@@ -24,7 +26,10 @@ static casting_kernels count_casting(const tws_network *network, const tws_confi
     count.activation_gradients += eight && work->code == TWS_KERNEL_SQUARED_RELU_GRAD;
     count.activated += work->code == TWS_KERNEL_LINEAR && work->flags & TWS_GELU;
     count.transpositions += work->code == TWS_KERNEL_TRANSPOSE_CODES;
-    count.casts += work->code == TWS_KERNEL_QUANTIZE;
+    count.casts += work->code == TWS_KERNEL_QUANTIZE || work->code == TWS_KERNEL_QUANTIZE_SUM;
+    count.summing_casts += work->code == TWS_KERNEL_QUANTIZE_SUM;
+    count.sums += work->code == TWS_KERNEL_PART_BIAS_GRAD ||
+                  (work->code == TWS_KERNEL_LINEAR_GRAD_WEIGHT && work->flags & TWS_BIAS);
   }
   tws_plan_destroy(plan);
   return count;
@@ -122,9 +127,32 @@ START_TEST(activations_without_a_bias_cast_gradients) {
     ck_assert_int_eq(count.activations, LAYERS);
     ck_assert_int_eq(count.activation_gradients, bias ? 0 : LAYERS);
     ck_assert_int_eq(count.casts, LAYERS * (1 + 2 * 4 + 3 + bias));
+    ck_assert_int_eq(count.summing_casts, bias * 2 * LAYERS);
+    ck_assert_int_eq(count.sums, 0);
     tws_network_destroy(network);
     tws_json_destroy(json);
   }
+}
+END_TEST
+
+/* The cast of the gradient of a layer's output also sums it for the bias, with either recipe and in tiles; no other
+ * kernel does. Llama's layers have no biases. */
+START_TEST(casts_sum_for_biases) {
+  enum { LAYERS = 2 };
+  tws_network *network = network_of("tiny-gpt2"), *without = network_of("tiny-llama");
+  tws_config c = delayed_config();
+  for (int recipe = 0; recipe < 2; recipe++) {
+    c.fp8_recipe = recipe ? TWS_FP8_TENSORWISE : TWS_FP8_DELAYED;
+    for (int tiles = 1; tiles <= 2; tiles++) {
+      c.mlp_tiles = tiles;
+      const casting_kernels count = count_casting(network, &c);
+      ck_assert_int_eq(count.summing_casts, LAYERS * (2 + 2 * tiles));
+      ck_assert_int_eq(count.sums, 0);
+      ck_assert_int_eq(count_casting(without, &c).summing_casts, 0);
+    }
+  }
+  tws_network_destroy(network);
+  tws_network_destroy(without);
 }
 END_TEST
 
@@ -163,6 +191,20 @@ START_TEST(casting_kernels_move_fewer_bytes) {
   const double apart = tws_work_bytes(&product) + tws_work_bytes(&gelu) - tws_work_bytes(&both);
   const double saved = saved_an_element(TWS_KERNEL_GELU, tokens, width, width) - apart / (double)(tokens * width);
   ck_assert_double_eq_tol(saved, 2, 1e-4);
+}
+END_TEST
+
+/* A cast that sums for a bias does not read the gradient's 2 bytes an element a second time. */
+START_TEST(casts_that_sum_move_fewer_bytes) {
+  const int64_t tokens = 4096, width = 8192;
+  const uint32_t flags = TWS_ROWS | TWS_COLUMNS | TWS_LARGEST;
+  const tws_work
+      cast = {.code = TWS_KERNEL_QUANTIZE, .dtype = TWS_BF16, .dtype2 = TWS_E5M2, .flags = flags, .d = {tokens, width}},
+      sum = {.code = TWS_KERNEL_PART_BIAS_GRAD, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .d = {tokens, 1, width}},
+      both = {
+          .code = TWS_KERNEL_QUANTIZE_SUM, .dtype = TWS_BF16, .dtype2 = TWS_BF16, .flags = flags, .d = {tokens, width}};
+  const double saved = tws_work_bytes(&cast) + tws_work_bytes(&sum) - tws_work_bytes(&both);
+  ck_assert_double_eq_tol(saved / (double)(tokens * width), 2, 1e-9);
 }
 END_TEST
 

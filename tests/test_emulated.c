@@ -102,14 +102,15 @@ START_TEST(halves) {
 END_TEST
 
 /* Products in 8 bits have the host's losses, except for codes that a difference in the last digit rounds otherwise, with
- * current and with delayed scaling, whose history recorded steps keep as those that are not recorded do. */
+ * current and with delayed scaling, whose history recorded steps keep as those that are not recorded do, and with
+ * layers that have biases, whose gradients casts compute. */
 START_TEST(eight_bits) {
   char flags[400];
   double host[MOST_STEPS], replayed[MOST_STEPS], eager[MOST_STEPS];
   snprintf(flags, sizeof flags,
-           "-m %s/llama.json --dtype bf16 --stage 1 --micro-batch 2 --accumulation 2 --steps 6 --set "
+           "-m %s/%s.json --dtype bf16 --stage 1 --micro-batch 2 --accumulation 2 --steps 6 --set "
            "twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=%s --set twinspeed.fp8_amax_history_len=3",
-           folder, _i ? "delayed" : "tensorwise");
+           folder, _i == 2 ? "gpt" : "llama", _i ? "delayed" : "tensorwise");
   const int count = train(0, 2, flags, host);
   ck_assert_int_eq(train(1, 2, flags, replayed), count);
   setenv("TWINSPEED_CUDA_EAGER", "1", 1);
@@ -493,7 +494,7 @@ int main(void) {
   tcase_add_loop_test(tests, products_of_experts, 0, 2);
   tcase_add_loop_test(tests, ranks, 0, (int)(sizeof jobs / sizeof *jobs));
   tcase_add_test(tests, halves);
-  tcase_add_loop_test(tests, eight_bits, 0, 2);
+  tcase_add_loop_test(tests, eight_bits, 0, 3);
   tcase_add_loop_test(tests, communication_types, 0, 7);
   tcase_add_test(tests, traced);
   tcase_add_loop_test(tests, described, 0, 11);

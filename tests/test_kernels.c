@@ -729,6 +729,7 @@ int main(void) {
   tcase_add_loop_test(identities, split_weights_are_float32_weights, 0, SPLIT_ROUNDS);
   tcase_add_loop_test(identities, largest_beside_the_output, 0, IDENTITY_ROUNDS);
   tcase_add_loop_test(identities, casts_in_the_kernel_that_computes, 0, IDENTITY_ROUNDS);
+  tcase_add_loop_test(identities, sums_in_the_cast, 0, IDENTITY_ROUNDS);
   suite_add_tcase(suite, modes);
   suite_add_tcase(suite, identities);
   suite_add_tcase(suite, repeats);

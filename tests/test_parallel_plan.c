@@ -225,7 +225,7 @@ static int check_delayed_scales(const tws_plan *plan, const tws_config *c, uint6
     ck_assert_str_eq(plan->buffers[operands[amax].buffer].name, "amax");
     reads[operands[amax].offset] = 1;
     casts++;
-    casting_kernels += work->code != TWS_KERNEL_QUANTIZE;
+    casting_kernels += work->code != TWS_KERNEL_QUANTIZE && work->code != TWS_KERNEL_QUANTIZE_SUM;
     if (raised < 0) continue;
     ck_assert_uint_eq(operands[raised].offset, operands[amax].offset);
     finds[operands[amax].offset] = 1;
@@ -241,7 +241,24 @@ static int check_delayed_scales(const tws_plan *plan, const tws_config *c, uint6
   return casts;
 }
 
-static int delayed_casts;
+/* Asserts that casts compute the gradients of the biases of layers whose products have 8 bits: there is a cast that
+ * sums for each kernel that computes the gradient of such a layer's weight. Returns the number of these casts. */
+static int check_summing_casts(const tws_plan *plan, uint64_t seed) {
+  int casts = 0, biased = 0;
+  for (uint32_t i = 0; i < plan->op_count; i++) {
+    const tws_op *op = &plan->ops[i];
+    const tws_work *work = &plan->works[op->work];
+    if (op->kind != TWS_OP_COMPUTE) continue;
+    casts += work->code == TWS_KERNEL_QUANTIZE_SUM;
+    if (work->code != TWS_KERNEL_LINEAR_GRAD_WEIGHT || !(work->flags & TWS_FP8)) continue;
+    const uint32_t bias = plan->network->modules[op->module].param[1];
+    biased += bias != TWS_NONE && !plan->network->params[bias].frozen;
+  }
+  ck_assert_msg(casts == biased, "seed %d: %d casts sum for %d biases", (int)seed, casts, biased);
+  return casts;
+}
+
+static int delayed_casts, summing_casts;
 
 static void check_job(uint64_t seed, const tws_machine *machine, int *plans_built, int *stochastic) {
   shape s;
@@ -265,6 +282,7 @@ static void check_job(uint64_t seed, const tws_machine *machine, int *plans_buil
     check_ledger(plans[r], seed);
     check_frozen(plans[r], seed);
     delayed_casts += check_delayed_scales(plans[r], &c, seed);
+    summing_casts += check_summing_casts(plans[r], seed);
     ++*plans_built;
   }
   ck_assert_msg(tws_plans_verify((const tws_plan *const *)plans, world, &err) == TWS_OK, "seed %d: %s", (int)seed,
@@ -297,6 +315,7 @@ START_TEST(random_jobs_are_sound) {
   ck_assert(jobs >= JOBS / 4 && plans >= jobs);
   printf("%d of %d casts with delayed scaling are part of another kernel\n", casting_kernels, delayed_casts);
   if (takes_all()) ck_assert_int_gt(delayed_casts, casting_kernels);
+  if (takes_all()) ck_assert_int_gt(summing_casts, 0);
   if (takes_all()) ck_assert_int_ge(stochastic, JOBS / 30);
   tws_profile_destroy(profile);
 }

@@ -770,6 +770,8 @@ int main(void) {
   tcase_add_test(c, gelu_casts_what_it_computes);
   tcase_add_test(c, activations_without_a_bias_cast_gradients);
   tcase_add_test(c, casting_kernels_move_fewer_bytes);
+  tcase_add_test(c, casts_sum_for_biases);
+  tcase_add_test(c, casts_that_sum_move_fewer_bytes);
   tcase_add_test(c, composition_equals_longest_path);
   tcase_add_test(c, bottleneck_is_of_the_whole_step);
   suite_add_tcase(suite, c);

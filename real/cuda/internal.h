@@ -59,6 +59,10 @@ tws_code tws_cuda_plain_product(const tws_cuda_call *call, const tws_cuda_produc
 /* Computes out[columns] (+)= column sums of x[rows, columns]. Partial sums are stored in scratch memory. */
 tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtype in, int64_t rows, int64_t columns,
                               void *out, tws_dtype type, int accumulate, tws_error *err);
+/* The second stage of such sums: computes out[columns] (+)= column sums of the scratch memory's float[parts, columns],
+ * in an order that depends on `parts` alone. */
+tws_code tws_cuda_finish_columns(const tws_cuda_call *call, int parts, int64_t columns, void *out, tws_dtype type,
+                                 int accumulate, tws_error *err);
 
 /* ---- gemm.c: products by cuBLASLt ---- */
 typedef struct tws_cuda_gemm tws_cuda_gemm; /* a library handle and the chosen algorithms */

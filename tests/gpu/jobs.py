@@ -150,7 +150,8 @@ JOBS = {
         ("tiles", "llama", "--set twinspeed.loss_tiles=4 --set twinspeed.mlp_tiles=2"),
         ("fp8", "llama", "--dtype bf16 --set twinspeed.matmul_dtype=fp8", 1, 3e-2),
         ("fp8-delayed", "llama", "--dtype bf16 --set twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed", 1, 3e-2),
-        ("evaluations", "gpt", "--eval-data TEXT --eval-every 2 --eval-steps 2")],
+        ("evaluations", "gpt", "--eval-data TEXT --eval-every 2 --eval-steps 2"),
+        ("fp8-biases", "gpt", "--dtype bf16 --set twinspeed.matmul_dtype=fp8 --set twinspeed.fp8_recipe=delayed", 1, 3e-2)],
     "ranks": [
         ("experts-two", "mixtral", "--ep 2", 2), ("latent-two", "deepseek", "--ep 2", 2),
         ("network-experts-two", "network-experts", "--ep 2 --micro-batch 4", 2),

@@ -49,6 +49,9 @@ struct Cast {
   float *scale;
   uint8_t *y, *y_t;  // row-major codes and transposed codes, or null
   float *largest;    // raised to the largest magnitude, or null
+  // Partial sums of the columns: a row of `width` numbers for each of `ranges` sets of rows; only with SUMS.
+  int64_t ranges;
+  float *sums;
 };
 
 inline Cast tiles_of(int64_t rows, int64_t width, int parts) {
@@ -99,16 +102,35 @@ __device__ inline void put_columns(const CodeTile &tile, const Cast &c, int64_t 
   }
 }
 
+// Adds the sums of threads that processed the same columns, in the order of the threads, and writes one number for each
+// of the block's columns.
+__device__ inline void put_sums(const float (&sum)[GROUP], const Cast &c) {
+  __shared__ float sums[BLOCK / GROUPS][SIDE];
+  const int group = (int)threadIdx.x % GROUPS * GROUP, first = (int)threadIdx.x / GROUPS;
+#pragma unroll
+  for (int k = 0; k < GROUP; ++k) sums[first][group + k] = sum[k];
+  __syncthreads();
+  const int64_t column = blockIdx.x % c.across * SIDE + threadIdx.x;
+  if (threadIdx.x >= SIDE || column >= c.width) return;
+  float all = 0.0F;
+  for (int i = 0; i < BLOCK / GROUPS; ++i) all += sums[i][threadIdx.x];
+  c.sums[blockIdx.x / c.across * c.width + column] = all;
+}
+
 // Tiles of SIDE x SIDE: codes go to memory row by row, and through shared memory column by column. Source::get()
 // returns GROUP elements of each of Source::PARTS parts, as the storage type rounds them. packs: row sizes and
-// addresses are multiples of GROUP.
-template <typename Source, bool e5m2, bool packs>
+// addresses are multiples of GROUP. SUMS: the elements are also summed over the rows. The number of blocks is then a
+// multiple of the number of tiles in a row, so that all tiles of a block have the same columns, of which each thread
+// sums some rows in order; which rows these are follows from the shape and the number of multiprocessors.
+template <typename Source, bool e5m2, bool packs, bool SUMS>
 __global__ void __launch_bounds__(BLOCK) cast(Source source, Cast c) {
   constexpr int PARTS = Source::PARTS;
+  static_assert(!SUMS || PARTS == 1, "a thread sums one group of columns");
   __shared__ CodeTile tile[PARTS];
   const float multiplier = tws_float8_multiplier(*c.amax, e5m2 ? TWS_E5M2 : TWS_E4M3);
   const int group = (int)threadIdx.x % GROUPS * GROUP, first = (int)threadIdx.x / GROUPS;
   uint32_t most = 0;
+  [[maybe_unused]] float sum[GROUP] = {};
   if (blockIdx.x == 0 && threadIdx.x == 0) *c.scale = 1.0F / multiplier;
   for (int64_t t = blockIdx.x; t < c.tiles; t += gridDim.x) {
     const int64_t row0 = t / c.across * SIDE, column0 = t % c.across * SIDE;
@@ -123,6 +145,7 @@ __global__ void __launch_bounds__(BLOCK) cast(Source source, Cast c) {
         uint32_t codes = 0;
 #pragma unroll
         for (int k = 0; k < GROUP; ++k) {
+          if constexpr (SUMS) sum[k] += v[p][k];
           const float x = c.largest ? only_finite(v[p][k], &most) : v[p][k];
           codes |= code_of<e5m2>(x * multiplier) << (8 * k);
         }
@@ -137,16 +160,18 @@ __global__ void __launch_bounds__(BLOCK) cast(Source source, Cast c) {
     for (int p = 0; p < PARTS; ++p) put_columns<packs>(tile[p], c, row0, column0, p);
     __syncthreads();
   }
+  if constexpr (SUMS) put_sums(sum, c);
   if (c.largest) raise_largest(c.largest, most);
 }
 
 // Runs the cast. packed: the source can be read in packs of GROUP elements.
-template <bool e5m2, typename Source>
+template <bool e5m2, bool SUMS = false, typename Source>
 tws_code run_cast(const tws_cuda_call *call, const Source &source, const Cast &c, bool packed, tws_error *err) {
+  const unsigned blocks = SUMS ? (unsigned)(c.across * c.ranges) : grid_for(call, c.tiles, 1);
   if (packed && packable<GROUP>(c.y, c.width) && packable<GROUP>(c.y_t, c.rows))
-    LAUNCH((cast<Source, e5m2, true>), grid_for(call, c.tiles, 1), BLOCK, 0, call, source, c);
+    LAUNCH((cast<Source, e5m2, true, SUMS>), blocks, BLOCK, 0, call, source, c);
   else
-    LAUNCH((cast<Source, e5m2, false>), grid_for(call, c.tiles, 1), BLOCK, 0, call, source, c);
+    LAUNCH((cast<Source, e5m2, false, SUMS>), blocks, BLOCK, 0, call, source, c);
   return launched(err);
 }
 

@@ -111,6 +111,9 @@ tws_code tws_cuda_part_bias_grad(const tws_cuda_call *call, tws_error *err) {
   const int64_t *d = call->work->d;
   const dim3 grid((unsigned)ceil_div(d[2], COLUMNS), (unsigned)((d[1] + 1) / 2));
   const bool adds = (call->work->flags & TWS_ACCUMULATE) != 0;
+  if (d[1] == 1)  // one part is the whole row
+    return tws_cuda_column_sums(call, call->operand[0], call->dtype[0], d[0], d[2], call->operand[1], call->dtype[1],
+                                adds, err);
   FOR_TYPE(call->dtype[0], T,
            FOR_TYPE(call->dtype[1], G,
                     LAUNCH((part_bias_grad<T, G>), grid, COLUMNS * ROWS, 0, call, in<T>(call, 0), out<G>(call, 1), d[0],

@@ -1,5 +1,6 @@
 // 8-bit operands of products: the largest magnitude of a tensor, and its codes, in row-major order and transposed. All
-// kernels are bound by memory bandwidth. With delayed scaling the cast finds the largest magnitude too.
+// kernels are bound by memory bandwidth. With delayed scaling the cast finds the largest magnitude too, and the cast of
+// the gradient of a layer's output also sums it over the tokens, for the gradient of the layer's bias.
 #include "real/cuda/kernels/codes.cuh"
 
 extern "C" {
@@ -82,6 +83,29 @@ tws_code run_quantize(const tws_cuda_call *call, tws_error *err) {
   return run_cast<e5m2>(call, x, c, packable<GROUP>(x.x, width), err);
 }
 
+// Casts to e5m2 and sums the columns in two stages: each of `ranges` blocks sums the rows of some tiles of the same
+// columns, and another kernel adds these partial sums. The blocks of all columns fill the device.
+template <typename T>
+tws_code run_quantize_sum(const tws_cuda_call *call, tws_error *err) {
+  const int64_t rows = call->work->d[0], width = call->work->d[1], row_tiles = ceil_div(rows, SIDE);
+  const int sums = call->count - 1;
+  const Stored<T> x = {in<T>(call, 0)};
+  if (width == 0) return TWS_OK;
+  Cast c = cast_of(call, 1, rows, width, 1, (call->work->flags & TWS_LARGEST) != 0);
+  const int64_t most = (int64_t)(call->scratch_bytes / sizeof(float)) / width;
+  c.ranges = ceil_div((int64_t)call->multiprocessors * 8, c.across);
+  if (c.ranges > row_tiles) c.ranges = row_tiles;
+  if (c.ranges > most) c.ranges = most;
+  if (c.ranges < 1 && most > 0) c.ranges = 1;  // no rows: one range of zeros
+  if (c.ranges < 1)
+    return tws_fail(err, TWS_UNSUPPORTED, NULL, "column sums of %lld columns do not fit the scratch memory",
+                    (long long)width);
+  c.sums = static_cast<float *>(call->scratch);
+  TWS_TRY((run_cast<true, true>(call, x, c, packable<GROUP>(x.x, width), err)));
+  return tws_cuda_finish_columns(call, (int)c.ranges, width, call->operand[sums], call->dtype[sums],
+                                 (call->work->flags & TWS_ACCUMULATE) != 0, err);
+}
+
 // Transposes codes by tiles through shared memory. packs: row sizes and addresses are multiples of GROUP.
 template <bool packs>
 __global__ void __launch_bounds__(BLOCK) transpose(const uint8_t *x, Cast c) {
@@ -157,4 +181,8 @@ tws_code tws_cuda_quantize(const tws_cuda_call *call, tws_error *err) {
   FOR_TYPE(
       call->dtype[0], T,
       return call->work->dtype2 == TWS_E5M2 ? run_quantize<T, true>(call, err) : run_quantize<T, false>(call, err));
+}
+
+tws_code tws_cuda_quantize_sum(const tws_cuda_call *call, tws_error *err) {
+  FOR_TYPE(call->dtype[0], T, return run_quantize_sum<T>(call, err));
 }

@@ -659,3 +659,7 @@ tws_code tws_cuda_column_sums(const tws_cuda_call *call, const void *x, tws_dtyp
   FOR_TYPE(type, T,
            return run_column_sums(call, static_cast<const T *>(x), rows, columns, to, to_type, accumulate != 0, err));
 }
+tws_code tws_cuda_finish_columns(const tws_cuda_call *call, int parts, int64_t columns, void *to, tws_dtype type,
+                                 int accumulate, tws_error *err) {
+  return finish(call, static_cast<float *>(call->scratch), parts, columns, columns, &to, 1, type, accumulate != 0, err);
+}

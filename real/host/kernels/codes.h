@@ -37,6 +37,7 @@ VECTOR_INLINE vf v_only_finite(vf x) {
 /* The cast of a tensor of rows x width by a kernel. */
 typedef struct cast_job {
   largest_job found; /* the call, and the largest magnitudes of the threads */
+  tws_dtype type;    /* of the codes */
   float multiplier;
   uint8_t *y, *y_t; /* row-major and transposed codes; NULL: this layout is not written */
   float *raised;    /* raised to the largest magnitude; NULL: none is */
@@ -47,7 +48,7 @@ typedef struct cast_job {
  * layouts of the work's flags, and with `raises` the largest magnitude follow. */
 static inline cast_job begin_cast(const tws_host_call *call, tws_dtype type, int first, int64_t rows, int64_t width,
                                   int raises) {
-  cast_job job = {.found = {.call = call}, .rows = rows, .width = width};
+  cast_job job = {.found = {.call = call}, .type = type, .rows = rows, .width = width};
   int n = first + 2;
   job.multiplier = tws_float8_multiplier(*(const float *)call->operand[first], type);
   *(float *)call->operand[first + 1] = 1.0F / job.multiplier;

@@ -38,19 +38,33 @@ VECTOR_INLINE void quantize_tiles(tws_dtype T, tws_dtype C, cast_job *job, int t
 static void quantize_task(void *arg, int thread, int threads) {
   cast_job *job = arg;
   FOR_TYPE(
-      job->found.call->dtype[0], T, if (job->found.call->work->dtype2 == TWS_E5M2) {
-        quantize_tiles(T, TWS_E5M2, job, thread, threads);
-      } else { quantize_tiles(T, TWS_E4M3, job, thread, threads); });
+      job->found.call->dtype[0], T,
+      if (job->type == TWS_E5M2) { quantize_tiles(T, TWS_E5M2, job, thread, threads); } else {
+        quantize_tiles(T, TWS_E4M3, job, thread, threads);
+      });
+}
+
+static void quantize_to(const tws_host_call *call, tws_dtype type) {
+  const tws_work *work = call->work;
+  cast_job job = begin_cast(call, type, 1, work->d[0], work->d[1], (work->flags & TWS_LARGEST) != 0);
+  run_parallel(call, tws_work_bytes(work), quantize_task, &job);
+  end_cast(&job);
 }
 
 HOST_KERNEL(quantize) {
   (void)err;
-  const tws_work *work = call->work;
-  cast_job job =
-      begin_cast(call, (tws_dtype)work->dtype2, 1, work->d[0], work->d[1], (work->flags & TWS_LARGEST) != 0);
-  run_parallel(call, tws_work_bytes(work), quantize_task, &job);
-  end_cast(&job);
+  quantize_to(call, (tws_dtype)call->work->dtype2);
   return TWS_OK;
+}
+
+/* Sums in a second pass, in the order of PART_BIAS_GRAD, so that biases' gradients have the bits of that kernel. */
+HOST_KERNEL(quantize_sum) {
+  (void)err;
+  const tws_work *work = call->work;
+  const int sums = call->count - 1, keep = (work->flags & TWS_ACCUMULATE) != 0;
+  quantize_to(call, TWS_E5M2);
+  return TWS_HOST(column_sums)(call, (host_sums){call->operand[0], call->operand[sums], call->dtype[0],
+                                                 call->dtype[sums], work->d[0], work->d[1], keep});
 }
 
 /* Transposes a share of the codes, in square tiles. */
