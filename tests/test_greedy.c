@@ -1,8 +1,8 @@
 /* ctest: engine mpi */
 /* Greedy generation of families of decoders as the reference library does it: tests/golden/greedy.json has, for
  * families of decoders.json with weights of a wider formula, the 64 most probable tokens after each of three prompts of
- * different lengths, and the log probabilities of some. Texts are generated in one batch, by ranks as threads of this
- * process, and by the program, with and without a cache of keys and values. */
+ * different lengths, and at some places the log probabilities of the five most probable ones. Texts are generated in
+ * one batch, by ranks as threads of this process, and by the program, with and without a cache of keys and values. */
 #include "answers.h"
 #include "families.h"
 #include "folder.h"
@@ -127,7 +127,13 @@ static void put_inputs(const rank_run *r, tws_executor *x, int program, int step
   }
 }
 
-/* Compares the most probable token of a text with the library's, and its log probability where the file has one. */
+static void check_likely(const batch *b, int text, int step, int token, double got, double right) {
+  ck_assert_msg(fabs(got - right) < 1e-4, "%s, %s, text %d, token %d: log probability of %d is %.9g, not %.9g",
+                b->family->name, b->division, text, step, token, got, right);
+}
+
+/* Compares the most probable token of a text with the library's, and where the file has them, its log probability and
+ * those of the four next tokens. */
 static void compare_token(batch *b, int text, int step, const float *scores, int columns) {
   const cJSON *golden = cJSON_GetArrayItem(b->family->texts, text);
   const cJSON *likely = member(golden, "log_probabilities");
@@ -143,10 +149,13 @@ static void compare_token(batch *b, int text, int step, const float *scores, int
   ck_assert_msg(best == want, "%s, %s, text %d, token %d: %d, not %d", b->family->name, b->division, text, step, best,
                 want);
   for (int p = 0; p < points; p++) {
-    const double got = (double)all[best] - log(sum), right = cJSON_GetArrayItem(likely, p)->valuedouble;
+    const cJSON *other;
     if (step != p * (TOKENS - 1) / (points - 1)) continue;
-    ck_assert_msg(fabs(got - right) < 1e-4, "%s, %s, text %d, token %d: log probability %.9g, not %.9g",
-                  b->family->name, b->division, text, step, got, right);
+    check_likely(b, text, step, best, (double)all[best] - log(sum), cJSON_GetArrayItem(likely, p)->valuedouble);
+    cJSON_ArrayForEach(other, cJSON_GetArrayItem(member(golden, "others"), p)) {
+      const int token = cJSON_GetArrayItem(other, 0)->valueint;
+      check_likely(b, text, step, token, (double)all[token] - log(sum), cJSON_GetArrayItem(other, 1)->valuedouble);
+    }
   }
   b->token[text][b->prompt[text] + step] = best;
 }
