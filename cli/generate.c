@@ -427,10 +427,6 @@ static tws_code check_job(const options *o, tws_error *err) {
   const int64_t tensor = s->tensor_ranks > 0 ? s->tensor_ranks : 1;
   const int64_t stages = s->pipeline_stages > 0 ? s->pipeline_stages : 1;
   const int64_t experts = s->expert_ranks > 0 ? s->expert_ranks : 1;
-  if (s->sequence_ranks > 1)
-    return tws_fail(err, TWS_UNSUPPORTED,
-                    "divide the model by --tp, --pp, --ep and --stage 3; checkpoints of any ranks can be read",
-                    "generate: the tokens of a text are not divided by --sp");
   if (s->ranks > 0 && s->ranks % (tensor * stages * experts))
     return tws_fail(
         err, TWS_USAGE, "leave out -n",

@@ -407,7 +407,7 @@ START_TEST(refusals) {
   refused(2, "several prompts", "--init-from x --prompt a --prompt-ids 1");
   refused(2, "is no token", "--init-from x --prompt-ids 1,b");
   refused(2, "--tag without --resume", "--init-from x --prompt a --tag y");
-  refused(3, "are not divided by --sp", "--init-from x --prompt a -n 2 --sp 2");
+  refused(2, "unknown option \"--sp\"", "--init-from x --prompt a -n 2 --sp 2");
   refused(2, "5 ranks are not replicas of 2 tensor ranks x 1 stages", "--init-from x --prompt a -n 5 --tp 2");
   refused(3, "no experts\nhint: leave out --ep", "--init-from x --prompt a --ep 2");
   /* a size that the ranks do not divide is reported before the length of the text, which excludes several ranks too */
