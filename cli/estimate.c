@@ -399,37 +399,9 @@ static tws_code run_sweep(const tws_cli *cli, const options *o, tws_error *err) 
 
 /* Predicts inference, without the options of a training. */
 static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
-  static const char *const allowed[] = {"model",
-                                        "config",
-                                        "cluster",
-                                        "profile",
-                                        "dtype",
-                                        "threads",
-                                        "set",
-                                        "strict",
-                                        "seed",
-                                        "collectives",
-                                        "axis-order",
-                                        "ranks",
-                                        "stage",
-                                        "pp",
-                                        "tp",
-                                        "sp",
-                                        "ep",
-                                        "micro-batch",
-                                        "accumulation",
-                                        "vocab-multiple",
-                                        "serve",
-                                        "prompt-tokens",
-                                        "output-tokens",
-                                        "software",
-                                        "device-share",
-                                        "weights",
-                                        "cache",
-                                        "cache-block",
-                                        "csv",
-                                        "force",
-                                        NULL};
+  static const char *const allowed[] = {
+      TWS_SERVE_OPTION_NAMES, "ranks",        "stage",          "pp",  "tp",    "sp", "ep",
+      "micro-batch",          "accumulation", "vocab-multiple", "csv", "force", NULL};
   tws_serve_request request;
   tws_text notes = {0};
   tws_job *job;

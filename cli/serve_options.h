@@ -36,6 +36,11 @@ enum { TWS_SERVE_TOKENS = 512 }; /* default number of tokens of a prompt and of 
       TWS_INTEGER("cache-block", 0, "N", type, field.cache_block, 1, 16777216,                                        \
                   "--serve: keys and values in blocks of N positions")
 
+/* Names of the options above, and of those of a job that have an effect on inference: for tws_args_only(). */
+#define TWS_SERVE_OPTION_NAMES                                                                                       \
+  "model", "config", "cluster", "profile", "dtype", "threads", "set", "strict", "seed", "collectives", "axis-order", \
+      "serve", "prompt-tokens", "output-tokens", "software", "device-share", "weights", "cache", "cache-block"
+
 /* Reads the options. Fails with TWS_USAGE for a type or software that does not exist. */
 tws_code tws_serve_options_read(const tws_serve_options *options, tws_serve_request *request, tws_error *err);
 /* Fails with TWS_USAGE if one of the options is given without --serve. */

@@ -377,11 +377,7 @@ static tws_code compare_optimizers(const tws_cli *cli, const options *o, tws_err
 
 /* Runs tune --serve, without the options of the search of a training. */
 static tws_code run_serve(tws_cli *cli, const options *o, tws_error *err) {
-  static const char *const allowed[] = {
-      "model",    "config",       "cluster",     "profile",    "dtype",       "threads",       "set",
-      "strict",   "seed",         "collectives", "axis-order", "serve",       "prompt-tokens", "output-tokens",
-      "software", "device-share", "weights",     "cache",      "cache-block", "token-within",  "first-token-within",
-      NULL};
+  static const char *const allowed[] = {TWS_SERVE_OPTION_NAMES, "token-within", "first-token-within", NULL};
   TWS_TRY(tws_args_only(&tws_verb_tune, o, allowed,
                         "the devices are those of --cluster NAME:NODESxDEVICES, the lengths --prompt-tokens and "
                         "--output-tokens, and all divisions are tried",

@@ -14,15 +14,6 @@ const char *tws_serve_cause_name(int cause) {
   return cause >= 0 && cause < TWS_SERVE_CAUSE_COUNT ? names[cause] : "?";
 }
 
-/* Returns a copy of `job` that runs one of the programs: its network, configuration and program are replaced. */
-static tws_job job_of(const tws_job *job, tws_serving *serving, int program) {
-  tws_job one = *job;
-  one.network = serving->network[program];
-  one.config = &serving->config[program];
-  one.program = serving->request[program].program;
-  return one;
-}
-
 static int is_product(const tws_work *work) {
   return work->code == TWS_KERNEL_LINEAR || work->code == TWS_KERNEL_CODED_LINEAR ||
          work->code == TWS_KERNEL_EXPERT_LINEAR;
@@ -82,35 +73,27 @@ static tws_fit fit_of(const tws_job *job, const tws_serve_request *request, cons
 static tws_code predict(const tws_job *job, const tws_serve_request *request, int64_t micro, int times,
                         tws_serve_answer *out, tws_error *err) {
   tws_serving serving;
-  tws_config config = *job->config;
-  tws_plan_request base = tws_job_request(job, 0);
+  tws_config config;
   double seconds[TWS_SERVING_PROGRAMS] = {0};
-  const int64_t each = micro * config.accumulation_steps;
+  const int64_t each = micro * job->config->accumulation_steps;
   const int replicas = tws_topology_size(&job->topology, TWS_AXES_DATA);
-  config.micro_batch_size = micro;
-  config.train_batch_size = each * replicas;
-  base.config = &config;
-  TWS_TRY(tws_serving_make(&base,
-                           (tws_serving_sizes){.prompt = request->prompt,
-                                               .text = request->prompt + request->output,
-                                               .weight_codes = request->weight_codes,
-                                               .block = tws_serve_code_block(job, request),
-                                               .cache_bits = request->cache_bits,
-                                               .cache_block = request->cache_block},
-                           &serving, err));
+  TWS_TRY(tws_serve_programs(job, request, micro, request->prompt, request->prompt + request->output, &config, &serving,
+                             err));
   const double texts_of_all = (double)(each * replicas);
   const double software_s = request->server->pass_s + request->server->text_s * (double)each +
                             tws_profile_pass_s(job->profile, texts_of_all, (double)job->network->vocabulary);
   const int divided = tws_serve_divides_prompts(request, micro);
   tws_code code = TWS_OK;
   for (int i = 0; i < TWS_SERVING_PROGRAMS && code == TWS_OK; i++) {
-    const tws_job one = job_of(job, &serving, i);
+    const int counts = i > 0 || !divided; /* a prefill in several passes has other memory, which is added below */
+    if (!times && !counts) continue;
+    const tws_job one = tws_serve_job_of(job, &serving, i);
     tws_estimate e;
     tws_plan *plan = NULL;
     tws_ledger live;
     code = times ? tws_job_estimate(&one, &e, NULL, err) : tws_job_live(&one, &live, err);
     if (code != TWS_OK) break;
-    if (i > 0 || !divided) add_ledger(times ? &e.ledger : &live, &out->ledger);
+    if (counts) add_ledger(times ? &e.ledger : &live, &out->ledger);
     if (!times) continue;
     seconds[i] = e.step_s + software_s;
     if (i == 0) continue;

@@ -9,7 +9,8 @@ int tws_serve_divides_prompts(const tws_serve_request *request, int64_t texts) {
   return most > 0 && texts * request->prompt > most;
 }
 
-int64_t tws_serve_code_block(const tws_job *job, const tws_serve_request *request) {
+/* Returns how many weights of a row share a scale in the software of the request; 0: as many as in this program. */
+static int64_t code_block(const tws_job *job, const tws_serve_request *request) {
   enum { OF_FOUR_BITS = 128 };
   if (!request->server->memory.own_scales || request->weight_codes == TWS_CODES_NONE) return 0;
   const tws_network *n = job->network;
@@ -31,31 +32,41 @@ static void add(tws_ledger_tier *tier, tws_category category, double bytes) {
   tier->arena_bytes += (uint64_t)bytes;
 }
 
+tws_code tws_serve_programs(const tws_job *job, const tws_serve_request *request, int64_t micro, int64_t prompt,
+                            int64_t text, tws_config *config, tws_serving *out, tws_error *err) {
+  tws_plan_request base = tws_job_request(job, 0);
+  *config = *job->config;
+  config->micro_batch_size = micro;
+  config->train_batch_size = micro * config->accumulation_steps * tws_topology_size(&job->topology, TWS_AXES_DATA);
+  base.config = config;
+  return tws_serving_make(&base,
+                          (tws_serving_sizes){.prompt = prompt,
+                                              .text = text,
+                                              .weight_codes = request->weight_codes,
+                                              .block = code_block(job, request),
+                                              .cache_bits = request->cache_bits,
+                                              .cache_block = request->cache_block},
+                          out, err);
+}
+
+tws_job tws_serve_job_of(const tws_job *job, tws_serving *serving, int program) {
+  tws_job one = *job;
+  one.network = serving->network[program];
+  one.config = &serving->config[program];
+  one.program = serving->request[program].program;
+  return one;
+}
+
 /* Finds the bytes of the buffers of a pass over as many tokens of prompts as the software processes at once. */
 static tws_code part_of_prompts(const tws_job *job, const tws_serve_request *request, double *bytes, tws_error *err) {
   tws_serving serving;
   tws_ledger ledger;
-  tws_config config = *job->config;
-  tws_plan_request base = tws_job_request(job, 0);
+  tws_config config;
   const int64_t most = request->server->memory.batched_tokens;
   const int64_t prompt = request->prompt < most ? request->prompt : most;
-  config.micro_batch_size = most / prompt;
-  config.train_batch_size =
-      config.micro_batch_size * config.accumulation_steps * tws_topology_size(&job->topology, TWS_AXES_DATA);
-  base.config = &config;
-  TWS_TRY(tws_serving_make(&base,
-                           (tws_serving_sizes){.prompt = prompt,
-                                               .text = prompt + 1,
-                                               .weight_codes = request->weight_codes,
-                                               .block = tws_serve_code_block(job, request),
-                                               .cache_bits = request->cache_bits,
-                                               .cache_block = request->cache_block},
-                           &serving, err));
-  tws_job one = *job;
-  one.network = serving.network[0];
-  one.config = &serving.config[0];
-  one.program = serving.request[0].program;
-  const tws_code code = tws_job_live(&one, &ledger, err);
+  TWS_TRY(tws_serve_programs(job, request, most / prompt, prompt, prompt + 1, &config, &serving, err));
+  const tws_job prefill = tws_serve_job_of(job, &serving, 0);
+  const tws_code code = tws_job_live(&prefill, &ledger, err);
   tws_serving_close(&serving);
   if (code == TWS_OK) *bytes = (double)passing_bytes(&ledger.tier[TWS_TIER_DEVICE]);
   return code;

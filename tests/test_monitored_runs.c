@@ -123,7 +123,7 @@ START_TEST(a_run_and_its_continuation) {
   ck_assert_int_eq(count_lines(loss, "step,train_loss\r\n"), 1);
   ck_assert_int_eq(count_lines(loss, "\r\n"), 7);
   ck_assert_int_eq(count_lines(loss, "\r\n48,"), 1);
-  ck_assert_int_eq(check_records(event_file(logs, 1)), 3 + 2); /* one says where it goes on */
+  ck_assert_int_eq(check_records(event_file(logs, 1)), 3 + 2); /* one says at which step it continues */
 }
 END_TEST
 
